@@ -1,0 +1,113 @@
+"""RemotingCommand: one request or response as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
+from remoting.frame import Frame, encode_frame
+from remoting.header import Header, decode_header, encode_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotingCommand:
+    """One request or response; the unit in which peers talk.
+
+    Attributes:
+        code: Request code in requests, response code in responses.
+        opaque: Correlation id, int32, unique per connection at a time.
+        ext_fields: Arguments, text to text. Never None here; absent and empty are the same to a receiver.
+        body: Raw bytes; empty and absent are the same on the wire.
+        codec: Header codec it came in or goes out with.
+    """
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: LanguageCode | None = LanguageCode.PYTHON
+    version: int = VERSION
+    remark: str | None = None
+    ext_fields: Mapping[str, str]
+    body: bytes = b""
+    codec: HeaderCodec = HeaderCodec.JSON
+
+    @classmethod
+    def request(
+        cls,
+        code: int,
+        ext_fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+    ) -> Self:
+        """Make a request; the session that sends it assigns ``opaque``."""
+        return cls(code=code, ext_fields=ext_fields or {}, body=body, flag=FLAG_ONEWAY if oneway else 0)
+
+    def reply(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        *,
+        remark: str | None = None,
+        ext_fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        """Make the response to this request: same opaque, same header codec."""
+        return RemotingCommand(
+            code=code,
+            opaque=self.opaque,
+            flag=FLAG_RESPONSE,
+            remark=remark,
+            ext_fields=ext_fields or {},
+            body=body,
+            codec=self.codec,
+        )
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def with_opaque(self, opaque: int) -> RemotingCommand:
+        return replace(self, opaque=opaque)
+
+    def encode(self) -> bytes:
+        """Return the whole frame.
+
+        Raises:
+            LocalProtocolError: If it is above the frame's limits or a number does not fit.
+        """
+        header = Header(
+            self.code,
+            self.language,
+            self.version,
+            self.opaque,
+            self.flag,
+            self.remark,
+            dict(self.ext_fields) if self.ext_fields else None,
+        )
+        return encode_frame(encode_header(header, self.codec), self.body, codec=self.codec)
+
+
+def decode_command(frame: Frame) -> RemotingCommand:
+    """Decode a frame's header.
+
+    Raises:
+        RemoteProtocolError: If the header is malformed.
+    """
+    header = decode_header(frame.header, frame.codec)
+    return RemotingCommand(
+        code=header.code,
+        opaque=header.opaque,
+        flag=header.flag,
+        language=header.language,
+        version=header.version,
+        remark=header.remark,
+        ext_fields=header.ext_fields or {},
+        body=frame.body,
+        codec=frame.codec,
+    )

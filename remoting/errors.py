@@ -1,0 +1,51 @@
+"""Exceptions of the wire layer, split by whose fault they are."""
+
+from __future__ import annotations
+
+
+class RemotingError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class LocalProtocolError(RemotingError):
+    """We were asked to send something the protocol does not allow; nothing was sent."""
+
+
+class RemoteProtocolError(RemotingError):
+    """The peer sent something the protocol does not allow; the connection must be closed."""
+
+
+class ConnectionLost(RemotingError):
+    """The connection could not be made or went away.
+
+    Attributes:
+        sent: False if no byte of the request can have reached the peer (the request was *not applied*);
+            True if it may have (its outcome is *unknown*).
+    """
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RequestTimeout(RemotingError):
+    """No answer within the deadline. The outcome of the request is unknown."""
+
+
+class TooManyRequests(RemotingError):
+    """The local limit on outstanding requests is reached; nothing was sent."""
+
+
+class ResponseError(RemotingError):
+    """The peer answered with a code other than success.
+
+    Attributes:
+        code: Response code, see :class:`remoting.codes.ResponseCode`.
+        remark: The peer's text, empty if it sent none.
+    """
+
+    def __init__(self, code: int, remark: str | None, *, peer: str = "") -> None:
+        super().__init__(f"code={code} remark={remark or ''}" + (f" peer={peer}" if peer else ""))
+        self.code = code
+        self.remark = remark or ""
+        self.peer = peer

@@ -1,0 +1,112 @@
+"""Length-prefixed frames: encoding, and an incremental decoder with limits."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from remoting.codes import HeaderCodec
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+
+#: Largest frame in bytes, length word included. Source: NettyDecoder, frameMaxLength.
+FRAME_SIZE_MAX: Final = 16 * 1024 * 1024
+_HEADER_SIZE_MAX: Final = 0xFFFFFF
+_PREFIX: Final = struct.Struct(">II")
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Frame(NamedTuple):
+    """One frame taken off the wire; header and body are still encoded."""
+
+    codec: HeaderCodec
+    header: bytes
+    body: bytes
+
+
+def encode_frame(header: bytes, body: bytes = b"", *, codec: HeaderCodec) -> bytes:
+    """Return one remoting frame, ready for the socket.
+
+    Layout, big-endian::
+
+        size         u32    bytes that follow: 4 + len(header) + len(body)
+        header_word  u32    codec in bits 24-31, len(header) in bits 0-23
+        header, body
+
+    Raises:
+        LocalProtocolError: If header or frame is above its limit; nothing was sent.
+
+    Source: RemotingCommand.encode and markProtocolType, RocketMQ 5.3.
+    """
+    header_size = len(header)
+    size = 4 + header_size + len(body)
+    if header_size > _HEADER_SIZE_MAX or size + 4 > FRAME_SIZE_MAX:
+        raise LocalProtocolError(
+            f"frame of {size + 4} bytes (header {header_size}) is above the limit of {FRAME_SIZE_MAX}"
+        )
+    return _PREFIX.pack(size, codec << 24 | header_size) + header + body
+
+
+def split_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> Frame:
+    """Split the frame whose length word lies at ``start`` and says ``size``; all bytes must be there.
+
+    Raises:
+        RemoteProtocolError: If the header word does not fit the frame or names an unknown codec.
+    """
+    if size < 4:
+        raise RemoteProtocolError(f"frame of {size} bytes has no header word, at least 4 are needed")
+    (word,) = _LENGTH.unpack_from(data, start + 4)
+    header_size = word & _HEADER_SIZE_MAX
+    if header_size > size - 4:
+        raise RemoteProtocolError(f"header of {header_size} bytes does not fit its frame of {size}")
+    codec = word >> 24
+    if codec > HeaderCodec.ROCKETMQ:
+        raise RemoteProtocolError(f"unknown header codec {codec}, known are 0 (JSON) and 1 (ROCKETMQ)")
+    header_end = start + 8 + header_size
+    return Frame(
+        HeaderCodec(codec), bytes(data[start + 8 : header_end]), bytes(data[header_end : start + 4 + size])
+    )
+
+
+class FrameDecoder:
+    """Incremental decoder: bytes in as they come, whole frames out.
+
+    Memory is bounded by one frame of ``frame_size_max`` plus what one :meth:`feed` brings. After an error
+    the decoder must not be used any more; the connection has to be closed.
+    """
+
+    __slots__ = ("_buffer", "_frame_size_max")
+
+    def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self._buffer = bytearray()
+        self._frame_size_max = frame_size_max
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
+        """Yield each frame completed by ``data``.
+
+        Raises:
+            RemoteProtocolError: If a frame is above the limit or malformed; frames before it were yielded.
+        """
+        buffer = self._buffer
+        buffer += data
+        start, available = 0, len(buffer)
+        try:
+            while available - start >= 4:
+                (size,) = _LENGTH.unpack_from(buffer, start)
+                if size + 4 > self._frame_size_max:
+                    raise RemoteProtocolError(
+                        f"frame of {size + 4} bytes is above the limit of {self._frame_size_max}"
+                    )
+                if available - start - 4 < size:
+                    break
+                frame = split_frame(buffer, start, size)
+                start += 4 + size
+                yield frame
+        finally:
+            if start:
+                del buffer[:start]

@@ -1,0 +1,190 @@
+"""The two header codecs: JSON and ROCKETMQ binary."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from remoting.codes import HeaderCodec, LanguageCode
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+
+_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT32_RANGE: Final = range(-(2**31), 2**31)
+_INT16_RANGE: Final = range(-(2**15), 2**15)
+_LANGUAGES: Final = {language.name: language for language in LanguageCode}
+_CODEC_NAMES: Final = {codec: codec.name for codec in HeaderCodec}
+
+
+class Header(NamedTuple):
+    """Header of one request or response.
+
+    Attributes:
+        code: Request or response code, int32 (int16 in the binary form).
+        language: Sender's language; None if it named one that we do not know.
+        version: Ordinal of the sender's release.
+        opaque: Correlation id, int32; the response repeats the request's.
+        flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.
+        remark: Text for people, or None.
+        ext_fields: Arguments, text to text; None and empty are different on the wire only.
+    """
+
+    code: int
+    language: LanguageCode | None
+    version: int
+    opaque: int
+    flag: int
+    remark: str | None
+    ext_fields: dict[str, str] | None
+
+
+def encode_header(header: Header, codec: HeaderCodec) -> bytes:
+    """Encode a header.
+
+    Raises:
+        LocalProtocolError: If a number does not fit the codec's field.
+    """
+    return _encode_json(header) if codec is HeaderCodec.JSON else _encode_binary(header)
+
+
+def decode_header(data: bytes, codec: HeaderCodec) -> Header:
+    """Decode a header, as tolerant as Java is: unknown members are skipped, missing ones default.
+
+    Raises:
+        RemoteProtocolError: If the bytes are no header of this codec.
+    """
+    return _decode_json(data) if codec is HeaderCodec.JSON else _decode_binary(data)
+
+
+def _encode_json(header: Header) -> bytes:
+    # Members in Java's order (alphabetical), nulls left out.
+    members: dict[str, Any] = {"code": header.code}
+    if header.ext_fields is not None:
+        members["extFields"] = header.ext_fields
+    members["flag"] = header.flag
+    members["language"] = (header.language or LanguageCode.JAVA).name
+    members["opaque"] = header.opaque
+    if header.remark is not None:
+        members["remark"] = header.remark
+    members["serializeTypeCurrentRPC"] = "JSON"
+    members["version"] = header.version
+    return orjson.dumps(members)
+
+
+def _decode_json(data: bytes) -> Header:
+    try:
+        members = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RemoteProtocolError(f"header of {len(data)} bytes is not JSON: {error}") from None
+    if type(members) is not dict:
+        raise RemoteProtocolError(f"header is a JSON {type(members).__name__}, must be an object")
+    remark = members.get("remark")
+    ext_fields = members.get("extFields")
+    if ext_fields is not None:
+        if type(ext_fields) is not dict:
+            raise RemoteProtocolError(f"extFields is a JSON {type(ext_fields).__name__}, must be an object")
+        for value in ext_fields.values():
+            if type(value) is not str:
+                ext_fields = _texts(ext_fields)
+                break
+    return Header(
+        _int32(members, "code"),
+        _LANGUAGES.get(members.get("language", "JAVA")) if _is_text(members.get("language", "")) else None,
+        _int32(members, "version"),
+        _int32(members, "opaque"),
+        _int32(members, "flag"),
+        remark if remark is None or type(remark) is str else str(remark),
+        ext_fields,
+    )
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _int32(members: Mapping[str, Any], name: str) -> int:
+    value: object = members.get(name, 0)
+    if type(value) is not int:
+        if value is None:
+            return 0
+        try:
+            value = int(value) if type(value) is str else None
+        except ValueError:
+            value = None
+        if type(value) is not int:
+            raise RemoteProtocolError(f"header member {name}={members[name]!r} is not a number")
+    if value not in _INT32_RANGE:
+        raise RemoteProtocolError(f"header member {name}={value} does not fit 32 bits")
+    return value
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Spell raw JSON values as text; a null is an argument left out."""
+    return {
+        name: value if type(value) is str else orjson.dumps(value).decode()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _encode_binary(header: Header) -> bytes:
+    if header.code not in _INT16_RANGE or header.version not in _INT16_RANGE:
+        raise LocalProtocolError(
+            f"code={header.code} or version={header.version} does not fit the 16 bits of a binary header"
+        )
+    remark = (header.remark or "").encode()
+    entries = b"".join(
+        _INT16.pack(len(key)) + key + _INT32.pack(len(value)) + value
+        for key, value in ((name.encode(), text.encode()) for name, text in (header.ext_fields or {}).items())
+    )
+    language = header.language if header.language is not None else LanguageCode.JAVA
+    fixed = _FIXED.pack(header.code, language, header.version, header.opaque, header.flag, len(remark))
+    return fixed + remark + _INT32.pack(len(entries)) + entries
+
+
+def _decode_binary(data: bytes) -> Header:
+    try:
+        code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
+        position = _FIXED.size
+        remark, position = _text(data, position, remark_size)
+        (entries_size,) = _INT32.unpack_from(data, position)
+        position += 4
+        end = position + entries_size
+        if entries_size < 0 or end > len(data):
+            raise RemoteProtocolError(f"extFields of {entries_size} bytes run past the header's {len(data)}")
+        ext_fields: dict[str, str] | None = {} if entries_size else None
+        while position < end:
+            (key_size,) = _INT16.unpack_from(data, position)
+            key, position = _text(data, position + 2, key_size)
+            (value_size,) = _INT32.unpack_from(data, position)
+            value, position = _text(data, position + 4, value_size)
+            assert ext_fields is not None
+            ext_fields[key] = value
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"binary header of {len(data)} bytes is malformed: {error}") from None
+    known = language <= LanguageCode.NODE_JS
+    return Header(
+        code,
+        LanguageCode(language) if known else None,
+        version,
+        opaque,
+        flag,
+        remark if remark_size else None,
+        ext_fields,
+    )
+
+
+def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
+    end = start + size
+    if size < 0 or end > len(data):
+        raise RemoteProtocolError(f"text of {size} bytes runs past the header's {len(data)}")
+    return data[start:end].decode(), end
+
+
+def codec_name(codec: HeaderCodec) -> str:
+    """Return the name that ``serializeTypeCurrentRPC`` carries."""
+    return _CODEC_NAMES[codec]
