@@ -12,7 +12,8 @@ Layout, Hive style, so that Spark turns the path into columns::
         anything else              logs, data directories: ignored by the report
 
 The harness writes the manifest twice: when the run begins (``ended_ns`` null) and when it is over. A manifest
-that was never completed, or that says why the run is void, keeps the run out of every figure; the report says so.
+that was never completed, or that says why the run is void, keeps the run out of every figure; the report says
+so.
 """
 
 import os

@@ -52,7 +52,7 @@ FaultKind = Literal["kill_one", "kill_all"]
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One operation of the workload; errors and unknown outcomes are rows too.
 
-    ``register`` has one row per nameserver that the registration went to, with equal ``due_ns`` and ``change``.
+    ``register`` has one row per nameserver that the registration went to, with one ``due_ns`` and ``change``.
     """
 
     op: Op
@@ -207,7 +207,7 @@ class EventLog:
     """All event files of one process in one run folder, opened when their first event comes.
 
     A process that forks (Locust's ``--processes``) opens its log after the fork. Someone must call ``flush``
-    every ``FLUSH_INTERVAL_NS`` (or ``flush_if_due`` in its loop), or a killed process loses up to 64 KiB a file.
+    every ``FLUSH_INTERVAL_NS`` (or ``flush_if_due`` in its loop): else a kill loses up to 64 KiB a file.
     """
 
     def __init__(self, folder: Path, process: str) -> None:

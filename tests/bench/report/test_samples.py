@@ -68,9 +68,7 @@ def manifest(**fields: object) -> Manifest:
 def test_each_kind_goes_to_its_own_file_and_reads_back_equal(tmp_path: Path) -> None:
     events: list[samples.Event] = [
         operation(remark="é", outcome="error", code=1),
-        Change(
-            change=0, broker=1, topic="t", begun_ns=5, acked_ns=[6, None, 7], outcomes=["ok", "unknown", "ok"]
-        ),
+        Change(change=0, broker=1, topic="t", begun_ns=5, acked_ns=[6, None], outcomes=["ok", "unknown"]),
         Visibility(change=0, nameserver=2, seen_ns=9, unseen_ns=6),
         Fault(kind="kill_one", targets=[1], begin_ns=3, role="leader"),
         ProcessSample(role="generator", index=0, pid=9, t_ns=1, cpu_ns=2, rss_bytes=3),
@@ -189,9 +187,7 @@ def test_manifest_reads_back_equal_and_replaces_the_first_one(tmp_path: Path) ->
     ],
     ids=["missing", "cut", "fields missing", "newer format", "wrong folder"],
 )
-def test_a_manifest_that_cannot_be_trusted_is_refused(
-    tmp_path: Path, text: bytes | None, message: str
-) -> None:
+def test_an_untrustworthy_manifest_is_refused(tmp_path: Path, text: bytes | None, message: str) -> None:
     folder = run_folder(tmp_path, mode="raft", scenario="compare", rep=2)
     folder.mkdir(parents=True)
     if text is not None:
