@@ -1,0 +1,50 @@
+# Every target sets itself up: Python 3.11 or newer, make and a package index are enough.
+# What else a test needs (Maven and Java for Apache's own programs) is skipped with one line that says why.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+OUT ?= out
+PYTEST_ARGS ?=
+export PYTHONHASHSEED = 0
+export PYTHONWARNDEFAULTENCODING =
+
+.PHONY: help compare test check unit clean
+help:
+	@echo "make compare  run both modes under load and faults, write the report ($(OUT)/report.html)"
+	@echo "make test     tidiness and every test this machine can run"
+	@echo "make check    ruff, mypy --strict, import rules"
+	@echo "make unit     the fast tests only"
+
+compare: $(VENV)/.bench
+	$(BIN)/mqbench compare --out $(OUT)
+
+test: $(VENV)/.test check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/tidy
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench)" $(PYTEST_ARGS)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version 2>&1)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "this Python has no venv module (on Debian: apt-get install python3-venv)"; exit 1; }
+
+# Hashes are checked; the project itself is installed in place, so that the tree is what runs.
+$(VENV)/.bench: requirements-bench.lock pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(VENV)/.test: requirements-test.lock pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-test.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@ $(VENV)/.bench
+
+clean:
+	rm -rf $(VENV) $(OUT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
