@@ -124,11 +124,14 @@ def _int32(members: Mapping[str, Any], name: str) -> int:
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Spell raw JSON values as text; a null is an argument left out."""
-    return {
-        name: value if type(value) is str else orjson.dumps(value).decode()
-        for name, value in values.items()
-        if value is not None
-    }
+    try:
+        return {
+            name: value if type(value) is str else orjson.dumps(value).decode()
+            for name, value in values.items()
+            if value is not None
+        }
+    except TypeError as error:  # orjson writes less deep nesting than it reads
+        raise RemoteProtocolError(f"extFields hold a value that is no argument: {error}") from None
 
 
 def _encode_binary(header: Header) -> bytes:
