@@ -1,0 +1,711 @@
+"""Runs Apache RocketMQ's own programs, unmodified, as local processes.
+
+The jars come by Maven (``pom.xml`` beside this file) into one cache folder per release, once; afterwards neither
+Maven nor a network is needed. Nothing here is a test: fixtures in ``conftest.py`` and the script that records
+golden bytes use it.
+
+Each program gets a working folder of its own that serves as ROCKETMQ_HOME and as the JVM's home directory, so
+nothing is written outside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+
+RELEASES: Final = ("4.9.7", "5.3.3")
+"""The youngest of each generation that has a nameserver and a broker artifact (4.9.8 has none)."""
+
+NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
+ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
+
+START_S: Final = 60.0
+"""Longest accepted start of a JVM; a busy machine with two cores has needed 20 s."""
+
+JVM_FLAGS: Final = (
+    # short-lived processes on few cores: no optimising compiler, no parallel collector
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+    "-Djava.net.preferIPv4Stack=true",
+    # RocketMQ reaches into these; Java 9 and later close them by default
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+BROKER_SETTINGS: Final[Mapping[str, str]] = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "brokerRole": "ASYNC_MASTER",
+    "flushDiskType": "ASYNC_FLUSH",
+    # the defaults map gigabytes; these keep a broker's folder small
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 30_000),
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    "timerWheelEnable": "false",
+    "diskMaxUsedSpaceRatio": "95",
+}
+
+QUIET_LOGBACK: Final = """<configuration>
+  <statusListener class="{prefix}ch.qos.logback.core.status.NopStatusListener"/>
+  <appender name="file" class="{prefix}ch.qos.logback.core.FileAppender">
+    <file>${{user.home}}/apache.log</file>
+    <encoder><pattern>%d %-5level %logger{{20}} - %m%n</pattern></encoder>
+  </appender>
+  <logger name="RocketmqPop" level="OFF"/>
+  <root level="{level}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class ToolMissing(Exception):
+    """A tool that only the machine can provide is absent; says which, in one line."""
+
+
+class ApacheFailure(AssertionError):
+    """An Apache program did not do what was awaited; the text holds the end of its output."""
+
+
+def missing_tool() -> str | None:
+    """Return why Apache's programs cannot run here, or None when they can.
+
+    Maven is only needed while the cache lacks a release.
+    """
+    if shutil.which("java") is None or shutil.which("javac") is None:
+        return "needs a Java development kit (java and javac on PATH)"
+    if shutil.which("mvn") is None and not all(_jars_ready(release) for release in RELEASES):
+        return "needs Maven (mvn on PATH) to fetch Apache RocketMQ's jars"
+    return None
+
+
+def cache_dir() -> Path:
+    """Return the folder that keeps jars and compiled classes between runs."""
+    override = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
+    if override:
+        return Path(override)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "routekeeper" / "apache"
+
+
+def _digest(*paths: Path) -> str:
+    summary = hashlib.sha256()
+    for path in paths:
+        summary.update(path.name.encode() + b"\0" + path.read_bytes())
+    return summary.hexdigest()[:12]
+
+
+def _jars_dir(release: str) -> Path:
+    return cache_dir() / f"{release}-{_digest(HERE / 'pom.xml')}"
+
+
+def _jars_ready(release: str) -> bool:
+    return (_jars_dir(release) / "complete").exists()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def ask(
+    addr: str,
+    code: int,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    timeout_s: float = 5.0,
+) -> tuple[int, dict[str, object], bytes]:
+    """Send one JSON-encoded request over a connection of its own; return code, header and body of the answer.
+
+    Deliberately not our client: a test that compares us with Apache needs a second opinion on the wire.
+
+    Raises:
+        OSError: If nobody listens or the connection ends early.
+    """
+    header = json.dumps(
+        {
+            "code": code,
+            "language": "JAVA",
+            "version": 479,
+            "opaque": 1,
+            "flag": 0,
+            "extFields": dict(fields or {}),
+        }
+    ).encode()
+    host, _, port = addr.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout_s) as connection:
+        connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
+        size, word = struct.unpack(">II", _receive(connection, 8))
+        payload = _receive(connection, size - 4)
+    length = word & 0xFFFFFF
+    answer = json.loads(payload[:length])
+    return int(answer["code"]), answer, payload[length:]
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
+        if not chunk:
+            raise ConnectionError(f"closed after {len(received)} of {count} bytes")
+        received += chunk
+    return bytes(received)
+
+
+def listed(namesrv: str, broker: str) -> bool:
+    """Return whether the nameserver at ``namesrv`` lists the broker address ``broker``."""
+    try:
+        code, _, body = ask(namesrv, 106)
+    except OSError:
+        return False
+    return code == 0 and f'"{broker}"'.encode() in body
+
+
+def has_route(namesrv: str, topic: str, broker: str) -> bool:
+    """Return whether the nameserver at ``namesrv`` routes ``topic`` to the broker address ``broker``."""
+    try:
+        code, _, body = ask(namesrv, 105, {"topic": topic})
+    except OSError:
+        return False
+    return code == 0 and f'"{broker}"'.encode() in body
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> float:
+    """Return the seconds it took until ``condition()`` held.
+
+    Raises:
+        ApacheFailure: If it does not hold within ``timeout_s``; the text is ``what``.
+    """
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > timeout_s:
+            raise ApacheFailure(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.05)
+    return time.monotonic() - begin
+
+
+def free_ports(*offsets: int) -> int:
+    """Return a port p such that p and every p + offset can be bound on loopback now.
+
+    The range lies below the usual ephemeral ports, so no outgoing connection takes one in between.
+    """
+    for _ in range(200):
+        port = random.randrange(12_000, 31_000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for candidate in (port, *(port + offset for offset in offsets)):
+                    probe = stack.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free ports between 12000 and 31000")
+
+
+@dataclass(slots=True)
+class JavaProcess:
+    """A running JVM whose two output streams go to one file."""
+
+    popen: subprocess.Popen[bytes]
+    output: Path
+    home: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def text(self) -> str:
+        """Return everything printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def log(self) -> str:
+        """Return what the program logged at WARN and above so far."""
+        path = self.home / "apache.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
+        """Return when ``needle`` has been printed.
+
+        Raises:
+            ApacheFailure: If the process ended or the time is up first.
+        """
+        deadline = time.monotonic() + timeout_s
+        while needle not in self.text():
+            if self.popen.poll() is not None and needle not in self.text():
+                raise ApacheFailure(f"exit {self.popen.returncode} before {needle!r}:\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise ApacheFailure(f"no {needle!r} within {timeout_s:g} s:\n{self._tail()}")
+            time.sleep(0.02)
+
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit code.
+
+        Raises:
+            ApacheFailure: If it still runs after ``timeout_s``; it is killed then.
+        """
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ApacheFailure(f"still running after {timeout_s:g} s:\n{self._tail()}") from None
+
+    def stop(self, timeout_s: float = 40.0) -> None:
+        """End it as an operator would (SIGTERM, so a broker unregisters), by force if that does not help."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGKILL)
+            self.popen.wait()
+
+    def _tail(self) -> str:
+        return f"{self.text()[-3000:]}\n{self.log()[-3000:]}"
+
+
+@dataclass(slots=True, kw_only=True)
+class ApacheNamesrv(JavaProcess):
+    """Apache's nameserver, ready to serve."""
+
+    addr: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ApacheBroker(JavaProcess):
+    """Apache's broker."""
+
+    addr: str
+    name: str
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdminResult:
+    """What one run of Apache's ``mqadmin`` printed.
+
+    ``stdout`` and ``stderr`` are as printed; 4.9.7 and 5.3.3 print stack traces of failures to stdout or stderr
+    and still exit 0.
+    """
+
+    args: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(slots=True)
+class Apache:
+    """One release of Apache RocketMQ, and the processes of it that were started here.
+
+    Use :meth:`open`; leave with :meth:`close`, which ends exactly the processes that this object started.
+    """
+
+    release: str
+    jars: Path
+    classes: Path
+    folder: Path
+    processes: list[JavaProcess] = field(default_factory=list)
+    _serial: int = 0
+
+    @classmethod
+    def open(cls, release: str, folder: Path) -> Apache:
+        """Return the release with jars fetched and our Java programs compiled.
+
+        Args:
+            folder: Existing folder for the working folders of all processes.
+
+        Raises:
+            ToolMissing: If Java, or Maven with a cold cache, is absent.
+            ApacheFailure: If Maven or the compiler failed.
+        """
+        reason = missing_tool()
+        if reason:
+            raise ToolMissing(reason)
+        jars = _jars_dir(release)
+        sources = sorted((HERE / "java").glob("*.java"))
+        classes = jars / f"classes-{_digest(*sources)}"
+        with _locked(cache_dir() / f"{release}.lock"):
+            if not _jars_ready(release):
+                _fetch(release, jars)
+            if not classes.exists():
+                _compile(jars, sources, classes)
+        return cls(release=release, jars=jars, classes=classes, folder=folder)
+
+    def close(self) -> None:
+        """End all processes that this object started; brokers first, so that they can unregister."""
+        for process in reversed(self.processes):
+            if process.popen.poll() is None:
+                process.popen.terminate()
+        for process in reversed(self.processes):
+            process.stop(10.0)
+        self.processes.clear()
+
+    def command(
+        self,
+        main: str,
+        args: Sequence[str],
+        home: Path,
+        *,
+        heap: str = "256m",
+        properties: Mapping[str, str] | None = None,
+        level: str = "WARN",
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command line and environment for a main class; writes what it demands into ``home``.
+
+        Args:
+            properties: JVM system properties, e.g. ``{"rocketmq.serialize.type": "ROCKETMQ"}`` for the binary
+                header codec.
+            level: Of the log file ``home/apache.log``.
+        """
+        config = home / "conf"
+        config.mkdir(parents=True, exist_ok=True)
+        shaded = "" if self.release.startswith("4.") else "org.apache.rocketmq.logging."
+        for name in ("namesrv", "broker", "tools"):
+            (config / f"logback_{name}.xml").write_text(QUIET_LOGBACK.format(prefix="", level=level))
+        quiet = config / "quiet.xml"
+        quiet.write_text(QUIET_LOGBACK.format(prefix=shaded, level=level))
+        jvm_properties = {
+            "user.home": str(home),
+            "rocketmq.home.dir": str(home),
+            "rocketmq.client.logUseSlf4j": "true",
+            "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
+            "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+            "rmq.logback.configurationFile": str(quiet),
+            "logback.configurationFile": str(config / "logback_tools.xml"),
+            **(properties or {}),
+        }
+        command = [
+            "java",
+            *JVM_FLAGS,
+            f"-Xmx{heap}",
+            *(f"-D{key}={value}" for key, value in jvm_properties.items()),
+            "-cp",
+            _classpath(self.jars, self.classes),
+            main,
+            *args,
+        ]
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("NAMESRV_ADDR", "JAVA_TOOL_OPTIONS", "CLASSPATH", "ROCKETMQ_SERIALIZE_TYPE")
+        }
+        environment |= {"ROCKETMQ_HOME": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+        return command, environment
+
+    def namesrv(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> ApacheNamesrv:
+        """Start a nameserver and return it once it serves."""
+        home = self._home("namesrv")
+        port = port or free_ports()
+        _write_properties(home / "namesrv.properties", {"listenPort": str(port)} | dict(settings or {}))
+        popen, output = self._spawn(
+            NAMESRV_MAIN, ["-c", str(home / "namesrv.properties")], home, properties=properties
+        )
+        namesrv = ApacheNamesrv(popen, output, home, addr=f"127.0.0.1:{port}")
+        self.processes.append(namesrv)
+        namesrv.wait_for("boot success")
+        return namesrv
+
+    def broker(
+        self,
+        namesrvs: Sequence[str],
+        *,
+        name: str = "broker-a",
+        settings: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        port: int | None = None,
+        wait: bool = True,
+    ) -> ApacheBroker:
+        """Start a broker and return it once all of ``namesrvs`` list it.
+
+        Args:
+            namesrvs: Addresses, ``host:port``.
+            settings: Overrides of :data:`BROKER_SETTINGS`, under RocketMQ's own keys.
+            properties: JVM system properties.
+            port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
+            wait: False returns at once, for starts that shall overlap; call :meth:`await_broker` later.
+
+        A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start, and then
+        registers 10 s later; 4.9.7 registers before it reports to have booted.
+        """
+        home = self._home(name)
+        port = port or free_ports(-2, 1)
+        merged = {
+            **BROKER_SETTINGS,
+            "brokerName": name,
+            "brokerId": "0",
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "storePathRootDir": str(home / "store"),
+            "storePathCommitLog": str(home / "store" / "commitlog"),
+            "namesrvAddr": ";".join(namesrvs),
+            **(settings or {}),
+        }
+        _write_properties(home / "broker.properties", merged)
+        popen, output = self._spawn(
+            BROKER_MAIN, ["-c", str(home / "broker.properties")], home, heap="512m", properties=properties
+        )
+        broker = ApacheBroker(
+            popen,
+            output,
+            home,
+            addr=f"{merged['brokerIP1']}:{port}",
+            name=name,
+            cluster=merged["brokerClusterName"],
+        )
+        self.processes.append(broker)
+        if wait:
+            self.await_broker(broker, namesrvs)
+        return broker
+
+    def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str]) -> None:
+        """Return once the broker has booted and every one of ``namesrvs`` lists it.
+
+        Raises:
+            ApacheFailure: If that takes longer than :data:`START_S`.
+        """
+        broker.wait_for("boot success")
+        for namesrv in namesrvs:
+            wait_until(
+                lambda namesrv=namesrv: listed(namesrv, broker.addr),  # type: ignore[misc]
+                f"{broker.name} {broker.addr} listed by {namesrv}",
+                START_S,
+            )
+
+    def mqadmin(
+        self,
+        *args: str,
+        namesrvs: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> AdminResult:
+        """Run Apache's ``mqadmin SUBCOMMAND...`` to its end.
+
+        Args:
+            namesrvs: Passed as ``-n``; none leaves the flag out.
+            timeout_s: A run longer than this is killed and an error.
+
+        Raises:
+            ApacheFailure: If it did not end in time.
+        """
+        home = self.folder / f"mqadmin-{self.release}"
+        arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
+        command, environment = self.command(ADMIN_MAIN, arguments, home, properties=properties)
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ApacheFailure(
+                f"mqadmin {' '.join(arguments)} ran {timeout_s:g} s: {error.stdout!r}"
+            ) from None
+        return AdminResult(
+            args=tuple(arguments),
+            returncode=done.returncode,
+            stdout=done.stdout.decode(errors="replace"),
+            stderr=done.stderr.decode(errors="replace"),
+        )
+
+    def java(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> JavaProcess:
+        """Start one of our own Java programs (``java/*.java``), e.g. ``Producer``; see its comment for arguments."""
+        home = self._home(main.lower())
+        popen, output = self._spawn(main, args, home, properties=properties)
+        process = JavaProcess(popen, output, home)
+        self.processes.append(process)
+        return process
+
+    def produce(
+        self,
+        namesrvs: Sequence[str],
+        topic: str,
+        count: int,
+        *,
+        body_bytes: int = 64,
+        timeout_s: float = 100.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """Send ``count`` messages by Apache's Java producer; return its output, first word -> rest of line.
+
+        ``status NAME N`` lines have the key ``status NAME``.
+        """
+        process = self.java(
+            "Producer", ";".join(namesrvs), topic, str(count), str(body_bytes), properties=properties
+        )
+        process.wait(timeout_s)
+        return _facts(process.text())
+
+    def consume(
+        self,
+        namesrvs: Sequence[str],
+        topic: str,
+        group: str,
+        count: int,
+        *,
+        seconds: int = 60,
+        retry_every: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """Consume by Apache's Java push consumer until ``count`` distinct messages came; return its facts."""
+        process = self.consumer(
+            namesrvs, topic, group, count, seconds=seconds, retry_every=retry_every, properties=properties
+        )
+        process.wait(seconds + START_S)
+        return _facts(process.text())
+
+    def consumer(
+        self,
+        namesrvs: Sequence[str],
+        topic: str,
+        group: str,
+        count: int,
+        *,
+        seconds: int = 60,
+        retry_every: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> JavaProcess:
+        """Start the push consumer and return at once; its output is complete when it has ended."""
+        return self.java(
+            "PushConsumer",
+            ";".join(namesrvs),
+            topic,
+            group,
+            str(count),
+            str(seconds),
+            str(retry_every),
+            properties=properties,
+        )
+
+    def _home(self, name: str) -> Path:
+        self._serial += 1
+        home = self.folder / f"{name}-{self.release}-{self._serial}"
+        home.mkdir(parents=True)
+        return home
+
+    def _spawn(
+        self,
+        main: str,
+        args: Sequence[str],
+        home: Path,
+        *,
+        heap: str = "256m",
+        properties: Mapping[str, str] | None = None,
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        command, environment = self.command(main, args, home, heap=heap, properties=properties)
+        output = home / "output.txt"
+        with output.open("wb") as sink:
+            popen = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+            )
+        return popen, output
+
+
+def _facts(output: str) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for line in output.splitlines():
+        key, _, rest = line.partition(" ")
+        if key == "status":
+            name, _, rest = rest.partition(" ")
+            key = f"status {name}"
+        facts[key] = rest
+    return facts
+
+
+def _write_properties(path: Path, settings: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="latin-1")
+
+
+def _classpath(jars: Path, classes: Path) -> str:
+    return os.pathsep.join([*(str(path) for path in sorted(jars.glob("*.jar"))), str(classes)])
+
+
+def _fetch(release: str, jars: Path) -> None:
+    partial = jars.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(jars, ignore_errors=True)
+    partial.mkdir(parents=True)
+    # Maven wants its folder of builds beside the pom; the copy keeps the source tree clean
+    shutil.copy(HERE / "pom.xml", partial / "pom.xml")
+    _run_tool(
+        [
+            "mvn",
+            "-B",
+            "-q",
+            "dependency:copy-dependencies",
+            f"-Drocketmq.version={release}",
+            f"-Djars={partial}",
+        ],
+        cwd=partial,
+    )
+    (partial / "complete").touch()
+    partial.rename(jars)
+
+
+def _compile(jars: Path, sources: Sequence[Path], classes: Path) -> None:
+    partial = classes.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    _run_tool(
+        ["javac", "-nowarn", "-d", str(partial), "-cp", f"{jars}/*", *(str(path) for path in sources)],
+        cwd=partial,
+    )
+    partial.rename(classes)
+
+
+def _run_tool(command: Sequence[str], cwd: Path) -> None:
+    done = subprocess.run(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode != 0:
+        raise ApacheFailure(
+            f"{command[0]} exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )

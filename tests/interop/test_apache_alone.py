@@ -1,0 +1,36 @@
+"""Apache's programs among themselves: shows that the equipment works before ours is judged by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .apache import RELEASES, Apache, ApacheFailure, ask, has_route, wait_until
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_messages_go_through_apache_alone(apaches: dict[str, Apache], release: str) -> None:
+    apache = apaches[release]
+    namesrv = apache.namesrv()
+    broker = apache.broker([namesrv.addr])
+
+    listing = apache.mqadmin("clusterList", namesrvs=[namesrv.addr])
+    assert listing.returncode == 0
+    assert broker.addr in listing.stdout
+
+    sent = apache.produce([namesrv.addr], "Alone", 500)
+    assert sent["status SEND_OK"] == "500"
+    wait_until(lambda: has_route(namesrv.addr, "Alone", broker.addr), "route of Alone")
+    taken = apache.consume([namesrv.addr], "Alone", "alone_group", 500)
+    assert taken["distinct"] == "500"
+
+    broker.stop()
+    assert ask(namesrv.addr, 105, {"topic": "Alone"})[0] == 17
+    namesrv.stop()
+
+
+def test_a_program_that_ends_early_is_reported_with_its_output(apache_5: Apache) -> None:
+    process = apache_5.java("Producer")
+    with pytest.raises(ApacheFailure, match="ArrayIndexOutOfBounds"):
+        process.wait_for("sent")
