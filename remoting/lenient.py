@@ -9,6 +9,7 @@ goes through the small parser below.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -17,10 +18,13 @@ from remoting.errors import RemoteProtocolError
 
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
-#: Largest text in bytes that the slow parser takes, so that a hostile body cannot hold the caller for seconds.
+#: Largest text in bytes that the slow parser takes: a hostile body must not hold the caller for seconds.
 SLOW_TEXT_MAX: Final = 1024 * 1024
 
-# A whole string (kept as it is; also an unterminated one, so that nothing is scanned twice) or a bare number key.
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+# A whole string, kept as it is (also an unterminated one: nothing is scanned twice), or a bare number key.
 _NUMBER_KEY: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|([{,]\s*+)(-?\d++)(\s*+:)', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _WORD: Final = re.compile(r"[A-Za-z0-9_$.+\-]+")
@@ -71,7 +75,7 @@ def canonical(value: Any) -> str:
 def _quote(match: re.Match[bytes]) -> bytes:
     if match[2] is None:
         return match[0]
-    return b"%b" % match[1] + b'"' + match[2] + b'"' + match[3]
+    return match[1] + b'"' + match[2] + b'"' + match[3]
 
 
 class _Parser:
@@ -192,3 +196,99 @@ class _Parser:
     def _error(self, wanted: str) -> RemoteProtocolError:
         found = self._text[self._position : self._position + 12]
         return RemoteProtocolError(f"JSON has {found!r} at character {self._position}, expected {wanted}")
+
+
+def as_object(value: object, what: str) -> dict[str, Any]:
+    """Return a value that must be an object.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    if type(value) is not dict:
+        raise RemoteProtocolError(f"{what} is a JSON {type(value).__name__}, must be an object")
+    return value
+
+
+def get_list(members: Mapping[str, Any], name: str) -> Iterable[Any]:
+    """Return a member that must be an array; empty if absent or null.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    value = members.get(name)
+    if value is None:
+        return ()
+    if type(value) is not list:
+        raise RemoteProtocolError(f"{name} is a JSON {type(value).__name__}, must be an array")
+    return value
+
+
+def get_int(members: Mapping[str, Any], name: str, default: int = 0, *, limit: int = INT32_MAX) -> int:
+    """Return a member that must be an integer, also spelt as text; ``default`` if absent or null.
+
+    Args:
+        limit: Largest value; the smallest is ``-limit - 1``.
+
+    Raises:
+        RemoteProtocolError: If it is no integer within the bounds.
+    """
+    value = members.get(name)
+    if value is None:
+        return default
+    if type(value) is str:
+        try:
+            value = int(value)
+        except ValueError:
+            pass
+    if type(value) is not int or not -limit - 1 <= value <= limit:
+        raise RemoteProtocolError(
+            f"{name}={str(value)[:40]!r} is no integer of {limit.bit_length() + 1} bits"
+        )
+    return value
+
+
+def get_bool(members: Mapping[str, Any], name: str) -> bool:
+    """Return a member as fastjson reads a boolean: also from text, any case; else false.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    value = members.get(name)
+    return value is True or (type(value) is str and value.lower() == "true")
+
+
+def get_text(members: Mapping[str, Any], name: str) -> str | None:
+    """Return a member that must be text or a plain value, which is spelt as text.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    value = members.get(name)
+    if value is None or type(value) is str:
+        return value
+    if type(value) in (int, float, bool):
+        return orjson.dumps(value).decode()
+    raise RemoteProtocolError(f"{name} is a JSON {type(value).__name__}, must be text")
+
+
+def as_texts(value: object, what: str) -> tuple[str, ...]:
+    """Return a value that must be an array of texts.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    if type(value) is not list or not all(type(item) is str for item in value):
+        raise RemoteProtocolError(f"{what} must be an array of texts")
+    return tuple(value)
+
+
+def as_text_map(value: object, what: str) -> dict[str, str]:
+    """Return a value that must be an object of texts; empty if null.
+
+    Raises:
+        RemoteProtocolError: If it is something else.
+    """
+    if value is None:
+        return {}
+    members = as_object(value, what)
+    return {name: "" if item is None else str(item) for name, item in members.items()}

@@ -1,0 +1,552 @@
+"""Bodies that describe topics, queues and brokers: routes, cluster table, registration.
+
+Values are immutable. Writers produce compact text with members in alphabetical order and null members left
+out, as fastjson does, because some readers cut the raw text (client-go inside ``brokerAddrs``).
+Source: TopicRouteData, ClusterInfo, RegisterBrokerBody and TopicConfig of RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+import orjson
+
+from remoting.codes import VERSION_3_0_11, VERSION_4_9_4, VERSION_5_0_0
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+from remoting.lenient import (
+    INT64_MAX,
+    as_object,
+    as_text_map,
+    as_texts,
+    canonical,
+    get_bool,
+    get_int,
+    get_list,
+    get_text,
+    loads,
+)
+
+#: Topics that one registration may carry. Real brokers have tens of thousands at most.
+REGISTER_TOPICS_MAX: Final = 200_000
+#: Size in bytes to which a compressed registration may inflate.
+REGISTER_INFLATED_MAX: Final = 64 * 1024 * 1024
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_LENGTH: Final = struct.Struct(">i")
+_ZLIB_MAGIC: Final = 0x78
+
+
+class RouteDialect(Enum):
+    """How number keys of a route body are written."""
+
+    UNQUOTED = "unquoted"  # {0:"addr"}: what every release reads, and no JSON
+    QUOTED = "quoted"  # {"0":"addr"}, maps sorted, ASCII only: JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataVersion:
+    """Version of a broker's topic table. Releases compare it by equality, never by order.
+
+    Attributes:
+        state_version: Epoch of the master, 0 unless a 5.x controller assigned one.
+        timestamp: Unix time in ms of the last change.
+        counter: Changes so far.
+    """
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read the JSON form; missing members are 0.
+
+        Raises:
+            RemoteProtocolError: If it is no object or a part is no 64-bit integer.
+        """
+        if value is None:
+            return cls()
+        members = as_object(value, "dataVersion")
+        return cls(
+            state_version=get_int(members, "stateVersion", limit=INT64_MAX),
+            timestamp=get_int(members, "timestamp", limit=INT64_MAX),
+            counter=get_int(members, "counter", limit=INT64_MAX),
+        )
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self.to_json())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        return cls.from_json(loads(body)) if body else cls()
+
+    def contained_in(self, other: DataVersion) -> bool:
+        """Say whether no part is greater than ``other``'s, so that all its changes are in ``other`` too."""
+        return (
+            self.state_version <= other.state_version
+            and self.timestamp <= other.timestamp
+            and self.counter <= other.counter
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic as its broker configures it."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    @classmethod
+    def from_json(cls, value: object, *, topic_name: str | None = None) -> Self:
+        """Read the JSON form.
+
+        Args:
+            topic_name: Name to use if the object states none (the key it stood under).
+
+        Raises:
+            RemoteProtocolError: If it has no name or a member is of the wrong type.
+        """
+        members = as_object(value, "topic config")
+        name = get_text(members, "topicName") or topic_name
+        if not name:
+            raise RemoteProtocolError("topic config has no topicName")
+        return cls(
+            topic_name=name,
+            read_queue_nums=get_int(members, "readQueueNums", 16),
+            write_queue_nums=get_int(members, "writeQueueNums", 16),
+            perm=get_int(members, "perm", 6),
+            topic_filter_type=get_text(members, "topicFilterType") or "SINGLE_TAG",
+            topic_sys_flag=get_int(members, "topicSysFlag"),
+            order=get_bool(members, "order"),
+            attributes=as_text_map(members.get("attributes"), "attributes"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueData:
+    """Queues that one broker name has of one topic."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerData:
+    """Addresses behind one broker name; id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: Mapping[int, str]
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRouteData:
+    """Where a topic lives: the answer to request 105.
+
+    Attributes:
+        filter_server_table: Broker address to filter servers; None where 5.x names an address without any.
+        order_topic_conf: ``broker-a:4;broker-b:4`` for an ordered topic; replaces queue data for producers.
+        topic_queue_mapping_by_broker: Static topics (5.x): broker name to mapping info, kept as parsed JSON.
+    """
+
+    queue_datas: tuple[QueueData, ...] = ()
+    broker_datas: tuple[BrokerData, ...] = ()
+    filter_server_table: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """All brokers and clusters: the answer to request 106."""
+
+    broker_addr_table: Mapping[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBody:
+    """Body of request 103.
+
+    Attributes:
+        filter_servers: None leaves the stored list as it is; empty removes it.
+        mapping_infos: Static topics (5.x): topic to mapping info, kept as parsed JSON.
+    """
+
+    data_version: DataVersion = DataVersion()
+    topic_configs: tuple[TopicConfig, ...] = ()
+    filter_servers: tuple[str, ...] | None = None
+    mapping_infos: Mapping[str, Any] = field(default_factory=dict)
+
+
+def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> RouteDialect:
+    """Choose the dialect of a route for a caller, as 4.9.4 and later do.
+
+    Source: ClientRequestProcessor and DefaultRequestProcessor, getRouteInfoByTopic.
+    """
+    if version >= VERSION_4_9_4 or accept_standard_json_only:
+        return RouteDialect.QUOTED
+    return RouteDialect.UNQUOTED
+
+
+def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
+    """Encode a route body.
+
+    Members that only 5.x knows are written for everybody; 4.9 skips them. The unquoted form also names
+    ``topicSynFlag``, as 4.8 and client-go call ``topicSysFlag``.
+    """
+    quoted = dialect is RouteDialect.QUOTED
+    text = _ascii if quoted else _utf8
+    filters = sorted(route.filter_server_table.items()) if quoted else route.filter_server_table.items()
+    parts = [
+        '"brokerDatas":[' + ",".join(_broker(data, text, quoted=quoted) for data in route.broker_datas) + "]",
+        '"filterServerTable":{'
+        + ",".join(
+            f"{text(addr)}:" + ("null" if servers is None else f"[{','.join(map(text, servers))}]")
+            for addr, servers in filters
+        )
+        + "}",
+    ]
+    if route.order_topic_conf is not None:
+        parts.append(f'"orderTopicConf":{text(route.order_topic_conf)}')
+    parts.append('"queueDatas":[' + ",".join(_queues(data, text, quoted) for data in route.queue_datas) + "]")
+    if route.topic_queue_mapping_by_broker is not None:
+        parts.append(f'"topicQueueMappingByBroker":{_any(route.topic_queue_mapping_by_broker, text)}')
+    return ("{" + ",".join(parts) + "}").encode()
+
+
+def decode_route(body: bytes) -> TopicRouteData:
+    """Decode a route body of either dialect.
+
+    Raises:
+        RemoteProtocolError: If it is not a route.
+    """
+    members = as_object(loads(body), "route")
+    mapping = members.get("topicQueueMappingByBroker")
+    filters = members.get("filterServerTable")
+    return TopicRouteData(
+        queue_datas=tuple(map(_decode_queues, get_list(members, "queueDatas"))),
+        broker_datas=tuple(map(decode_broker, get_list(members, "brokerDatas"))),
+        filter_server_table={
+            addr: None if servers is None else as_texts(servers, "filterServerTable")
+            for addr, servers in (() if filters is None else as_object(filters, "filterServerTable").items())
+        },
+        order_topic_conf=get_text(members, "orderTopicConf"),
+        topic_queue_mapping_by_broker=None if mapping is None else as_object(mapping, "queue mapping"),
+    )
+
+
+def encode_cluster_info(info: ClusterInfo) -> bytes:
+    """Encode the cluster table; number keys are unquoted for every reader, as Java writes them."""
+    brokers = ",".join(
+        f"{_utf8(name)}:{_broker(data, _utf8, quoted=False)}" for name, data in info.broker_addr_table.items()
+    )
+    clusters = ",".join(
+        f"{_utf8(name)}:[{','.join(map(_utf8, members))}]"
+        for name, members in info.cluster_addr_table.items()
+    )
+    return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{{{clusters}}}}}'.encode()
+
+
+def decode_cluster_info(body: bytes) -> ClusterInfo:
+    """Decode the cluster table.
+
+    Raises:
+        RemoteProtocolError: If it is none.
+    """
+    members = as_object(loads(body), "cluster info")
+    brokers = as_object(members.get("brokerAddrTable") or {}, "brokerAddrTable")
+    clusters = as_object(members.get("clusterAddrTable") or {}, "clusterAddrTable")
+    return ClusterInfo(
+        broker_addr_table={name: decode_broker(value) for name, value in brokers.items()},
+        cluster_addr_table={name: as_texts(value, "clusterAddrTable") for name, value in clusters.items()},
+    )
+
+
+def body_crc32(body: bytes) -> int:
+    """Return the checksum of a registration body as sent: CRC32 with the sign bit cleared."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def encode_register_body(body: RegisterBody, *, compressed: bool, version: int) -> bytes:
+    """Encode the body of a registration for a nameserver that takes it as from a sender of ``version``.
+
+    Raises:
+        LocalProtocolError: If a compressed topic's name or attributes cannot be split at blanks again.
+    """
+    if compressed:
+        return zlib.compress(_plain_register_body(body, version=version), 9)
+    wrapper: dict[str, Any] = {
+        "dataVersion": body.data_version.to_json(),
+        "topicConfigTable": {config.topic_name: config.to_json() for config in body.topic_configs},
+    }
+    if version < VERSION_3_0_11:
+        return orjson.dumps(wrapper)
+    if body.mapping_infos:
+        wrapper["topicQueueMappingInfoMap"] = dict(body.mapping_infos)
+    members: dict[str, Any] = {}
+    if body.filter_servers is not None:
+        members["filterServerList"] = list(body.filter_servers)
+    return orjson.dumps(members | {"topicConfigSerializeWrapper": wrapper})
+
+
+def _plain_register_body(body: RegisterBody, *, version: int) -> bytes:
+    parts = [_sized(body.data_version.encode()), _LENGTH.pack(len(body.topic_configs))]
+    for config in body.topic_configs:
+        words = [
+            config.topic_name,
+            str(config.read_queue_nums),
+            str(config.write_queue_nums),
+            str(config.perm),
+            config.topic_filter_type,
+        ]
+        if version >= VERSION_5_0_0:
+            words.append(orjson.dumps(dict(config.attributes)).decode())
+        if any(not word or " " in word for word in words[:5]):
+            raise LocalProtocolError(f"topic {config.topic_name!r} cannot travel compressed: it has a blank")
+        parts.append(_sized(" ".join(words).encode()))
+    parts.append(_sized(orjson.dumps(list(body.filter_servers or ()))))
+    if version >= VERSION_5_0_0:
+        parts.append(_LENGTH.pack(len(body.mapping_infos)))
+        parts += [_sized(orjson.dumps(info)) for info in body.mapping_infos.values()]
+    return b"".join(parts)
+
+
+def decode_register_body(
+    body: bytes,
+    *,
+    compressed: bool,
+    version: int,
+    topics_max: int = REGISTER_TOPICS_MAX,
+    inflated_max: int = REGISTER_INFLATED_MAX,
+) -> RegisterBody:
+    """Decode the body of a registration from a sender of ``version``.
+
+    More tolerant than any release: a zlib stream is recognised although the header says that there is none
+    (5.x brokers mislabel it), topics have five or six parts, and the mapping section may be missing.
+
+    Raises:
+        RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
+    """
+    if not body:
+        return RegisterBody()
+    if compressed or body[0] == _ZLIB_MAGIC:
+        return _decode_plain(_inflate(body, inflated_max), topics_max=topics_max)
+    members = as_object(loads(body), "registration")
+    filters = None
+    if version >= VERSION_3_0_11 or "topicConfigSerializeWrapper" in members:
+        if members.get("filterServerList") is not None:
+            filters = as_texts(members["filterServerList"], "filterServerList")
+        members = as_object(members.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper")
+    table = as_object(members.get("topicConfigTable") or {}, "topicConfigTable")
+    if len(table) > topics_max:
+        raise RemoteProtocolError(f"registration of {len(table)} topics is above the limit of {topics_max}")
+    mapping = as_object(members.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap")
+    return RegisterBody(
+        data_version=DataVersion.from_json(members.get("dataVersion")),
+        topic_configs=tuple(TopicConfig.from_json(value, topic_name=name) for name, value in table.items()),
+        filter_servers=filters,
+        mapping_infos={name: _mapping_info(value) for name, value in mapping.items()},
+    )
+
+
+def _decode_plain(data: bytes, *, topics_max: int) -> RegisterBody:
+    reader = _Reader(data)
+    version = DataVersion.from_json(loads(reader.sized()))
+    count = reader.count()
+    if not 0 <= count <= topics_max:
+        raise RemoteProtocolError(f"registration of {count} topics is outside 0 to {topics_max}")
+    configs = tuple(_decode_words(reader.sized()) for _ in range(count))
+    filters = as_texts(loads(reader.sized() or b"[]"), "filterServerList") if reader.rest else ()
+    mapping: dict[str, Any] = {}
+    if reader.rest:
+        for _ in range(reader.count()):
+            info = _mapping_info(loads(reader.sized()))
+            mapping[get_text(info, "topic") or ""] = info
+    return RegisterBody(
+        data_version=version, topic_configs=configs, filter_servers=filters, mapping_infos=mapping
+    )
+
+
+def _mapping_info(value: object) -> dict[str, Any]:
+    members = as_object(value, "mapping info")
+    try:
+        canonical(members)
+    except TypeError as error:  # nested deeper than can be written again
+        raise RemoteProtocolError(f"mapping info cannot be kept: {error}") from None
+    return members
+
+
+def _decode_words(data: bytes) -> TopicConfig:
+    try:
+        words = data.decode().split(" ", 5)
+        name, read_queues, write_queues, perm, filter_type = words[:5]
+        numbers = {"read": int(read_queues), "write": int(write_queues), "perm": int(perm)}
+    except ValueError:
+        raise RemoteProtocolError(
+            f"compressed topic of {len(data)} bytes is not 'name reads writes perm filterType [attributes]'"
+        ) from None
+    attributes = as_text_map(loads(words[5]), "attributes") if len(words) == 6 and words[5] else {}
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=get_int(numbers, "read"),
+        write_queue_nums=get_int(numbers, "write"),
+        perm=get_int(numbers, "perm"),
+        topic_filter_type=filter_type,
+        attributes=attributes,
+    )
+
+
+def _inflate(data: bytes, limit: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"registration of {len(data)} bytes is no zlib stream: {error}") from None
+    if len(plain) > limit:
+        raise RemoteProtocolError(f"registration of {len(data)} bytes inflates above the limit of {limit}")
+    if not stream.eof:
+        raise RemoteProtocolError(f"registration's zlib stream of {len(data)} bytes ends early")
+    return plain
+
+
+class _Reader:
+    """Walks over the length-prefixed parts of an inflated registration."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def rest(self) -> int:
+        return len(self._data) - self._position
+
+    def count(self) -> int:
+        if self.rest < 4:
+            raise RemoteProtocolError(f"inflated registration of {len(self._data)} bytes ends early")
+        (value,) = _LENGTH.unpack_from(self._data, self._position)
+        self._position += 4
+        return int(value)
+
+    def sized(self) -> bytes:
+        size = self.count()
+        if not 0 <= size <= self.rest:
+            raise RemoteProtocolError(f"part of {size} bytes runs past an inflated registration's end")
+        part = self._data[self._position : self._position + size]
+        self._position += size
+        return part
+
+
+def _sized(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _utf8(value: str) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _ascii(value: str) -> str:
+    return json.dumps(value)
+
+
+def _broker(data: BrokerData, text: Callable[[str], str], *, quoted: bool) -> str:
+    mark = '"' if quoted else ""
+    addrs = ",".join(f"{mark}{i}{mark}:{text(addr)}" for i, addr in sorted(data.broker_addrs.items()))
+    zone = "" if data.zone_name is None else f',"zoneName":{text(data.zone_name)}'
+    return (
+        f'{{"brokerAddrs":{{{addrs}}},"brokerName":{text(data.broker_name)},"cluster":{text(data.cluster)},'
+        f'"enableActingMaster":{"true" if data.enable_acting_master else "false"}{zone}}}'
+    )
+
+
+def _queues(data: QueueData, text: Callable[[str], str], quoted: bool) -> str:
+    synonym = "" if quoted else f'"topicSynFlag":{data.topic_sys_flag},'
+    return (
+        f'{{"brokerName":{text(data.broker_name)},"perm":{data.perm},"readQueueNums":{data.read_queue_nums},'
+        f'{synonym}"topicSysFlag":{data.topic_sys_flag},"writeQueueNums":{data.write_queue_nums}}}'
+    )
+
+
+def _any(value: Any, text: Callable[[str], str]) -> str:
+    if text is _ascii:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return orjson.dumps(value).decode()
+
+
+def decode_broker(value: object) -> BrokerData:
+    """Read the JSON form of a broker's addresses.
+
+    Raises:
+        RemoteProtocolError: If a member is of the wrong type.
+    """
+    members = as_object(value, "broker data")
+    addrs = as_object(members.get("brokerAddrs") or {}, "brokerAddrs")
+    try:
+        by_id = {int(broker_id): str(addr) for broker_id, addr in addrs.items()}
+    except ValueError:
+        raise RemoteProtocolError(
+            f"brokerAddrs has a broker id that is no number: {list(addrs)[:8]}"
+        ) from None
+    return BrokerData(
+        cluster=get_text(members, "cluster") or "",
+        broker_name=get_text(members, "brokerName") or "",
+        broker_addrs=by_id,
+        enable_acting_master=get_bool(members, "enableActingMaster"),
+        zone_name=get_text(members, "zoneName"),
+    )
+
+
+def _decode_queues(value: object) -> QueueData:
+    members = as_object(value, "queue data")
+    sys_flag = "topicSysFlag" if "topicSysFlag" in members else "topicSynFlag"
+    return QueueData(
+        broker_name=get_text(members, "brokerName") or "",
+        read_queue_nums=get_int(members, "readQueueNums"),
+        write_queue_nums=get_int(members, "writeQueueNums"),
+        perm=get_int(members, "perm"),
+        topic_sys_flag=get_int(members, sys_flag),
+    )
+
+
+def decode_queue_datas(body: bytes) -> tuple[QueueData, ...]:
+    """Read only the queue data of a route body: what request 217 carries.
+
+    Raises:
+        RemoteProtocolError: If it is not a route.
+    """
+    return tuple(map(_decode_queues, get_list(as_object(loads(body), "route"), "queueDatas")))
