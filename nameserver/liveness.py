@@ -1,0 +1,303 @@
+"""Who was heard when, over which connection, and which connections closed.
+
+One small state machine for both modes. It decides nothing about routes: independent mode judges this
+process's evidence alone, raft mode reports it to the leader, which judges the evidence of all members.
+
+Rules:
+    - A connection counts for every broker that registered over it. A broker belongs to the youngest
+      accepted connection over which it registered (ids grow); an older one never takes over, so a late
+      copy from a former process neither keeps a broker alive by its connection nor removes it.
+    - A close by the peer, an error or idleness is evidence that the broker is gone, if the connection owned
+      the broker. A close that this process starts (shutdown, shedding) is none.
+    - An unregistration over the owning connection is evidence as a close is.
+
+The clock is this module's own, in seconds: it moves only in :meth:`Liveness.advance`, and one step counts
+at most :data:`CLOCK_STEP_MAX_S`, so a paused process does not expire everybody when it wakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from nameserver.types import BrokerKey, ConnectionId
+
+CLOCK_PERIOD_S: Final = 0.25
+"""How often the driver calls :meth:`Liveness.advance`."""
+
+CLOCK_STEP_MAX_S: Final = 1.0
+"""The most that one step of the clock counts, however long the process stood still."""
+
+LEASE_DEFAULT_S: Final = 120.0
+"""Lease of a broker that asks for none. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
+
+
+class Standing(Enum):
+    """What a connection is to a broker."""
+
+    OWNER = "owner"
+    OLDER = "older"
+    """The broker registered over it, and over a younger one since."""
+    STRANGER = "stranger"
+    """The broker never registered over it: an admin tool, or a broker that has not registered yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """Evidence that a broker is gone: its connection closed, or it said goodbye over it."""
+
+    at: float
+    """Instant on the liveness clock."""
+    origin: ConnectionId
+    revision: int | None
+    """Revision of the record applied here at that moment, or that a registration over this connection made
+    afterwards; None while there is no record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """What this process knows of one broker from its own connections."""
+
+    heard_at: float
+    """Instant on the liveness clock."""
+    lease_s: float
+    owner: ConnectionId | None = None
+    """The youngest connection over which the broker registered, remembered after its close."""
+    connected: bool = False
+    """The owner is open, and the broker has not said goodbye over it."""
+    confirmed: bool = False
+    """A registration over the owner has succeeded."""
+    closing: Closing | None = None
+    version: int = 0
+    """Number of the last change of any contact; orders them for reports."""
+
+
+class Liveness:
+    """Contacts of one process, and the clock they are dated by.
+
+    Invariants, checked by :meth:`check`:
+        - a connected broker has an owner, and that connection is open;
+        - a broker is not both connected and closing;
+        - contacts lie in the order of their last change.
+    """
+
+    def __init__(self) -> None:
+        self._clock = 0.0
+        self._read_at: float | None = None
+        self._version = 0
+        self._contacts: dict[BrokerKey, Contact] = {}
+        # Open connections only; the value is the revision of the last registration that succeeded over it.
+        self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
+
+    @property
+    def clock(self) -> float:
+        """Seconds this process has been running, pauses not counted."""
+        return self._clock
+
+    @property
+    def version(self) -> int:
+        """Number of the last change; see :meth:`changes_since`."""
+        return self._version
+
+    def advance(self, now: float) -> None:
+        """Move the clock to the monotonic reading ``now`` (seconds), by one step at most."""
+        if self._read_at is not None:
+            self._clock += min(max(now - self._read_at, 0.0), CLOCK_STEP_MAX_S)
+        self._read_at = now
+
+    # -- what happens -------------------------------------------------------------------------------------
+
+    def registering(
+        self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float = LEASE_DEFAULT_S
+    ) -> Standing:
+        """Note that a registration arrived over ``origin``, before it is decided.
+
+        Returns:
+            OWNER if the broker now belongs to this connection, OLDER if a younger one has it.
+        """
+        self._registered_over.setdefault(origin, {}).setdefault(broker, None)
+        before = self._contacts.get(broker)
+        if before is not None and before.owner is not None and origin < before.owner:
+            self._put(broker, replace(before, heard_at=self._clock))
+            return Standing.OLDER
+        same = before is not None and before.owner == origin
+        self._put(
+            broker,
+            Contact(
+                heard_at=self._clock,
+                lease_s=lease_s,
+                owner=origin,
+                connected=True,
+                confirmed=same and before is not None and before.confirmed,
+            ),
+        )
+        return Standing.OWNER
+
+    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
+        """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
+
+        It may come after the close of that connection, when the change had to travel: the evidence of the
+        close then speaks of this revision.
+        """
+        over = self._registered_over.get(origin)
+        if over is not None:
+            over[broker] = revision
+        contact = self._contacts.get(broker)
+        if contact is None or contact.owner != origin:
+            return
+        closing = contact.closing
+        if contact.connected:
+            if not contact.confirmed:
+                # Not a change that is reported: no new place in the order.
+                self._contacts[broker] = replace(contact, confirmed=True)
+        elif closing is not None and closing.origin == origin and closing.revision != revision:
+            self._put(broker, replace(contact, closing=replace(closing, revision=revision)))
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
+        """Renew the lease without a registration: a heartbeat, or a question for the data version."""
+        before = self._contacts.get(broker)
+        if before is None:
+            lease = LEASE_DEFAULT_S if lease_s is None else lease_s
+            self._put(broker, Contact(heard_at=self._clock, lease_s=lease))
+            return
+        # After a close only a younger connection shows that the broker lives; an older one may carry what a
+        # former process sent. The owner itself speaks on after a goodbye only by registering again.
+        lives = before.closing is None or (before.owner is not None and origin > before.owner)
+        self._put(
+            broker,
+            replace(
+                before,
+                heard_at=self._clock,
+                lease_s=before.lease_s if lease_s is None else lease_s,
+                closing=None if lives else before.closing,
+            ),
+        )
+
+    def closed(
+        self, origin: ConnectionId, *, by_us: bool, revision_of: Callable[[BrokerKey], int | None]
+    ) -> tuple[BrokerKey, ...]:
+        """Note the end of a connection.
+
+        Args:
+            by_us: This process closed it of its own will. Idleness is the peer's, not ours.
+            revision_of: The revision of a broker's record as applied here, None if there is none.
+
+        Returns:
+            The brokers for which this is evidence that they are gone, in the order they registered.
+        """
+        gone = []
+        for broker in self._registered_over.pop(origin, ()):
+            contact = self._contacts.get(broker)
+            if contact is None or contact.owner != origin or not contact.connected:
+                continue
+            closing = None
+            if not by_us:
+                closing = Closing(at=self._clock, origin=origin, revision=revision_of(broker))
+                gone.append(broker)
+            self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
+        return tuple(gone)
+
+    def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> Standing:
+        """Note an unregistration over ``origin``; it is evidence only over the owner.
+
+        Args:
+            revision: The revision of the broker's record as applied here, None if there is none.
+        """
+        standing = self.standing(broker, origin)
+        contact = self._contacts.get(broker)
+        if standing is Standing.OWNER and contact is not None:
+            closing = Closing(at=self._clock, origin=origin, revision=revision)
+            self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
+        return standing
+
+    def forget(self, broker: BrokerKey) -> None:
+        """Drop all that is known of a broker whose record is gone for good (independent mode)."""
+        self._contacts.pop(broker, None)
+        for origin in [o for o, brokers in self._registered_over.items() if broker in brokers]:
+            brokers = self._registered_over[origin]
+            del brokers[broker]
+            if not brokers:
+                del self._registered_over[origin]
+
+    def prune(self) -> None:
+        """Forget brokers without a connection whose lease has passed since they were heard or closed."""
+        for broker, contact in list(self._contacts.items()):
+            last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
+            if not contact.connected and self._clock - last > contact.lease_s:
+                del self._contacts[broker]
+
+    # -- what is known ------------------------------------------------------------------------------------
+
+    def contact(self, broker: BrokerKey) -> Contact | None:
+        """Return what is known of a broker here."""
+        return self._contacts.get(broker)
+
+    def contacts(self) -> tuple[tuple[BrokerKey, Contact], ...]:
+        """Return all contacts, the longest unchanged first."""
+        return tuple(self._contacts.items())
+
+    def changes_since(self, version: int) -> tuple[tuple[BrokerKey, Contact], ...]:
+        """Return the contacts that changed after ``version``, the latest change first.
+
+        What was forgotten is not among them: only unconnected contacts are, when their lease has passed, and
+        who holds a copy can date that himself.
+        """
+        changes = []
+        for broker in reversed(self._contacts):
+            contact = self._contacts[broker]
+            if contact.version <= version:
+                break
+            changes.append((broker, contact))
+        return tuple(changes)
+
+    def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
+        """Say what an open connection is to a broker."""
+        contact = self._contacts.get(broker)
+        if contact is not None and contact.owner == origin:
+            return Standing.OWNER
+        if broker in self._registered_over.get(origin, ()):
+            return Standing.OLDER
+        return Standing.STRANGER
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        """Whether any broker registered over this open connection."""
+        return origin in self._registered_over
+
+    def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:
+        """Return the open connections over which this or an older revision of the record was registered.
+
+        These are closed when that revision is evicted, so that a broker which lives after all notices.
+        """
+        found = []
+        for origin, brokers in self._registered_over.items():
+            revision = brokers.get(broker)
+            if revision is not None and revision <= up_to_revision:
+                found.append(origin)
+        return tuple(found)
+
+    def silent(self) -> tuple[BrokerKey, ...]:
+        """Return the brokers whose lease has run out by this clock, the longest silent first."""
+        late = [
+            (contact.heard_at, index, broker)
+            for index, (broker, contact) in enumerate(self._contacts.items())
+            if self._clock - contact.heard_at > contact.lease_s
+        ]
+        return tuple(broker for _, _, broker in sorted(late, key=lambda entry: entry[:2]))
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken; for tests and the simulator."""
+        last = 0
+        for broker, contact in self._contacts.items():
+            assert contact.version > last, f"{broker} lies out of order"
+            last = contact.version
+            assert not (contact.connected and contact.closing), f"{broker} is connected and closing"
+            if contact.connected:
+                assert contact.owner is not None, f"{broker} is connected without an owner"
+                assert broker in self._registered_over.get(contact.owner, ()), f"{broker}'s owner is closed"
+
+    def _put(self, broker: BrokerKey, contact: Contact) -> None:
+        self._version += 1
+        self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
+        self._contacts[broker] = replace(contact, version=self._version)
