@@ -1,0 +1,286 @@
+"""One run: a cluster, a load from Locust, faults on schedule, everything recorded in a run folder."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from bench.cluster import Cluster, ClusterError, Process, sample_process
+from bench.manifest import Machine, Manifest, Mode, run_folder, write_manifest
+from bench.samples import EventLog, Fault, ProcessSample
+from bench.workload import PlannedFault, Workload
+
+#: How far ahead of the first due operation the generator is started: Locust needs about a second to import.
+GENERATOR_START_S: Final = 4.0
+SAMPLE_EVERY_S: Final = 0.25
+TICK_S: Final = 0.02
+#: After the last due operation: the longest time-out, and Locust's way out.
+GENERATOR_END_S: Final = 15.0
+
+Progress = Callable[[str], None]
+
+
+class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Locust process needs to know; handed over as a JSON file."""
+
+    folder: str
+    wire: list[str]
+    http: list[str]
+    brokers: list[str]
+    workload: Workload
+    seed: int
+    prober_port: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Which run of a comparison this is."""
+
+    mode: Mode
+    scenario: str
+    profile: str
+    rep: int
+    pair: int
+    order_in_pair: int
+    seed: int
+    command: tuple[str, ...]
+
+
+def run_once(out: Path, plan: RunPlan, workload: Workload, progress: Progress) -> Path:
+    """Make one run and return its folder.
+
+    Raises:
+        ClusterError: If the cluster cannot be started, or a process died that nobody killed. The manifest
+            then says why the run is void.
+    """
+    folder = run_folder(out, mode=plan.mode, scenario=plan.scenario, rep=plan.rep)
+    folder.mkdir(parents=True)
+    work = folder / "work"
+    cluster = Cluster(mode=plan.mode, workload=workload, folder=work)
+    manifest = describe(plan, workload)
+    write_manifest(folder, manifest)
+    helpers: list[Process] = []
+    try:
+        progress("starting the cluster")
+        cluster.start()
+        prober = Process(
+            role="harness",
+            index=1,
+            command=[
+                sys.executable,
+                "-m",
+                "bench.prober",
+                str(folder),
+                msgspec.json.encode(cluster.wire).decode(),
+            ],
+            log=work / "prober.log",
+        )
+        helpers.append(prober)
+        prober.launch()
+        port = re.search(r"port=(\d+)", prober.wait_ready())
+        assert port is not None
+        start_ns = time.monotonic_ns() + round(GENERATOR_START_S * 1e9)
+        begin_ns = start_ns + round(workload.warmup_s * 1e9)
+        end_ns = begin_ns + round(workload.measure_s * 1e9)
+        manifest = msgspec.structs.replace(manifest, measure_begin_ns=begin_ns, measure_end_ns=end_ns)
+        write_manifest(folder, manifest)
+        config = GeneratorConfig(
+            folder=str(folder),
+            wire=cluster.wire,
+            http=cluster.http,
+            brokers=cluster.broker_addrs,
+            workload=workload,
+            seed=plan.seed,
+            prober_port=int(port[1]),
+            start_ns=start_ns,
+            end_ns=end_ns,
+        )
+        generator = generator_process(work, config)
+        helpers.append(generator)
+        generator.launch()
+        with EventLog(folder, "harness") as log:
+            drive(cluster, helpers, log, manifest, workload, progress)
+        prober.stop()
+        progress("stopping")
+        cluster.stop()
+    except (ClusterError, KeyboardInterrupt) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        write_manifest(folder, msgspec.structs.replace(manifest, void=reason, ended_ns=time.monotonic_ns()))
+        raise
+    finally:
+        for process in helpers:
+            process.kill()
+        cluster.kill()
+    write_manifest(folder, msgspec.structs.replace(manifest, ended_ns=time.monotonic_ns()))
+    for data in work.glob("*-[0-9]"):
+        shutil.rmtree(data)  # logs stay, the servers' data do not
+    return folder
+
+
+def generator_process(work: Path, config: GeneratorConfig) -> Process:
+    """Return the Locust process, not yet started; it ends by itself."""
+    path = work / "generator.json"
+    path.write_bytes(msgspec.json.encode(config))
+    load = config.workload.load
+    users = load.wire_users + load.http_users + load.send_users + load.sim_brokers
+    seconds = (config.end_ns - time.monotonic_ns()) / 1e9 + load.timeout_s
+    locustfile = Path(__file__).with_name("locustfile.py")
+    command = [sys.executable, "-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
+    command += ["-f", str(locustfile), "--users", str(users), "--spawn-rate", str(users)]
+    command += ["--run-time", f"{seconds:.0f}s", "--stop-timeout", f"{load.timeout_s:g}"]
+    command += ["--exit-code-on-error", "0", "--bench-config", str(path)]
+    return Process(role="generator", index=0, command=command, log=work / "generator.log")
+
+
+def drive(
+    cluster: Cluster,
+    helpers: list[Process],
+    log: EventLog,
+    manifest: Manifest,
+    workload: Workload,
+    progress: Progress,
+) -> None:
+    """Sample processes and inject faults until the generator has ended."""
+    generator = next(process for process in helpers if process.role == "generator")
+    due = [(manifest.measure_begin_ns + round(fault.at_s * 1e9), fault) for fault in workload.faults]
+    next_sample_ns = 0
+    said = -1
+    while generator.alive:
+        now_ns = time.monotonic_ns()
+        if now_ns > manifest.measure_end_ns + round(GENERATOR_END_S * 1e9):
+            raise ClusterError(f"the generator did not end\n{generator.log_tail()}")
+        if now_ns >= next_sample_ns:
+            next_sample_ns = now_ns + round(SAMPLE_EVERY_S * 1e9)
+            for sample in [*cluster.samples(), *helper_samples(helpers)]:
+                log.record(sample)
+            log.flush_if_due(now_ns)
+            second = (now_ns - manifest.measure_begin_ns) // 1_000_000_000
+            if second > said and second >= 0:
+                said = second
+                progress(f"second {min(second, round(workload.measure_s))} of {workload.measure_s:g}")
+        if due and now_ns >= due[0][0]:
+            _, fault = due.pop(0)
+            progress(f"fault: {fault.kind}")
+            log.record(inject(cluster, fault, generator, log, helpers))
+        time.sleep(TICK_S)
+    assert generator.child is not None
+    if generator.child.wait() != 0:
+        raise ClusterError(f"the generator ended with {generator.child.returncode}\n{generator.log_tail()}")
+
+
+def helper_samples(helpers: list[Process]) -> list[ProcessSample]:
+    found = [process.sample() for process in helpers]
+    own = sample_process(os.getpid(), role="harness", index=0)
+    return [sample for sample in [*found, own] if sample is not None]
+
+
+def inject(
+    cluster: Cluster, fault: PlannedFault, generator: Process, log: EventLog, helpers: list[Process]
+) -> Fault:
+    """Kill, wait, restart; returns when the killed processes have printed their ready lines."""
+    leader = cluster.leader()
+    if fault.kind == "kill_one":
+        targets = [leader if leader is not None else 0]
+        role: str | None = cluster.role(targets[0])
+    else:
+        targets, role = list(range(len(cluster.nameservers))), None
+    begin_ns = time.monotonic_ns()
+    for index in targets:
+        child = cluster.nameservers[index].child
+        assert child is not None
+        child.kill()
+    for index in targets:
+        cluster.nameservers[index].kill()
+    restart_ns = begin_ns + round(fault.down_s * 1e9)
+    while time.monotonic_ns() < restart_ns and generator.alive:
+        for sample in [*cluster.samples(), *helper_samples(helpers)]:
+            log.record(sample)
+        time.sleep(min(SAMPLE_EVERY_S, max(0.0, (restart_ns - time.monotonic_ns()) / 1e9)))
+    for index in targets:
+        cluster.nameservers[index].launch()
+    for index in targets:
+        cluster.nameservers[index].wait_ready()
+    return Fault(kind=fault.kind, targets=targets, begin_ns=begin_ns, end_ns=time.monotonic_ns(), role=role)
+
+
+def describe(plan: RunPlan, workload: Workload) -> Manifest:
+    """Return the manifest as it stands when the run begins."""
+    return Manifest(
+        mode=plan.mode,
+        scenario=plan.scenario,
+        rep=plan.rep,
+        pair=plan.pair,
+        order_in_pair=plan.order_in_pair,
+        profile=plan.profile,
+        seed=plan.seed,
+        durability=workload.durability if plan.mode == "raft" else None,
+        nameservers=workload.nameservers,
+        brokers=workload.brokers,
+        timer_divisor=workload.timer_divisor,
+        timers_ms=workload.timers_ms(),
+        workload=msgspec.to_builtins(workload),
+        machine=Machine(
+            cpu=cpu_name(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=psutil.virtual_memory().total,
+            system=f"{platform.system()} {platform.release()}",
+        ),
+        versions=versions(),
+        commit=commit(),
+        command=list(plan.command),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_ns=time.monotonic_ns(),
+        measure_begin_ns=0,
+        measure_end_ns=0,
+        settle_ms=round(workload.settle_s * 1000),
+    )
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Return what is installed of the packages that matter."""
+    found = {"python": platform.python_version()}
+    for name in ("routekeeper", "pysyncobj", "uvloop", "aiohttp", "locust", "pyspark"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def commit() -> str:
+    """Return the checkout's commit, with ``+`` if files differ; ``unknown`` outside a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        head = git(root, "rev-parse", "--short=12", "HEAD")
+        changed = git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
