@@ -49,3 +49,20 @@ class ResponseError(RemotingError):
         self.code = code
         self.remark = remark or ""
         self.peer = peer
+
+
+class FieldError(RemotingError):
+    """An argument of a request is missing or wrong; the request is refused, the connection stays.
+
+    Attributes:
+        name: The argument's name on the wire.
+        value: What came; None if nothing did.
+        allowed: What is allowed, for people.
+    """
+
+    def __init__(self, name: str, value: str | None, allowed: str) -> None:
+        came = "is missing" if value is None else f"is {value[:64]!r}"
+        super().__init__(f"argument {name} {came}, allowed: {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
