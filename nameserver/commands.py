@@ -1,0 +1,385 @@
+"""The closed set of changes to the route table, and how they are written to a log.
+
+A command says what it was computed from: the revision of each thing it changes, or, for something absent, the
+table revision on which it was decided. :func:`bases` lists these; the table answers *moved* if one of them is
+younger by then. Commands hold resolved settings only: applying one reads no clock, no randomness, no setting.
+
+Log form of one command: one byte format version, one byte packing (0 plain, 1 zlib), then a msgpack array
+that starts with the command's kind. Fields may be added at the end with defaults; a new kind or a changed
+meaning needs a new number, and members propose it only when every member understands it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable
+from typing import Any, Final, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, Reason
+from remoting.route import DataVersion
+
+FORMAT_VERSION: Final = 1
+"""Format of commands and batches that this program writes; it reads this and all older ones."""
+
+COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest command in its log form, in bytes."""
+ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024
+"""Largest log entry, batch included, in bytes."""
+INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Size in bytes to which one command may inflate; a full registration of 200,000 topics needs some 20 MB."""
+
+_PLAIN: Final = 0
+_ZLIB: Final = 1
+_PACK_FROM: Final = 512  # below this, zlib costs more than it saves
+_ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
+
+
+class CommandFormatError(Exception):
+    """Bytes that are no command this program understands; the member that met them must stop."""
+
+
+class CommandTooLarge(Exception):
+    """A command above the limit of one log entry. Nothing was changed.
+
+    Attributes:
+        size: Bytes in the log's encoding.
+        limit: Bytes allowed.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"command of {size} bytes is above the limit of {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Base of what travels: immutable, compared by value, written as arrays."""
+
+
+class TopicQueues(_Wire, frozen=True):
+    """What the nameserver keeps of a topic's configuration at one broker."""
+
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerQueues(_Wire, frozen=True):
+    """Queues of one topic at one named broker (request 217)."""
+
+    broker_name: BrokerName
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class QueueMapping(_Wire, frozen=True):
+    """Mapping info of a static topic (5.x).
+
+    Attributes:
+        epoch: A stored info is replaced only by one with a greater epoch.
+        info: The whole info as canonical JSON text.
+    """
+
+    topic: str
+    epoch: int
+    info: str
+
+
+class RegisterBroker(_Wire, frozen=True, tag=1):
+    """Request 103: a broker's registration.
+
+    Attributes:
+        incremental: The body has exactly one topic (5.x's own criterion).
+        filter_servers: None leaves the stored list as it is, empty removes it.
+        lease_ms: How long the broker may be silent; resolved from the request or the default of 120,000.
+        enable_acting_master: None if the broker did not say: one from before 5.0.
+        delete_absent: Setting ``deleteTopicWithBrokerRegistration``; never acts on an incremental one.
+        record_revision: Of the (cluster, address) record.
+        name_revision: Of the broker name.
+    """
+
+    cluster_name: ClusterName
+    broker_name: BrokerName
+    broker_addr: BrokerAddr
+    broker_id: int
+    ha_server_addr: str
+    data_version: DataVersion
+    topics: tuple[TopicQueues, ...]
+    incremental: bool
+    filter_servers: tuple[str, ...] | None
+    mappings: tuple[QueueMapping, ...]
+    lease_ms: int
+    enable_acting_master: bool | None
+    zone_name: str | None
+    delete_absent: bool
+    record_revision: int
+    name_revision: int
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class Touch(_Wire, frozen=True, tag=2):
+    """A registration that changes nothing, without its topics: moves the record's revision and no more.
+
+    It names no revision; instead the record must still be as described, else it has moved.
+
+    Attributes:
+        data_version: The record's, which an incremental registration may be older than.
+        complete: The record's: no increment came after its last full registration.
+    """
+
+    cluster_name: ClusterName
+    broker_name: BrokerName
+    broker_addr: BrokerAddr
+    broker_id: int
+    ha_server_addr: str
+    data_version: DataVersion
+    complete: bool
+    lease_ms: int
+    enable_acting_master: bool | None
+    zone_name: str | None
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class UnregisterBroker(_Wire, frozen=True, tag=3):
+    """Request 104 over a connection on which the broker never registered. Matches by address and name."""
+
+    cluster_name: ClusterName
+    broker_name: BrokerName
+    broker_addr: BrokerAddr
+    broker_id: int
+    record_revision: int
+    name_revision: int
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class Evict(_Wire, frozen=True, tag=4):
+    """A broker judged gone; void if its record is not exactly at this revision."""
+
+    cluster_name: ClusterName
+    broker_addr: BrokerAddr
+    revision: int
+    reason: Reason
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class WipeWritePerm(_Wire, frozen=True, tag=5):
+    """Request 205: clear the write bit of every queue data of a broker name."""
+
+    broker_name: BrokerName
+    name_revision: int
+
+
+class AddWritePerm(_Wire, frozen=True, tag=6):
+    """Request 327: set the permission of every queue data of a broker name to exactly 6."""
+
+    broker_name: BrokerName
+    name_revision: int
+
+
+class DeleteTopic(_Wire, frozen=True, tag=7):
+    """Request 216: drop a topic, or its queue data at one cluster's brokers."""
+
+    topic: str
+    cluster_name: ClusterName | None
+    topic_revision: int
+
+
+class RegisterTopic(_Wire, frozen=True, tag=8):
+    """Request 217: put queue data of one topic, if every broker named is known."""
+
+    topic: str
+    queues: tuple[BrokerQueues, ...]
+    topic_revision: int
+
+
+class PutKv(_Wire, frozen=True, tag=9):
+    """Request 100. A value of None is stored as such."""
+
+    namespace: str
+    key: str
+    value: str | None
+    key_revision: int
+
+
+class DeleteKv(_Wire, frozen=True, tag=10):
+    """Request 102. The namespace stays, also when it is empty."""
+
+    namespace: str
+    key: str
+    key_revision: int
+
+
+class ImportKv(_Wire, frozen=True, tag=11):
+    """The KV file found at the first start; rejected once the table has held any KV configuration."""
+
+    table: dict[str, dict[str, str | None]]
+
+
+Command: TypeAlias = (
+    RegisterBroker
+    | Touch
+    | UnregisterBroker
+    | Evict
+    | WipeWritePerm
+    | AddWritePerm
+    | DeleteTopic
+    | RegisterTopic
+    | PutKv
+    | DeleteKv
+    | ImportKv
+)
+
+BaseKind: TypeAlias = Literal["record", "name", "topic", "key"]
+
+
+class Base(msgspec.Struct, frozen=True):
+    """One thing that a command was computed from.
+
+    Attributes:
+        key: BrokerKey for a record, the text for a broker name or topic, (namespace, key) for a KV key.
+        revision: Of the thing's last change, or of the table if it was absent.
+    """
+
+    kind: BaseKind
+    key: Hashable
+    revision: int
+
+
+def bases(command: Command) -> tuple[Base, ...]:
+    """Return what a command was computed from; it has moved if one of these is younger by now.
+
+    Also the scope in which two commands of one log conflict.
+    """
+    match command:
+        case RegisterBroker() | UnregisterBroker():
+            return (
+                Base("record", command.broker, command.record_revision),
+                Base("name", command.broker_name, command.name_revision),
+            )
+        case Evict():
+            return (Base("record", command.broker, command.revision),)
+        case WipeWritePerm() | AddWritePerm():
+            return (Base("name", command.broker_name, command.name_revision),)
+        case DeleteTopic() | RegisterTopic():
+            return (Base("topic", command.topic, command.topic_revision),)
+        case PutKv() | DeleteKv():
+            return (Base("key", (command.namespace, command.key), command.key_revision),)
+        case Touch() | ImportKv():
+            return ()
+    assert_never(command)
+
+
+class Proposal(_Wire, frozen=True):
+    """A command on its way through a log, with the mark by which its proposer knows it again.
+
+    Attributes:
+        boot_id: Random number of the proposing process.
+        sequence: Number of the proposal within that process; the same for each time it is sent.
+        command: Its log form, so that who passes it on need not encode it again.
+    """
+
+    boot_id: int
+    sequence: int
+    command: bytes
+
+
+class Batch(_Wire, frozen=True):
+    """One log entry: proposals in the order in which they apply, each for itself."""
+
+    proposals: tuple[Proposal, ...]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_command_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Command)
+_batch_decoder: Final = msgspec.msgpack.Decoder(Batch)
+
+
+def encode_command(command: Command) -> bytes:
+    """Return the log form of a command.
+
+    Raises:
+        CommandTooLarge: If it is above :data:`COMMAND_BYTES_MAX`.
+    """
+    data = _encoder.encode(command)
+    packing = _PLAIN
+    if len(data) >= _PACK_FROM:
+        data = zlib.compress(data, _ZLIB_LEVEL)
+        packing = _ZLIB
+    if len(data) + 2 > COMMAND_BYTES_MAX:
+        raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
+    return bytes((FORMAT_VERSION, packing)) + data
+
+
+def decode_command(data: bytes) -> Command:
+    """Read the log form of a command; memory stays bounded.
+
+    Raises:
+        CommandFormatError: If it is of a newer format, an unknown kind, or damaged.
+    """
+    if len(data) < 3 or data[0] != FORMAT_VERSION or data[1] not in (_PLAIN, _ZLIB):
+        raise CommandFormatError(
+            f"command of {len(data)} bytes starts with {data[:2].hex()}, not with format {FORMAT_VERSION}"
+        )
+    payload = data[2:]
+    if data[1] == _ZLIB:
+        payload = _inflate(payload)
+    try:
+        command: Command = _command_decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise CommandFormatError(f"command of {len(data)} bytes: {error}") from None
+    return command
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Return the log form of a batch.
+
+    Raises:
+        CommandTooLarge: If it is above :data:`ENTRY_BYTES_MAX`.
+    """
+    data = bytes((FORMAT_VERSION,)) + _encoder.encode(batch)
+    if len(data) > ENTRY_BYTES_MAX:
+        raise CommandTooLarge(len(data), ENTRY_BYTES_MAX)
+    return data
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Read the log form of a batch; its commands stay encoded.
+
+    Raises:
+        CommandFormatError: If it is of a newer format or damaged.
+    """
+    if not data or data[0] != FORMAT_VERSION:
+        raise CommandFormatError(f"batch of {len(data)} bytes is not of format {FORMAT_VERSION}")
+    try:
+        return _batch_decoder.decode(data[1:])
+    except msgspec.DecodeError as error:
+        raise CommandFormatError(f"batch of {len(data)} bytes: {error}") from None
+
+
+def _inflate(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise CommandFormatError(f"command's zlib stream of {len(data)} bytes: {error}") from None
+    if not stream.eof:
+        raise CommandFormatError(f"command's zlib stream of {len(data)} bytes is cut or above the limit")
+    return plain

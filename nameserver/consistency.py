@@ -1,0 +1,151 @@
+"""The one interface between the handlers' world and a mode, its freshness and its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+
+if TYPE_CHECKING:
+    from nameserver.explain import History
+    from nameserver.route_table import RouteView
+
+NO_QUORUM_TAG = "[NO_QUORUM]"
+"""Start of the remark of an answer to something that was not applied."""
+OUTCOME_UNKNOWN_TAG = "[OUTCOME_UNKNOWN]"
+"""Start of the remark of an answer to something that may apply yet."""
+
+
+class Freshness(Enum):
+    """How old a read may be; the value is the word in settings and URLs."""
+
+    STALE = "stale"
+    """Local, always."""
+    DEFAULT = "default"
+    """Misses no change acknowledged more than one minimum election timeout before the request arrived."""
+    LINEARIZABLE = "linearizable"
+    """Misses no change acknowledged before the request arrived; needs a barrier first."""
+
+
+class ConsistencyError(Exception):
+    """Root of what a mode raises on purpose; the message is a remark without its tag."""
+
+
+class NoQuorum(ConsistencyError):
+    """Not applied, or not readable with the freshness asked: no leader, or no contact with it."""
+
+
+class OutcomeUnknown(ConsistencyError):
+    """The deadline passed before a verdict. The change may still apply, while nothing has moved."""
+
+
+class FreshnessNotOffered(ConsistencyError):
+    """This mode never offers the freshness asked (independent: linearizable); the asker's mistake, 400."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyStatus:
+    """What an operator sees of a mode.
+
+    Attributes:
+        role: leader, follower, candidate, learner, or independent.
+        term, commit_index, applied_index: Of the log; independent mode has term 0 and counts its revisions.
+        leader: Identity of the leader if one is known.
+        last_contact_ms: Age of the contact with a majority (rule 8); 0 in independent mode, None if never.
+        members: Identities of the configured members; empty in independent mode.
+        boot_id: Number of this process, so that counts of two lives are not compared.
+        revision: Of the route table as applied here.
+        digest: Of what clients can read, 32 hex digits.
+        state_digest: Of all replicated state, 32 hex digits.
+        reads_ready, writes_ready: A default read, or a write, could be served now.
+        waiting_for: Why not, in words; empty if ready.
+    """
+
+    mode: str
+    role: str
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    leader: str | None = None
+    last_contact_ms: int | None = 0
+    members: tuple[str, ...] = ()
+    boot_id: int = 0
+    revision: int = 0
+    digest: str = ""
+    state_digest: str = ""
+    durability: str | None = None
+    reads_ready: bool = True
+    writes_ready: bool = True
+    waiting_for: str = ""
+
+
+class Effects(Protocol):
+    """What an applied change does outside the table. The server implements it; never called in replay."""
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        """Close a connection over which an evicted broker registered; unknown ones are ignored.
+
+        A connection with a request of that broker in flight is closed once that is answered.
+        """
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        """Send request 905, oneway, to the addresses that the change names."""
+
+
+class Consistency(Protocol):
+    """Orders route changes, dates reads, carries liveness; the same for every mode.
+
+    Everything runs on one event loop. Deadlines are loop times in seconds.
+    """
+
+    @property
+    def history(self) -> History:
+        """Why topics and brokers left; bounded, of this process only."""
+
+    def view(self, freshness: Freshness) -> RouteView:
+        """Return a read-only face of the live table, valid until the caller next awaits.
+
+        Synchronous, for the read path.
+
+        Raises:
+            NoQuorum: If the freshness cannot be given now.
+            FreshnessNotOffered: If this mode never can.
+        """
+
+    async def barrier(self, *, deadline: float) -> None:
+        """Return once ``view(STALE)`` misses nothing that was acknowledged before this call.
+
+        Raises:
+            NoQuorum: If that was not reached by the deadline.
+            FreshnessNotOffered: In independent mode.
+        """
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        """Decide a request on the view; answer, or propose and decide again while it has moved.
+
+        Never raises on its own account: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
+        start with their tags. Serves reads too, with the freshness that ``routeFreshness`` sets.
+        """
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Renew a broker's lease because something of it came over ``origin``."""
+
+    def opened(self, origin: ConnectionId) -> None:
+        """Note an accepted connection."""
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        """Note the end of a connection; evidence against its brokers unless we closed it ourselves."""
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        """Whether a broker registered over this connection (a refused read must not close it then)."""
+
+    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
+        """Return the topic's revision once it is above ``after``, or what it is at the deadline."""
+
+    def status(self) -> ConsistencyStatus:
+        """Return the state of this mode, local and without waiting."""
+
+    async def close(self) -> None:
+        """Stop timers and give back resources; requests in flight get their answer first."""

@@ -1,0 +1,101 @@
+"""Values that the nameserver's parts hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, NewType, Self
+
+from remoting.codes import VERSION, ResponseCode
+from remoting.command import RemotingCommand
+
+BrokerName = NewType("BrokerName", str)
+"""Name that a master and its slaves share."""
+BrokerAddr = NewType("BrokerAddr", str)
+"""``host:port`` (``[v6]:port``) under which a broker serves clients."""
+ClusterName = NewType("ClusterName", str)
+ConnectionId = NewType("ConnectionId", int)
+"""Number of an accepted connection in this process; a younger connection has a greater one."""
+Revision = NewType("Revision", int)
+"""Number of an applied change of one route table; 0 is the empty table. Never restarts in raft mode."""
+
+
+class BrokerKey(NamedTuple):
+    """What identifies one broker process, as in 5.x. 4.9 knows the address alone."""
+
+    cluster_name: ClusterName
+    broker_addr: BrokerAddr
+
+    def __str__(self) -> str:
+        return f"{self.cluster_name}/{self.broker_addr}"
+
+
+class Reason(StrEnum):
+    """Why a broker or topic left, in the words that ``explain`` shows."""
+
+    CONNECTION_CLOSED = "connection closed"
+    LEASE_EXPIRED = "lease expired"
+    UNREGISTERED = "unregistered"
+    DISPLACED = "displaced by another address with its broker id"
+    MOVED = "registered under another name or id"
+    FENCED = "fenced by a broker with a greater state version"
+    DELETED = "deleted by an admin request"
+    ABSENT = "absent from the broker's registration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request as the handlers see it.
+
+    Attributes:
+        version: Release ordinal the sender states; decides dialects and remarks.
+        peer: ``host:port`` of the sender, for logs only.
+    """
+
+    code: int
+    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    version: int = VERSION
+    peer: str = ""
+
+    @classmethod
+    def of(cls, command: RemotingCommand, *, peer: str = "") -> Self:
+        """Take what the handlers need from a decoded command."""
+        return cls(
+            code=command.code,
+            ext_fields=command.ext_fields,
+            body=command.body,
+            version=command.version,
+            peer=peer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What goes back to the sender; the wire adds opaque, flag, version and header codec."""
+
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinBrokerChange:
+    """The smallest broker id behind a name changed; members may be told by request 905.
+
+    Attributes:
+        min_broker_addr: None when no broker is left.
+        offline_addr: The address that left, if one did.
+        ha_addr: Address for log replication of the new smallest id.
+        tell: Addresses of the brokers to tell, each dialled by the nameserver.
+        Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
+    """
+
+    broker_name: BrokerName
+    min_broker_id: int
+    min_broker_addr: BrokerAddr
+    offline_addr: BrokerAddr | None
+    ha_addr: str | None
+    tell: tuple[BrokerAddr, ...]
