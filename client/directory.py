@@ -1,0 +1,245 @@
+"""Operations that ask the nameservers, and what a client has learnt from them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from client.config import ClientConfig, parse_nameservers
+from client.errors import InvalidArgument, NoNameserver, NoRoute, PartialFailure, describe
+from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, wait
+from client.retry import NameserverChoice, tries_next_nameserver
+from client.route_cache import PublishInfo, RouteCache, clamp_default_route
+from remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError, ResponseError
+from remoting.fields import GetRouteFields
+from remoting.route import TopicRouteData, decode_route
+
+log = logging.getLogger(__name__)
+
+
+class Directory:
+    """Nameservers and routes of one client, shared by its producers and consumers."""
+
+    def __init__(self, config: ClientConfig, rng: random.Random) -> None:
+        self.config = config
+        self.nameservers = NameserverChoice(
+            config.nameservers, avoid_s=config.period(config.nameserver_avoid_s), rng=rng
+        )
+        self.routes = RouteCache(refresh_s=config.period(config.route_refresh_s))
+        #: Notified when a route in use changed.
+        self.routes_changed = Signal()
+
+    def ask(
+        self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
+    ) -> Operation[RemotingCommand]:
+        """Ask one nameserver a question that changes nothing; return its answer, of whatever code.
+
+        One after the other is tried within the timeout, and as long as others remain, none gets more than
+        ``nameserver_try_s``: asking twice does no harm, waiting for a dead one does.
+
+        Args:
+            addr: Ask this one and no other.
+
+        Raises:
+            NoNameserver: If none answered.
+        """
+        instant: Instant = yield Clock()
+        deadline_s = instant.now_s + (self.config.call_timeout_s if timeout_s is None else timeout_s)
+        candidates = self.nameservers.order(instant.now_s) if addr is None else (addr,)
+        failures: dict[str, str] = {}
+        refusal: RemotingCommand | None = None
+        for position, candidate in enumerate(candidates):
+            instant = yield Clock()
+            left_s = deadline_s - instant.now_s
+            if left_s <= 0:
+                failures[candidate] = "not asked, the time was up"
+                continue
+            last = position == len(candidates) - 1
+            try:
+                response = yield from invoke(
+                    candidate, request, left_s if last else min(left_s, self.config.nameserver_try_s)
+                )
+            except RemotingError as error:
+                instant = yield Clock()
+                self.nameservers.failed(candidate, instant.now_s)
+                failures[candidate] = describe(error)
+                log.debug("nameserver failed addr=%s error=%s", candidate, error)
+                continue
+            if tries_next_nameserver(response.code, response.remark):
+                instant = yield Clock()
+                self.nameservers.failed(candidate, instant.now_s)
+                refusal = response
+                continue
+            self.nameservers.answered(candidate)
+            return response
+        if refusal is not None:
+            return refusal
+        raise NoNameserver(failures)
+
+    def tell_each(
+        self, what: str, request: RemotingCommand, *, timeout_s: float | None = None
+    ) -> Operation[dict[str, RemotingCommand]]:
+        """Make a change at each nameserver, as RocketMQ's admin does; return each one's answer by address.
+
+        Raises:
+            PartialFailure: If any of them did not confirm it; every other one was told nevertheless.
+        """
+        answers: dict[str, RemotingCommand] = {}
+        failures: dict[str, Exception] = {}
+        limit_s = self.config.call_timeout_s if timeout_s is None else timeout_s
+        for addr in self.nameserver_list():
+            try:
+                response = yield from invoke(addr, request, limit_s)
+                if response.code == ResponseCode.SUCCESS:
+                    answers[addr] = response
+                else:
+                    failures[addr] = ResponseError(response.code, response.remark, peer=addr)
+            except RemotingError as error:
+                failures[addr] = error
+        if failures:
+            raise PartialFailure(what, tuple(answers), failures)
+        if not answers:
+            raise NoNameserver({})
+        return answers
+
+    def nameserver_list(self) -> tuple[str, ...]:
+        """Return the addresses as configured, first to last; those a page named in addition at the end."""
+        known = self.nameservers.addrs
+        configured = tuple(addr for addr in self.config.nameservers if addr in known)
+        return configured + tuple(addr for addr in known if addr not in configured)
+
+    def fetch_route(
+        self, topic: str, *, addr: str | None = None, timeout_s: float | None = None
+    ) -> Operation[TopicRouteData]:
+        """Ask for a topic's route; the cache is neither used nor changed.
+
+        Raises:
+            NoNameserver: If no nameserver answered.
+            ResponseError: If one answered with an error; code 17 if it knows no route.
+        """
+        fields = GetRouteFields(topic=topic)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
+        response = yield from self.ask(request, addr=addr, timeout_s=timeout_s)
+        if response.code != ResponseCode.SUCCESS or not response.body:
+            raise ResponseError(response.code or ResponseCode.TOPIC_NOT_EXIST, response.remark)
+        return decode_route(response.body)
+
+    def refresh(
+        self, topic: str, *, default_queue_nums: int = 0, default_topic: str = DEFAULT_TOPIC
+    ) -> Operation[bool]:
+        """Ask for a topic's route and keep it; return whether it says something new.
+
+        Args:
+            default_queue_nums: If above 0 and the topic has no route, take the default topic's with at most
+                so many queues: the broker creates the topic with the first message.
+
+        Raises:
+            NoNameserver: If no nameserver answered.
+            ResponseError: If there is no route. A formerly known one stays.
+        """
+        self.routes.use(topic)
+        provisional = False
+        try:
+            route = yield from self.fetch_route(topic)
+        except ResponseError as error:
+            instant: Instant = yield Clock()
+            self.routes.asked(topic, instant.now_s)
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or default_queue_nums <= 0:
+                raise
+            default = yield from self.fetch_route(default_topic)
+            route, provisional = clamp_default_route(default, default_queue_nums), True
+        instant = yield Clock()
+        changed = self.routes.put(topic, route, instant.now_s, provisional=provisional)
+        if changed:
+            log.info(
+                "route changed topic=%s brokers=%s", topic, [data.broker_name for data in route.broker_datas]
+            )
+            self.routes_changed.notify()
+        return changed
+
+    def publish_info(
+        self, topic: str, *, default_queue_nums: int, default_topic: str
+    ) -> Operation[PublishInfo]:
+        """Return where to send: from the cache, or by asking if nothing usable is known.
+
+        Raises:
+            NoRoute: If there is no queue to send to.
+            NoNameserver: If nothing is known and no nameserver answered.
+        """
+        info = self.routes.publish(topic)
+        if info is not None and info.queues:
+            return info
+        try:
+            yield from self.refresh(topic, default_queue_nums=default_queue_nums, default_topic=default_topic)
+        except ResponseError as error:
+            raise NoRoute(topic, describe(error)) from None
+        info = self.routes.publish(topic)
+        if info is None or not info.queues:
+            raise NoRoute(topic, "the route has no writable queue at a broker with a master")
+        return info
+
+    def refresh_all(self) -> Operation[None]:
+        """Refresh each route whose time has come; failures are logged, the old routes stay."""
+        instant: Instant = yield Clock()
+        for topic in self.routes.due(instant.now_s):
+            yield from self.refresh_quietly(topic)
+
+    def refresh_quietly(self, topic: str) -> Operation[None]:
+        """Refresh one route if a nameserver has it."""
+        try:
+            yield from self.refresh(topic)
+        except ResponseError as error:
+            log.debug("route not found topic=%s error=%s", topic, error)
+        except RemotingError as error:
+            log.warning("route refresh failed topic=%s error=%s", topic, error)
+
+    def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
+        """Refresh the routes in use, every refresh period, until told to stop."""
+        period_s = self.config.period(self.config.route_refresh_s)
+        while not stopping():
+            seen = stop.version
+            if (yield from wait(stop, seen, period_s / 4)):
+                continue
+            yield from self.refresh_all()
+
+    def keep_nameservers(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
+        """Read the page of nameserver addresses, if one is configured, until told to stop."""
+        url = self.config.nameserver_url
+        if url is None:
+            return
+        while not stopping():
+            seen = stop.version
+            try:
+                yield from self.fetch_nameservers()
+            except (OSError, InvalidArgument) as error:
+                log.warning("nameserver page failed url=%s error=%s", url, error)
+            yield from wait(stop, seen, self.config.period(self.config.nameserver_refresh_s))
+
+    def fetch_nameservers(self) -> Operation[None]:
+        """Read the page of nameserver addresses once.
+
+        Raises:
+            OSError: If the page cannot be read.
+            InvalidArgument: If it holds something else than addresses; the list stays as it is.
+        """
+        assert self.config.nameserver_url is not None
+        reply: FetchReply = yield Fetch(self.config.nameserver_url, self.config.call_timeout_s)
+        if reply.status != 200:
+            raise OSError(f"HTTP status {reply.status}")
+        addrs = parse_nameservers(reply.text.strip())
+        if addrs and self.nameservers.replace(addrs):
+            log.info("nameservers changed addrs=%s", ";".join(addrs))
+
+
+def ensure_success(response: RemotingCommand, peer: str = "", *, also: Iterable[int] = ()) -> RemotingCommand:
+    """Return ``response`` if its code is success or one of ``also``.
+
+    Raises:
+        ResponseError: Otherwise.
+    """
+    if response.code != ResponseCode.SUCCESS and response.code not in also:
+        raise ResponseError(response.code, response.remark, peer=peer)
+    return response

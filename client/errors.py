@@ -1,0 +1,77 @@
+"""Exceptions of the client, split by outcome: what a caller may conclude about the change it asked for.
+
+Answers of a peer other than success are :class:`remoting.errors.ResponseError`, unless an operation can say
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remoting.errors import RemotingError, ResponseError
+
+
+class ClientError(RemotingError):
+    """Root of what this package raises on purpose."""
+
+
+class InvalidArgument(ClientError, ValueError):
+    """The caller gave a value that is not allowed; nothing was sent. Names the value and what is allowed."""
+
+
+class NotApplied(ClientError):
+    """The change was certainly not made: nobody accepted it, or everybody refused it."""
+
+
+class OutcomeUnknown(ClientError):
+    """The change may or may not have been made: a request was sent and no answer settles its outcome."""
+
+
+class NoNameserver(NotApplied):
+    """No nameserver answered.
+
+    Attributes:
+        failures: Address to what went wrong there.
+    """
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        tried = "; ".join(f"{addr}: {reason}" for addr, reason in failures.items())
+        super().__init__(
+            f"no nameserver answered ({tried})" if tried else "no nameserver address is configured"
+        )
+        self.failures = dict(failures)
+
+
+class NoRoute(NotApplied):
+    """The nameservers know no route of the topic, or none that serves the purpose."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"No route info of this topic: {topic} ({reason})")
+        self.topic = topic
+
+
+class PartialFailure(ClientError):
+    """A change that has to be made at several servers was made at some of them only, or at none.
+
+    Attributes:
+        done: Addresses that confirmed it.
+        failures: Address to what went wrong there.
+    """
+
+    def __init__(self, what: str, done: tuple[str, ...], failures: Mapping[str, Exception]) -> None:
+        reasons = "; ".join(f"{addr}: {describe(error)}" for addr, error in failures.items())
+        total = len(done) + len(failures)
+        super().__init__(f"{what} done at {len(done)} of {total} servers; failed at {reasons}")
+        self.done = done
+        self.failures = dict(failures)
+
+
+class ClientClosed(NotApplied):
+    """The client was shut down; nothing was sent."""
+
+
+def describe(error: BaseException) -> str:
+    """Return one line for people: a peer's own words first, else the exception's text."""
+    if isinstance(error, ResponseError):
+        return f"CODE: {error.code}  DESC: {error.remark}"
+    return str(error) or type(error).__name__

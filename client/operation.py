@@ -1,0 +1,161 @@
+"""Operations: what the client does, as generators without IO.
+
+An operation yields *effects* (ask a peer, wait, start another operation) and is resumed with their results,
+or with the exception an effect failed with. ``aio`` and ``blocking`` are the two drivers that perform
+effects; they hold no logic of their own, so there is one producer, one consumer and one admin, not a
+synchronous twin of each.
+
+A driver runs the code between two effects without interruption by another operation of the same client:
+operations share state without locks as long as they do not rely on it across a ``yield``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from remoting.command import RemotingCommand
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """Send a request and wait for the answer, of whatever code. Result: RemotingCommand.
+
+    Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
+    """
+
+    addr: str
+    request: RemotingCommand
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Oneway:
+    """Send a request that nobody answers. Result: None. Fails as Invoke, but never by the peer's silence."""
+
+    addr: str
+    request: RemotingCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """GET a text over HTTP. Result: FetchReply; fails with OSError when there was no reply."""
+
+    url: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """HTTP status and body text."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Let ``seconds`` pass. Result: None."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One reading of both clocks.
+
+    Attributes:
+        now_s: Monotonic seconds, for deadlines; no relation to the time of day.
+        wall_ms: Unix epoch milliseconds, for what goes on the wire.
+    """
+
+    now_s: float
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Read the clocks. Result: Instant."""
+
+
+class Signal:
+    """A counted event that operations wait for; a notification is never lost.
+
+    A waiter remembers the version it has acted on; :class:`Wait` returns at once if a younger one exists.
+    """
+
+    __slots__ = ("_wakers", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._wakers: list[Callable[[], None]] = []
+
+    def notify(self) -> None:
+        """Let everybody who waits go on."""
+        self.version += 1
+        wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
+
+    def on_next(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called by the next :meth:`notify`; for drivers."""
+        self._wakers.append(wake)
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Withdraw what :meth:`on_next` was given, if it was not called yet; for drivers."""
+        if wake in self._wakers:
+            self._wakers.remove(wake)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until ``signal`` is younger than version ``seen``. Result: True, or False after ``timeout_s``."""
+
+    signal: Signal
+    seen: int
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start another operation beside this one. Result: None, at once.
+
+    The driver owns it: closing the client ends it. An exception that leaves it is logged and ends only it.
+    """
+
+    operation: Operation[None]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Call the user's code with ``argument``. Result: what it returns (awaited, if it is awaitable and the
+    driver is the asyncio one); fails with whatever it raises. Other operations go on meanwhile."""
+
+    call: Callable[[Any], Any]
+    argument: Any
+
+
+Effect: TypeAlias = Invoke | Oneway | Fetch | Sleep | Clock | Wait | Spawn | Deliver
+Operation: TypeAlias = Generator[Effect, Any, T]
+
+
+def read_clock() -> Operation[Instant]:
+    """Yield :class:`Clock`, typed."""
+    instant: Instant = yield Clock()
+    return instant
+
+
+def invoke(addr: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:
+    """Yield :class:`Invoke`, typed."""
+    response: RemotingCommand = yield Invoke(addr, request, timeout_s)
+    return response
+
+
+def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
+    """Yield :class:`Wait`, typed."""
+    notified: bool = yield Wait(signal, seen, timeout_s)
+    return notified

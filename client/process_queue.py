@@ -1,0 +1,110 @@
+"""Messages pulled from one queue and not yet consumed: what may be pulled, consumed and committed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Generic, Protocol, TypeVar
+
+#: Limits per queue above which pulling pauses. Source: DefaultMQPushConsumer.
+MESSAGES_MAX: Final = 1000
+BYTES_MAX: Final = 100 * 1024 * 1024
+SPAN_MAX: Final = 2000
+
+
+class Queued(Protocol):
+    """What this module needs to know of a message."""
+
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+M = TypeVar("M", bound=Queued)
+
+
+class ProcessQueue(Generic[M]):
+    """The window between the offset to pull next and the offset to commit.
+
+    Invariants:
+        - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never asked for;
+        - a message is waiting, in flight or done, never two of these.
+    """
+
+    __slots__ = ("_bytes", "_in_flight", "_waiting", "dropped", "locked_until_s", "next_offset", "serial")
+
+    def __init__(self, next_offset: int, *, serial: bool = False) -> None:
+        self.next_offset = next_offset
+        self.serial = serial
+        self.dropped = False
+        self.locked_until_s = float("-inf")
+        self._waiting: dict[int, M] = {}
+        self._in_flight: dict[int, M] = {}
+        self._bytes = 0
+
+    @property
+    def count(self) -> int:
+        """Messages that wait or are in flight."""
+        return len(self._waiting) + len(self._in_flight)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self._bytes
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it is being consumed right now."""
+        return not self._in_flight
+
+    @property
+    def commit_offset(self) -> int:
+        """Offset from which a successor has to go on."""
+        pending = [*self._waiting, *self._in_flight]
+        return min(pending) if pending else self.next_offset
+
+    @property
+    def full(self) -> bool:
+        """Pulling has to pause."""
+        if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
+            return True
+        return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
+
+    def pulled(self, messages: Iterable[M], next_offset: int) -> None:
+        """Take what a pull brought, after filtering; ``next_offset`` is where to pull on."""
+        for message in messages:
+            if message.queue_offset not in self._waiting and message.queue_offset not in self._in_flight:
+                self._waiting[message.queue_offset] = message
+                self._bytes += len(message.body)
+        self.next_offset = next_offset
+
+    def take(self, count: int) -> tuple[M, ...]:
+        """Hand out up to ``count`` messages, lowest offsets first; a serial queue one batch at a time."""
+        if self.dropped or (self.serial and self._in_flight):
+            return ()
+        batch = []
+        for offset in sorted(self._waiting)[:count] if self._waiting else ():
+            message = self._waiting.pop(offset)
+            self._in_flight[offset] = message
+            batch.append(message)
+        return tuple(batch)
+
+    def done(self, messages: Iterable[M]) -> None:
+        """These need no further work here."""
+        for message in messages:
+            if self._in_flight.pop(message.queue_offset, None) is not None:
+                self._bytes -= len(message.body)
+
+    def give_back(self, messages: Iterable[M]) -> None:
+        """These were not consumed; they are handed out again."""
+        for message in messages:
+            if self._in_flight.pop(message.queue_offset, None) is not None:
+                self._waiting[message.queue_offset] = message
+
+    def restart(self, offset: int) -> None:
+        """Forget everything cached and pull from ``offset``."""
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._bytes = 0
+        self.next_offset = offset

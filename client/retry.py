@@ -1,0 +1,184 @@
+"""Which nameserver to ask, which queue to send to, what a failed send means and whether it is tried again.
+
+Pure: the caller brings clock readings and the ``random.Random``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from client.route_cache import MessageQueue, PublishInfo
+from remoting.codes import ResponseCode
+from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
+
+#: The message is stored; what differs is how safely. Source: SendStatus.
+STORED_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+#: Answers after which another broker may take the message. Source: DefaultMQProducerImpl.retryResponseCodes,
+#: 5.3.
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+#: Starts of a remark by which code 1 says that nothing was changed; any other code 1 may come from after the
+#: change.
+_REFUSALS: Final = (
+    "[NO_QUORUM]",
+    "request queueId",
+    "[OVERLOAD]",
+    "[REJECTREQUEST]",
+    "name server not ready",
+)
+
+
+class Outcome(Enum):
+    """What became of one try, or of all tries of a change."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not applied"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Judgement of one try: its outcome and whether another try elsewhere makes sense."""
+
+    outcome: Outcome
+    retry: bool
+
+
+def judge_answer(code: int, remark: str | None) -> Verdict:
+    """Judge a broker's answer to a send."""
+    if code in STORED_CODES:
+        return Verdict(Outcome.APPLIED, retry=False)
+    unsure = code == ResponseCode.SYSTEM_ERROR and not (remark or "").startswith(_REFUSALS)
+    return Verdict(Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED, retry=code in RETRIED_CODES)
+
+
+def judge_failure(error: RemotingError) -> Verdict:
+    """Judge a try that got no answer.
+
+    A request of which no byte left was not applied; one that left may have been.
+    """
+    if isinstance(error, LocalProtocolError):
+        return Verdict(Outcome.NOT_APPLIED, retry=False)  # it would not fit elsewhere either
+    if isinstance(error, TooManyRequests) or (isinstance(error, ConnectionLost) and not error.sent):
+        return Verdict(Outcome.NOT_APPLIED, retry=True)
+    return Verdict(Outcome.UNKNOWN, retry=True)
+
+
+def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of all tries together: one applied is enough, one unknown leaves doubt."""
+    for outcome in (Outcome.APPLIED, Outcome.UNKNOWN):
+        if outcome in tries:
+            return outcome
+    return Outcome.NOT_APPLIED
+
+
+def tries_next_nameserver(code: int, remark: str | None) -> bool:
+    """Say whether a nameserver's answer to a read means that another one may do better.
+
+    A raft member without a leader refuses reads, a 5.x one may still be starting, any may be overloaded.
+    """
+    if code == ResponseCode.SYSTEM_BUSY:
+        return True
+    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(_REFUSALS)
+
+
+class NameserverChoice:
+    """Which nameserver to ask next.
+
+    Sticky while the chosen one answers; after a failure the next in turn. One that failed is asked last for
+    ``avoid_s``, so a dead one costs one short try per that time and not one per call.
+    """
+
+    def __init__(self, addrs: Sequence[str], *, avoid_s: float, rng: random.Random) -> None:
+        self._avoid_s = avoid_s
+        self._rng = rng
+        self._addrs: list[str] = []
+        self._current = 0
+        self._failed_s: dict[str, float] = {}
+        self.replace(addrs)
+
+    @property
+    def addrs(self) -> tuple[str, ...]:
+        """All addresses, in the order in which they take turns."""
+        return tuple(self._addrs)
+
+    def replace(self, addrs: Sequence[str]) -> bool:
+        """Take a new list; return whether it differs. The current one stays current if it is still listed."""
+        if set(addrs) == set(self._addrs):
+            return False
+        current = self._addrs[self._current] if self._addrs else None
+        self._addrs = list(addrs)
+        self._rng.shuffle(self._addrs)  # so that many clients spread over the nameservers
+        self._failed_s = {addr: when for addr, when in self._failed_s.items() if addr in addrs}
+        self._current = self._addrs.index(current) if current in self._addrs else 0
+        return True
+
+    def order(self, now_s: float) -> tuple[str, ...]:
+        """Return all addresses in the order to try them now."""
+        turn = self._addrs[self._current :] + self._addrs[: self._current]
+        avoided = [addr for addr in turn if now_s - self._failed_s.get(addr, -self._avoid_s) < self._avoid_s]
+        return tuple([addr for addr in turn if addr not in avoided] + avoided)
+
+    def answered(self, addr: str) -> None:
+        """Stay with ``addr``."""
+        self._failed_s.pop(addr, None)
+        if addr in self._addrs:
+            self._current = self._addrs.index(addr)
+
+    def failed(self, addr: str, now_s: float) -> None:
+        """Move on from ``addr``."""
+        if addr in self._addrs:
+            self._failed_s[addr] = now_s
+            if self._addrs[self._current] == addr:
+                self._current = (self._current + 1) % len(self._addrs)
+
+
+class QueueTurn:
+    """Round robin over the queues of each topic, from a random start.
+
+    Source: TopicPublishInfo.selectOneMessageQueue, ThreadLocalIndex.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._next: dict[str, int] = {}
+
+    def pick(self, info: PublishInfo, *, avoid_broker: str | None = None) -> MessageQueue:
+        """Return the next queue; on a retry one of another broker than ``avoid_broker``, if there is any.
+
+        ``info.queues`` must not be empty.
+        """
+        count = len(info.queues)
+        for _ in range(count):
+            queue = self._step(info, count)
+            if queue.broker_name != avoid_broker:
+                return queue
+        return self._step(info, count)
+
+    def _step(self, info: PublishInfo, count: int) -> MessageQueue:
+        turn = self._next.get(info.topic)
+        if turn is None:
+            turn = self._rng.randrange(1 << 16)
+        self._next[info.topic] = turn + 1
+        return info.queues[turn % count]

@@ -1,0 +1,212 @@
+"""What a client knows of routes, and what follows from a route: where to send, where to read.
+
+Pure: the caller says what time it is and brings the routes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from remoting.route import QueueData, TopicRouteData
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic at one broker name; sorts by topic, broker name, queue id."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishInfo:
+    """Where messages of a topic may be sent.
+
+    Attributes:
+        queues: Writable queues whose broker has a master; by broker name, then queue id.
+        order: The queues are those of the topic's order configuration.
+        provisional: Derived from the default topic: the topic itself is still to be created by a broker.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+    order: bool = False
+    provisional: bool = False
+
+
+def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False) -> PublishInfo:
+    """Return where to send.
+
+    An order configuration (``broker-a:4;broker-b:4``) replaces the queue data. Else only brokers with write
+    permission and a master count.
+
+    Source: MQClientInstance.topicRouteData2TopicPublishInfo.
+    """
+    if route.order_topic_conf:
+        queues = []
+        for item in route.order_topic_conf.split(";"):
+            broker_name, _, nums = item.strip().rpartition(":")
+            if not broker_name or not nums.isdigit():
+                if item.strip():
+                    log.warning("order configuration item ignored topic=%s item=%r", topic, item)
+                continue
+            queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(nums))]
+        return PublishInfo(topic=topic, queues=tuple(queues), order=True, provisional=provisional)
+    with_master = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+    return PublishInfo(
+        topic=topic,
+        queues=tuple(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in _sorted(route)
+            if data.perm & PERM_WRITE and data.broker_name in with_master
+            for queue_id in range(data.write_queue_nums)
+        ),
+        provisional=provisional,
+    )
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Return the readable queues, sorted; a slave serves them too.
+
+    Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
+    """
+    return tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in _sorted(route)
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    )
+
+
+def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
+    """Return the default topic's route as that of a topic that will be created with ``queue_nums`` queues at
+    most."""
+
+    def clamp(data: QueueData) -> QueueData:
+        nums = min(queue_nums, data.read_queue_nums)  # Java takes the read queues for both
+        return replace(data, read_queue_nums=nums, write_queue_nums=nums)
+
+    return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
+
+
+def pick_read_addr(addrs: Mapping[int, str], suggested: int) -> str | None:
+    """Return the address to pull from: the suggested id, else the master, else the lowest id; None without
+    any."""
+    if not addrs:
+        return None
+    for broker_id in (suggested, MASTER_ID):
+        if broker_id in addrs:
+            return addrs[broker_id]
+    return addrs[min(addrs)]
+
+
+def _sorted(route: TopicRouteData) -> list[QueueData]:
+    return sorted(route.queue_datas, key=lambda data: data.broker_name)
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: TopicRouteData
+    publish: PublishInfo
+    subscribe: tuple[MessageQueue, ...]
+    fetched_s: float
+
+
+class RouteCache:
+    """Routes of the topics a client uses, with the time each was last confirmed.
+
+    A topic whose route is gone at the nameserver keeps the last known one, as in RocketMQ: brokers decide
+    then.
+    """
+
+    def __init__(self, *, refresh_s: float) -> None:
+        self._refresh_s = refresh_s
+        self._entries: dict[str, _Entry] = {}
+        self._asked_s: dict[str, float] = {}
+        self._brokers: dict[str, Mapping[int, str]] = {}
+
+    def use(self, topic: str) -> None:
+        """Name a topic whose route has to be kept fresh."""
+        self._asked_s.setdefault(topic, -float("inf"))
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics in use."""
+        return tuple(self._asked_s)
+
+    def due(self, now_s: float) -> tuple[str, ...]:
+        """Return the topics whose route was last asked for a refresh period ago or longer."""
+        return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
+
+    def asked(self, topic: str, now_s: float) -> None:
+        """Note that the nameservers were asked, whatever the answer."""
+        self._asked_s[topic] = now_s
+
+    def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:
+        """Keep a route; return whether it says something new.
+
+        A provisional one (from the default topic) never replaces a real one.
+        """
+        self._asked_s[topic] = now_s
+        entry = self._entries.get(topic)
+        if entry is not None:
+            if provisional and not entry.publish.provisional:
+                return False
+            if entry.publish.provisional == provisional and _same(entry.route, route):
+                entry.fetched_s = now_s
+                return False
+        self._entries[topic] = _Entry(
+            route,
+            publish_info(topic, route, provisional=provisional),
+            () if provisional else subscribe_queues(topic, route),
+            now_s,
+        )
+        self._brokers = {
+            data.broker_name: data.broker_addrs
+            for known in sorted(self._entries.values(), key=lambda item: item.fetched_s)
+            for data in known.route.broker_datas
+        }
+        return True
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Return the last known route."""
+        entry = self._entries.get(topic)
+        return entry.route if entry else None
+
+    def publish(self, topic: str) -> PublishInfo | None:
+        """Return where to send, or None when nothing is known."""
+        entry = self._entries.get(topic)
+        return entry.publish if entry else None
+
+    def subscribe(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the readable queues; empty when nothing is known."""
+        entry = self._entries.get(topic)
+        return entry.subscribe if entry else ()
+
+    def addrs(self, broker_name: str) -> Mapping[int, str]:
+        """Return a broker name's addresses by id; empty when it is in no known route."""
+        return self._brokers.get(broker_name, {})
+
+    def master(self, broker_name: str) -> str | None:
+        """Return the master's address."""
+        return self.addrs(broker_name).get(MASTER_ID)
+
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """Return every known broker name's addresses."""
+        return self._brokers
+
+
+def _same(one: TopicRouteData, other: TopicRouteData) -> bool:
+    def key(route: TopicRouteData) -> object:
+        return (
+            sorted(route.queue_datas, key=lambda data: data.broker_name),
+            sorted(route.broker_datas, key=lambda data: data.broker_name),
+            route.order_topic_conf,
+        )
+
+    return key(one) == key(other)

@@ -1,0 +1,51 @@
+"""Settings name what is wrong and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.config import ClientConfig, ProducerConfig, check_group, check_topic, parse_nameservers
+from client.errors import InvalidArgument
+
+
+def test_nameserver_lists_are_split_and_freed_of_repetitions() -> None:
+    assert parse_nameservers(" a:1;b:2,a:1; ") == ("a:1", "b:2")
+    assert parse_nameservers("[::1]:9876") == ("[::1]:9876",)
+
+
+@pytest.mark.parametrize("text", ["a", "a:0", "a:65536", "::1:9876", "a:b", "http://a:1"])
+def test_what_is_no_address_is_named(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not host:port"):
+        parse_nameservers(text)
+
+
+def test_without_nameservers_nothing_starts() -> None:
+    with pytest.raises(InvalidArgument, match="NAMESRV_ADDR"):
+        ClientConfig(nameservers=())
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"),
+    [("", "blank"), ("a b", "characters outside"), ("x" * 128, "at most 127"), ("t/1", "characters outside")],
+)
+def test_illegal_topics_are_refused(topic: str, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        check_topic(topic)
+
+
+def test_retry_topics_may_be_as_long_as_groups() -> None:
+    assert check_topic("%RETRY%" + "g" * 200)
+    with pytest.raises(InvalidArgument, match="at most 255"):
+        check_group("g" * 256)
+
+
+def test_the_divisor_shortens_periods_only() -> None:
+    config = ClientConfig(nameservers=("a:1",), timer_divisor=10)
+    assert config.period(config.route_refresh_s) == 3.0
+    assert config.call_timeout_s == 3.0
+
+
+@pytest.mark.parametrize("values", [{"retry_times": -1}, {"send_timeout_s": 0.0}, {"compress_level": 10}])
+def test_producer_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument, match="allowed"):
+        ProducerConfig(group="g", **values)

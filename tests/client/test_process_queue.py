@@ -1,0 +1,103 @@
+"""The window of messages between pulling and committing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.process_queue import MESSAGES_MAX, SPAN_MAX, ProcessQueue
+
+
+@dataclass(frozen=True)
+class Item:
+    queue_offset: int
+    body: bytes = b"x"
+
+
+def items(*offsets: int) -> list[Item]:
+    return [Item(offset) for offset in offsets]
+
+
+def test_the_commit_offset_never_passes_an_unfinished_message() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue.pulled(items(0, 1, 2), 3)
+    first, second, third = (queue.take(1)[0] for _ in range(3))
+    queue.done([third])
+    queue.done([second])
+    assert queue.commit_offset == 0
+    queue.done([first])
+    assert queue.commit_offset == 3
+
+
+def test_filtered_messages_are_committed_by_the_next_offset() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(10)
+    queue.pulled([], 20)
+    assert queue.commit_offset == 20
+
+
+def test_given_back_messages_are_handed_out_again_in_order() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue.pulled(items(0, 1), 2)
+    batch = queue.take(1)
+    queue.give_back(batch)
+    assert [item.queue_offset for item in queue.take(2)] == [0, 1]
+
+
+def test_a_serial_queue_hands_out_one_batch_at_a_time() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0, serial=True)
+    queue.pulled(items(0, 1), 2)
+    batch = queue.take(1)
+    assert queue.take(1) == ()
+    queue.done(batch)
+    assert [item.queue_offset for item in queue.take(1)] == [1]
+
+
+def test_a_dropped_queue_hands_out_nothing() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue.pulled(items(0), 1)
+    queue.dropped = True
+    assert queue.take(1) == ()
+
+
+def test_limits_pause_pulling() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue.pulled(items(*range(MESSAGES_MAX)), MESSAGES_MAX)
+    assert not queue.full
+    queue.pulled(items(MESSAGES_MAX), MESSAGES_MAX + 1)
+    assert queue.full
+    wide: ProcessQueue[Item] = ProcessQueue(0)
+    wide.pulled(items(0), SPAN_MAX + 1)
+    assert wide.full
+
+
+@given(st.data())
+def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    in_flight: list[Item] = []
+    finished: set[int] = set()
+    pulled = 0
+    for _ in range(data.draw(st.integers(0, 40))):
+        action = data.draw(st.sampled_from(["pull", "take", "done", "back"]))
+        if action == "pull":
+            count = data.draw(st.integers(0, 5))
+            queue.pulled(items(*range(pulled, pulled + count)), pulled + count)
+            pulled += count
+        elif action == "take":
+            batch = queue.take(data.draw(st.integers(1, 3)))
+            assert not {item.queue_offset for item in batch} & (
+                {i.queue_offset for i in in_flight} | finished
+            )
+            in_flight += batch
+        elif in_flight:
+            item = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
+            if action == "done":
+                queue.done([item])
+                finished.add(item.queue_offset)
+            else:
+                queue.give_back([item])
+        unfinished = set(range(pulled)) - finished
+        assert queue.commit_offset == (min(unfinished) if unfinished else pulled)
+        assert queue.count == len(unfinished)
+        assert queue.cached_bytes == len(unfinished)
