@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, get_args
 
-from bench.cluster import ClusterError
+from bench.cluster import Addresses, ClusterError
 from bench.manifest import Mode, run_folder
 from bench.run import RunPlan, run_once
 from bench.workload import Workload, WorkloadError, load_workload, profiles
@@ -40,7 +40,7 @@ class Teller:
         line = f"[{elapsed:4.0f} s] run {self._done + 1} of {self._total}, {self._what}: {step}"
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        elif not step.startswith("second ") or step != self._last and step.split()[1].endswith(("0", "5")):
+        elif not step.startswith("second ") or (step != self._last and step.split()[1].endswith(("0", "5"))):
             print(line, file=sys.stderr, flush=True)
         self._last = step
 
@@ -77,14 +77,16 @@ def plans(
     return found
 
 
-def make_runs(out: Path, schedule: Sequence[RunPlan], workload: Workload) -> list[Path]:
+def make_runs(
+    out: Path, schedule: Sequence[RunPlan], workload: Workload, attached: Addresses | None = None
+) -> list[Path]:
     """Make the runs one after the other; a void one is said and left in its folder for the report."""
     teller = Teller(len(schedule))
     folders = []
     for plan in schedule:
         teller.begin(f"pair {plan.pair}, {plan.mode}")
         try:
-            folders.append(run_once(out, plan, workload, teller))
+            folders.append(run_once(out, plan, workload, teller, attached=attached))
         except ClusterError as error:
             teller.end()
             print(f"mqbench: run is void: {error}", file=sys.stderr)
@@ -142,7 +144,16 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     if existing:
         print(f"mqbench: {existing[0]} exists already; name another --out", file=sys.stderr)
         return 2
-    for folder in make_runs(arguments.out, schedule, workload):
+    attached = None
+    if arguments.nameservers:
+        attached = Addresses(wire=arguments.nameservers, http=arguments.http, brokers=arguments.brokers)
+        if len(attached.wire) != len(attached.http) or not attached.brokers:
+            raise WorkloadError(
+                "--nameservers, --http and --brokers go together, an HTTP address per nameserver"
+            )
+        if workload.faults:
+            raise WorkloadError(f"profile {arguments.profile!r} has faults, a given cluster has none")
+    for folder in make_runs(arguments.out, schedule, workload, attached):
         print(folder)
     return 0
 
@@ -193,6 +204,18 @@ def parser() -> argparse.ArgumentParser:
     child = commands.add_parser("run", help="make runs of one mode; prints their folders")
     common(child, 1)
     child.add_argument("--mode", choices=MODES, required=True, help="consistency mode")
+    for name, what in (
+        ("nameservers", "over the wire"),
+        ("http", "over HTTP"),
+        ("brokers", "of the brokers"),
+    ):
+        child.add_argument(
+            f"--{name}",
+            type=lambda text: text.split(";"),
+            default=[],
+            metavar="HOST:PORT;...",
+            help=f"drive a running cluster: addresses {what} (default: a cluster of our own)",
+        )
     child.set_defaults(do=run)
     child = commands.add_parser("report", help="make the report of run folders; prints its path last")
     child.add_argument(

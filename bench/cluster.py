@@ -153,20 +153,42 @@ def sample_process(pid: int, *, role: ProcessRole, index: int) -> ProcessSample 
         return None
 
 
-class Cluster:
-    """Nameservers of one mode and their brokers; addresses survive restarts."""
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where the servers of a run listen; all texts are ``host:port``."""
 
-    def __init__(self, *, mode: Mode, workload: Workload, folder: Path) -> None:
+    wire: list[str]
+    http: list[str]
+    """One per nameserver, in the order of ``wire``."""
+    brokers: list[str]
+
+
+class Cluster:
+    """Nameservers of one mode and their brokers; addresses survive restarts.
+
+    ``processes`` is empty for a cluster that somebody else runs (``attached``): it can be driven and asked,
+    not killed or measured.
+    """
+
+    def __init__(
+        self, *, mode: Mode, workload: Workload, folder: Path, attached: Addresses | None = None
+    ) -> None:
         self.mode = mode
         self._workload = workload
         self._folder = folder
+        self.nameservers: list[Process] = []
+        self.brokers: list[Process] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        if attached is not None:
+            self.addresses = attached
+            return
         count = workload.nameservers
         ports = free_ports(3 * count + workload.brokers)
-        self.wire = [f"{HOST}:{port}" for port in ports[:count]]
-        self.http = [f"{HOST}:{port}" for port in ports[count : 2 * count]]
-        raft = [f"{HOST}:{port}" for port in ports[2 * count : 3 * count]]
-        self.broker_addrs = [f"{HOST}:{port}" for port in ports[3 * count :]]
-        folder.mkdir(parents=True, exist_ok=True)
+        addrs = [f"{HOST}:{port}" for port in ports]
+        raft = addrs[2 * count : 3 * count]
+        self.addresses = Addresses(
+            wire=addrs[:count], http=addrs[count : 2 * count], brokers=addrs[3 * count :]
+        )
         settings = folder / "namesrv.properties"
         timers = workload.timers_ms()
         settings.write_text(f"scanNotActiveBrokerInterval={timers['scanNotActiveBrokerInterval']}\n")
@@ -183,7 +205,14 @@ class Cluster:
 
     def _nameserver_command(self, index: int, raft: list[str], settings: Path) -> list[str]:
         command = [sys.executable, "-m", "nameserver", "--mode", self.mode]
-        command += ["--listen", self.wire[index], "--http", self.http[index], "-c", str(settings)]
+        command += [
+            "--listen",
+            self.addresses.wire[index],
+            "--http",
+            self.addresses.http[index],
+            "-c",
+            str(settings),
+        ]
         command += ["--data", str(self._folder / f"nameserver-{index}")]
         if self.mode == "raft":
             durability: Durability = self._workload.durability
@@ -193,8 +222,8 @@ class Cluster:
     def _broker(self, index: int) -> Process:
         settings = self._folder / f"broker-{index}.properties"
         settings.write_text(f"timerDivisor={self._workload.timer_divisor:g}\n")
-        command = [sys.executable, "-m", "broker", "-n", ";".join(self.wire), "-c", str(settings)]
-        command += ["--listen", self.broker_addrs[index], "--name", f"broker-{index}"]
+        command = [sys.executable, "-m", "broker", "-n", ";".join(self.addresses.wire), "-c", str(settings)]
+        command += ["--listen", self.addresses.brokers[index], "--name", f"broker-{index}"]
         command += ["--store", str(self._folder / f"broker-{index}")]
         log = self._folder / f"broker-{index}.log"
         return Process(role="broker", index=index, command=command, log=log)
@@ -218,10 +247,12 @@ class Cluster:
             process.launch()
         for process in self.brokers:
             process.wait_ready()
-        self.wait(lambda: all(self.broker_count(index) >= len(self.brokers) for index in self._indexes()))
+        self.wait(
+            lambda: all(self.broker_count(index) >= len(self.addresses.brokers) for index in self._indexes())
+        )
 
     def _indexes(self) -> range:
-        return range(len(self.nameservers))
+        return range(len(self.addresses.wire))
 
     def wait(self, condition: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until ``condition`` holds.
@@ -242,7 +273,7 @@ class Cluster:
     def http_get(self, index: int, path: str) -> tuple[int, bytes]:
         """Return (status, body) of a GET at one nameserver; (0, b"") if there was no answer."""
         try:
-            with urllib.request.urlopen(f"http://{self.http[index]}{path}", timeout=2) as reply:
+            with urllib.request.urlopen(f"http://{self.addresses.http[index]}{path}", timeout=2) as reply:
                 return reply.status, reply.read()
         except urllib.error.HTTPError as error:
             with error:

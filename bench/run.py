@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from bench.cluster import Cluster, ClusterError, Process, sample_process
+from bench.cluster import Addresses, Cluster, ClusterError, Process, sample_process
 from bench.manifest import Machine, Manifest, Mode, run_folder, write_manifest
 from bench.samples import EventLog, Fault, ProcessSample
 from bench.workload import PlannedFault, Workload
@@ -60,8 +60,10 @@ class RunPlan:
     command: tuple[str, ...]
 
 
-def run_once(out: Path, plan: RunPlan, workload: Workload, progress: Progress) -> Path:
-    """Make one run and return its folder.
+def run_once(
+    out: Path, plan: RunPlan, workload: Workload, progress: Progress, *, attached: Addresses | None = None
+) -> Path:
+    """Make one run and return its folder; on a cluster of its own unless ``attached`` names one.
 
     Raises:
         ClusterError: If the cluster cannot be started, or a process died that nobody killed. The manifest
@@ -70,8 +72,8 @@ def run_once(out: Path, plan: RunPlan, workload: Workload, progress: Progress) -
     folder = run_folder(out, mode=plan.mode, scenario=plan.scenario, rep=plan.rep)
     folder.mkdir(parents=True)
     work = folder / "work"
-    cluster = Cluster(mode=plan.mode, workload=workload, folder=work)
-    manifest = describe(plan, workload)
+    cluster = Cluster(mode=plan.mode, workload=workload, folder=work, attached=attached)
+    manifest = describe(plan, workload, cluster.addresses)
     write_manifest(folder, manifest)
     helpers: list[Process] = []
     try:
@@ -85,7 +87,7 @@ def run_once(out: Path, plan: RunPlan, workload: Workload, progress: Progress) -
                 "-m",
                 "bench.prober",
                 str(folder),
-                msgspec.json.encode(cluster.wire).decode(),
+                msgspec.json.encode(cluster.addresses.wire).decode(),
             ],
             log=work / "prober.log",
         )
@@ -100,9 +102,9 @@ def run_once(out: Path, plan: RunPlan, workload: Workload, progress: Progress) -
         write_manifest(folder, manifest)
         config = GeneratorConfig(
             folder=str(folder),
-            wire=cluster.wire,
-            http=cluster.http,
-            brokers=cluster.broker_addrs,
+            wire=cluster.addresses.wire,
+            http=cluster.addresses.http,
+            brokers=cluster.addresses.brokers,
             workload=workload,
             seed=plan.seed,
             prober_port=int(port[1]),
@@ -217,7 +219,7 @@ def inject(
     return Fault(kind=fault.kind, targets=targets, begin_ns=begin_ns, end_ns=time.monotonic_ns(), role=role)
 
 
-def describe(plan: RunPlan, workload: Workload) -> Manifest:
+def describe(plan: RunPlan, workload: Workload, addresses: Addresses) -> Manifest:
     """Return the manifest as it stands when the run begins."""
     return Manifest(
         mode=plan.mode,
@@ -228,8 +230,8 @@ def describe(plan: RunPlan, workload: Workload) -> Manifest:
         profile=plan.profile,
         seed=plan.seed,
         durability=workload.durability if plan.mode == "raft" else None,
-        nameservers=workload.nameservers,
-        brokers=workload.brokers,
+        nameservers=len(addresses.wire),
+        brokers=len(addresses.brokers),
         timer_divisor=workload.timer_divisor,
         timers_ms=workload.timers_ms(),
         workload=msgspec.to_builtins(workload),

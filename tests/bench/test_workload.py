@@ -1,0 +1,57 @@
+"""Workload files and the order of runs."""
+
+from collections import Counter
+
+import pytest
+
+from bench.__main__ import plans
+from bench.workload import FOLDER, WorkloadError, load_workload, parse_workload, profiles
+
+COMPARE = (FOLDER / "compare.toml").read_text()
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_every_profile_that_comes_with_the_program_is_valid(name: str) -> None:
+    assert load_workload(name).measure_s > 0
+
+
+def test_default_profile_has_both_faults_and_divides_the_documented_timers() -> None:
+    workload = load_workload("compare")
+    assert [fault.kind for fault in workload.faults] == ["kill_one", "kill_all"]
+    assert workload.timers_ms()["registerNameServerPeriod"] == 3_000
+    assert workload.timers_ms()["brokerLease"] == 12_000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "timer_divisor = 10.0",
+            "timer_divisor = 0.0",
+            "timer_divisor=0 is out of range, allowed are 1 to 100",
+        ),
+        ("nameservers = 3", "nameservers = 30", "nameservers=30 is out of range, allowed are 1 to 9"),
+        ("at_s = 13.0", "at_s = 6.0", "faults.kill_all.at_s=6 is out of range, allowed are 7 to 22"),
+        ('durability = "journal"', 'durability = "paper"', "durability"),
+        ("warmup_s = 2.0", "warm_up_s = 2.0", "warm_up_s"),
+        ("[load]", "[load", "line"),
+    ],
+)
+def test_bad_workload_is_refused_by_name_and_range(old: str, new: str, said: str) -> None:
+    assert old in COMPARE
+    with pytest.raises(WorkloadError, match=said.replace("[", r"\[")):
+        parse_workload(COMPARE.replace(old, new))
+
+
+def test_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(WorkloadError, match="unknown profile 'nope', known are: .*compare"):
+        load_workload("nope")
+
+
+def test_runs_are_interleaved_and_each_mode_begins_about_half_of_the_pairs() -> None:
+    schedule = plans(pairs=6, modes=("independent", "raft"), profile="compare", seed=1, command=())
+    assert [plan.pair for plan in schedule] == [pair for pair in range(1, 7) for _ in range(2)]
+    assert Counter(plan.mode for plan in schedule if plan.order_in_pair == 0) == {"independent": 3, "raft": 3}
+    by_pair = {plan.pair: {other.seed for other in schedule if other.pair == plan.pair} for plan in schedule}
+    assert all(len(seeds) == 1 for seeds in by_pair.values())
+    assert len(set.union(*by_pair.values())) == 6
