@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, Reason
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
 
 FORMAT_VERSION: Final = 1
@@ -173,7 +173,7 @@ class Evict(_Wire, frozen=True, tag=4):
     cluster_name: ClusterName
     broker_addr: BrokerAddr
     revision: int
-    reason: Reason
+    reason: LeaveReason
 
     @property
     def broker(self) -> BrokerKey:

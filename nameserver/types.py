@@ -31,17 +31,22 @@ class BrokerKey(NamedTuple):
         return f"{self.cluster_name}/{self.broker_addr}"
 
 
-class Reason(StrEnum):
-    """Why a broker or topic left, in the words that ``explain`` shows."""
+class LeaveReason(StrEnum):
+    """Why a broker, or a topic at a broker, left the table; the values stand in logs of commands."""
 
-    CONNECTION_CLOSED = "connection closed"
-    LEASE_EXPIRED = "lease expired"
+    CONNECTION_CLOSED = "closed"
+    LEASE_EXPIRED = "expired"
     UNREGISTERED = "unregistered"
-    DISPLACED = "displaced by another address with its broker id"
-    MOVED = "registered under another name or id"
-    FENCED = "fenced by a broker with a greater state version"
-    DELETED = "deleted by an admin request"
-    ABSENT = "absent from the broker's registration"
+    DISPLACED = "displaced"
+    """Another address took its broker id."""
+    MOVED = "moved"
+    """It registered under another name or id."""
+    FENCED = "fenced"
+    """The holder of its broker id has a greater state version."""
+    DELETED = "deleted"
+    """An admin request dropped the topic."""
+    ABSENT = "absent"
+    """The broker's registration no longer had the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
