@@ -7,7 +7,7 @@ from bench.pacing import OpenLoop
 
 
 def drain(loop: OpenLoop) -> list[int]:
-    due = []
+    due: list[int] = []
     while (taken := loop.take()) is not None:
         assert taken[0] == len(due)
         due.append(taken[1])

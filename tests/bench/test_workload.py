@@ -44,7 +44,7 @@ def test_bad_workload_is_refused_by_name_and_range(old: str, new: str, said: str
 
 
 def test_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(WorkloadError, match="unknown profile 'nope', known are: .*compare"):
+    with pytest.raises(WorkloadError, match=r"unknown profile 'nope', known are: .*compare"):
         load_workload("nope")
 
 
