@@ -1,0 +1,695 @@
+"""JSON bodies between clients, brokers and admin tools, except those of routes and registrations.
+
+Each type writes itself with ``encode`` and is read with ``decode``. Maps keyed by a queue are written with the
+raw object as key, because that is the only form which every reader takes; number keys are written unquoted.
+Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import orjson
+
+from remoting.codes import LanguageCode
+from remoting.errors import RemoteProtocolError
+from remoting.lenient import (
+    INT64_MAX,
+    as_object,
+    as_texts,
+    get_bool,
+    get_int,
+    get_list,
+    get_text,
+    loads,
+)
+from remoting.route import BrokerData, DataVersion, TopicConfig, decode_broker
+
+_Value = TypeVar("_Value")
+
+
+def _long(members: Mapping[str, Any], name: str, default: int = 0) -> int:
+    return get_int(members, name, default, limit=INT64_MAX)
+
+
+def _required(members: Mapping[str, Any], name: str) -> str:
+    value = get_text(members, name)
+    if not value:
+        raise RemoteProtocolError(f"{name} is missing or empty")
+    return value
+
+
+def _number_keyed(values: Mapping[int, int]) -> bytes:
+    return b"{" + b",".join(b"%d:%d" % entry for entry in values.items()) + b"}"
+
+
+def _read_number_keyed(value: object, what: str) -> dict[int, int]:
+    members = as_object(value, what)
+    try:
+        return {int(key): get_int(members, key, limit=INT64_MAX) for key in members}
+    except ValueError:
+        raise RemoteProtocolError(f"{what} has a key that is no number") from None
+
+
+# Queues as keys ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class MessageQueue:
+    """One queue of a topic at one broker name."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read the object, or its JSON text as it stands in a quoted key.
+
+        Raises:
+            RemoteProtocolError: If it is neither.
+        """
+        members = as_object(loads(value) if type(value) is str else value, "message queue")
+        return cls(
+            topic=_required(members, "topic"),
+            broker_name=get_text(members, "brokerName") or "",
+            queue_id=get_int(members, "queueId"),
+        )
+
+
+def _queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
+    entries = (orjson.dumps(queue.to_json()) + b":" + orjson.dumps(value) for queue, value in values.items())
+    return b"{" + b",".join(entries) + b"}"
+
+
+def _read_queue_keyed(value: object, what: str, read: Callable[[Any], _Value]) -> dict[MessageQueue, _Value]:
+    members = as_object({} if value is None else value, what)
+    return {MessageQueue.from_json(key): read(item) for key, item in members.items()}
+
+
+# Lists and plain tables --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicList:
+    """Answer to 206, 224, 304, 305, 311, 312, 313."""
+
+    topics: tuple[str, ...] = ()
+    broker_addr: str | None = None
+
+    def encode(self) -> bytes:
+        members: dict[str, Any] = {} if self.broker_addr is None else {"brokerAddr": self.broker_addr}
+        return orjson.dumps(members | {"topicList": self.topics})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "topic list")
+        return cls(
+            topics=as_texts(members.get("topicList") or [], "topicList"),
+            broker_addr=get_text(members, "brokerAddr"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTable:
+    """Text to text: one namespace of the KV config, or a broker's runtime figures."""
+
+    table: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"table": dict(self.table)})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        table = as_object(as_object(loads(body), "KV table").get("table") or {}, "table")
+        return cls(table={name: get_text(table, name) or "" for name in table})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupList:
+    """Answer to 300: who consumes a topic."""
+
+    groups: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"groupList": self.groups})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "group list")
+        return cls(groups=as_texts(members.get("groupList") or [], "groupList"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerIdList:
+    """Answer to 38: client ids of a consumer group."""
+
+    consumer_ids: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"consumerIdList": self.consumer_ids})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "consumer id list")
+        return cls(consumer_ids=as_texts(members.get("consumerIdList") or [], "consumerIdList"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerMemberGroup:
+    """Answer to 901: the addresses behind one broker name, by id."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: Mapping[int, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        addrs = b",".join(b"%d:%b" % (i, orjson.dumps(addr)) for i, addr in sorted(self.broker_addrs.items()))
+        return b'{"brokerMemberGroup":{"brokerAddrs":{%b},"brokerName":%b,"cluster":%b}}' % (
+            addrs,
+            orjson.dumps(self.broker_name),
+            orjson.dumps(self.cluster),
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        data: BrokerData = decode_broker(as_object(loads(body), "member group").get("brokerMemberGroup"))
+        return cls(cluster=data.cluster, broker_name=data.broker_name, broker_addrs=data.broker_addrs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigTable:
+    """Answer to 21, and the content of ``topics.json``."""
+
+    data_version: DataVersion = DataVersion()
+    topic_configs: Mapping[str, TopicConfig] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        table = {name: config.to_json() for name, config in self.topic_configs.items()}
+        return orjson.dumps({"dataVersion": self.data_version.to_json(), "topicConfigTable": table})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "topic config table")
+        table = as_object(members.get("topicConfigTable") or {}, "topicConfigTable")
+        return cls(
+            data_version=DataVersion.from_json(members.get("dataVersion")),
+            topic_configs={
+                name: TopicConfig.from_json(value, topic_name=name) for name, value in table.items()
+            },
+        )
+
+
+# Clients and groups ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionData:
+    """What a consumer group wants of one topic.
+
+    Attributes:
+        sub_string: ``A || B``; ``*`` is everything.
+        tags: The tags named, empty for everything.
+        codes: Their hashes, see ``remoting.message.tag_hash``; the broker filters by them.
+        sub_version: Unix ms at which the subscription was made; newer replaces older.
+    """
+
+    topic: str
+    sub_string: str = "*"
+    tags: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "classFilterMode": self.class_filter_mode,
+            "codeSet": self.codes,
+            "expressionType": self.expression_type,
+            "subString": self.sub_string,
+            "subVersion": self.sub_version,
+            "tagsSet": self.tags,
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        members = as_object(value, "subscription")
+        codes = {"": 0} | {str(i): code for i, code in enumerate(get_list(members, "codeSet"))}
+        return cls(
+            topic=_required(members, "topic"),
+            sub_string=get_text(members, "subString") or "*",
+            tags=as_texts(members.get("tagsSet") or [], "tagsSet"),
+            codes=tuple(get_int(codes, key) for key in codes if key),
+            sub_version=_long(members, "subVersion"),
+            expression_type=get_text(members, "expressionType") or "TAG",
+            class_filter_mode=get_bool(members, "classFilterMode"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerData:
+    """One consumer group of a heartbeat."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumeFromWhere": self.consume_from_where,
+            "consumeType": self.consume_type,
+            "groupName": self.group_name,
+            "messageModel": self.message_model,
+            "subscriptionDataSet": [subscription.to_json() for subscription in self.subscriptions],
+            "unitMode": self.unit_mode,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        members = as_object(value, "consumer data")
+        subscriptions = get_list(members, "subscriptionDataSet")
+        return cls(
+            group_name=_required(members, "groupName"),
+            consume_type=get_text(members, "consumeType") or "CONSUME_PASSIVELY",
+            message_model=get_text(members, "messageModel") or "CLUSTERING",
+            consume_from_where=get_text(members, "consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET",
+            subscriptions=tuple(map(SubscriptionData.from_json, subscriptions)),
+            unit_mode=get_bool(members, "unitMode"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatData:
+    """Body of HEART_BEAT 34."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "clientID": self.client_id,
+                "consumerDataSet": [consumer.to_json() for consumer in self.consumers],
+                "producerDataSet": [{"groupName": name} for name in self.producer_groups],
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "heartbeat")
+        producers = (as_object(value, "producer data") for value in get_list(members, "producerDataSet"))
+        return cls(
+            client_id=_required(members, "clientID"),
+            consumers=tuple(map(ConsumerData.from_json, get_list(members, "consumerDataSet"))),
+            producer_groups=tuple(_required(producer, "groupName") for producer in producers),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionGroupConfig:
+    """How a broker treats one consumer group."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.group_name,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_nums,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self.to_json())
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        members = as_object(value, "subscription group config")
+
+        def switch(name: str) -> bool:
+            return get_bool(members, name) if members.get(name) is not None else True
+
+        return cls(
+            group_name=_required(members, "groupName"),
+            consume_enable=switch("consumeEnable"),
+            consume_from_min_enable=switch("consumeFromMinEnable"),
+            consume_broadcast_enable=switch("consumeBroadcastEnable"),
+            retry_queue_nums=get_int(members, "retryQueueNums", 1),
+            retry_max_times=get_int(members, "retryMaxTimes", 16),
+            broker_id=_long(members, "brokerId"),
+            which_broker_when_consume_slowly=_long(members, "whichBrokerWhenConsumeSlowly", 1),
+            notify_consumer_ids_changed_enable=switch("notifyConsumerIdsChangedEnable"),
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        return cls.from_json(loads(body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionGroupTable:
+    """Answer to 201, and the content of ``subscriptionGroup.json``."""
+
+    data_version: DataVersion = DataVersion()
+    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        table = {name: config.to_json() for name, config in self.groups.items()}
+        return orjson.dumps({"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "subscription group table")
+        table = as_object(members.get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
+        return cls(
+            data_version=DataVersion.from_json(members.get("dataVersion")),
+            groups={name: SubscriptionGroupConfig.from_json(value) for name, value in table.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConnection:
+    """One client of a group as its broker sees it."""
+
+    client_id: str
+    client_addr: str
+    language: LanguageCode | None = None
+    version: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "clientAddr": self.client_addr,
+            "clientId": self.client_id,
+            "language": (self.language if self.language is not None else LanguageCode.OTHER).name,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        members = as_object(value, "connection")
+        language = get_text(members, "language") or ""
+        return cls(
+            client_id=get_text(members, "clientId") or "",
+            client_addr=get_text(members, "clientAddr") or "",
+            language=LanguageCode[language] if language in LanguageCode.__members__ else None,
+            version=get_int(members, "version"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConnection:
+    """Answer to 204."""
+
+    connections: tuple[ClientConnection, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"connectionSet": [connection.to_json() for connection in self.connections]})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "producer connection")
+        return cls(connections=tuple(map(ClientConnection.from_json, get_list(members, "connectionSet"))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConnection:
+    """Answer to 203."""
+
+    connections: tuple[ClientConnection, ...] = ()
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "connectionSet": [connection.to_json() for connection in self.connections],
+                "consumeFromWhere": self.consume_from_where,
+                "consumeType": self.consume_type,
+                "messageModel": self.message_model,
+                "subscriptionTable": {topic: data.to_json() for topic, data in self.subscriptions.items()},
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "consumer connection")
+        table = as_object(members.get("subscriptionTable") or {}, "subscriptionTable")
+        return cls(
+            connections=tuple(map(ClientConnection.from_json, get_list(members, "connectionSet"))),
+            consume_type=get_text(members, "consumeType") or "CONSUME_PASSIVELY",
+            message_model=get_text(members, "messageModel") or "CLUSTERING",
+            consume_from_where=get_text(members, "consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET",
+            subscriptions={topic: SubscriptionData.from_json(value) for topic, value in table.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockBatch:
+    """Body of LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
+
+    consumer_group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.consumer_group,
+                "mqSet": [queue.to_json() for queue in self.queues],
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "lock batch")
+        return cls(
+            consumer_group=_required(members, "consumerGroup"),
+            client_id=_required(members, "clientId"),
+            queues=tuple(map(MessageQueue.from_json, get_list(members, "mqSet"))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockBatchResponse:
+    """Answer to 41: the queues that the client now holds."""
+
+    locked: tuple[MessageQueue, ...] = ()
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"lockOKMQSet": [queue.to_json() for queue in self.locked]})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "lock batch answer")
+        return cls(locked=tuple(map(MessageQueue.from_json, get_list(members, "lockOKMQSet"))))
+
+
+# Offsets and statistics --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOffsetTable:
+    """Answer to 43, and the content of ``consumerOffset.json``: ``topic@group`` to queue id to offset."""
+
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        entries = (
+            orjson.dumps(key) + b":" + _number_keyed(by_queue) for key, by_queue in self.offsets.items()
+        )
+        return b'{"offsetTable":{' + b",".join(entries) + b"}}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        table = as_object(as_object(loads(body), "offset table").get("offsetTable") or {}, "offsetTable")
+        return cls(offsets={key: _read_number_keyed(value, "offsets") for key, value in table.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayOffsetTable:
+    """Answer to 45, and the content of ``delayOffset.json``: delay level to offset."""
+
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return b'{"offsetTable":' + _number_keyed(self.offsets) + b"}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        table = as_object(loads(body), "offset table").get("offsetTable") or {}
+        return cls(offsets=_read_number_keyed(table, "offsetTable"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOffsets:
+    """Body of 220 and 222: queue to offset."""
+
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return b'{"offsetTable":' + _queue_keyed(self.offsets) + b"}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "queue offsets")
+        table = members.get("offsetTable")
+        if type(table) is list:  # the form for C++ and other readers without object keys
+            pairs: Iterable[Any] = table
+            offsets: dict[MessageQueue, int] = {}
+            for pair in pairs:
+                if type(pair) is list and len(pair) == 2:
+                    offsets[MessageQueue.from_json(pair[0])] = get_int({"": pair[1]}, "", limit=INT64_MAX)
+                else:
+                    entry = as_object(pair, "queue offset")
+                    offsets[MessageQueue.from_json(entry)] = _long(entry, "offset")
+            return cls(offsets=offsets)
+        return cls(
+            offsets=_read_queue_keyed(
+                table, "offsetTable", lambda value: get_int({"": value}, "", limit=INT64_MAX)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOffset:
+    """Bounds of one queue; ``last_update_timestamp`` is Unix ms, 0 if the queue is empty."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStats:
+    """Answer to 202."""
+
+    offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        table = {
+            queue: {
+                "lastUpdateTimestamp": offset.last_update_timestamp,
+                "maxOffset": offset.max_offset,
+                "minOffset": offset.min_offset,
+            }
+            for queue, offset in self.offsets.items()
+        }
+        return b'{"offsetTable":' + _queue_keyed(table) + b"}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        def read(value: object) -> TopicOffset:
+            members = as_object(value, "topic offset")
+            return TopicOffset(
+                min_offset=_long(members, "minOffset"),
+                max_offset=_long(members, "maxOffset"),
+                last_update_timestamp=_long(members, "lastUpdateTimestamp"),
+            )
+
+        table = as_object(loads(body), "topic stats").get("offsetTable")
+        return cls(offsets=_read_queue_keyed(table, "offsetTable", read))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOffset:
+    """How far a group is in one queue; ``last_timestamp`` is Unix ms of the last message consumed."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeStats:
+    """Answer to 208; ``consume_tps`` is messages per second."""
+
+    offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+    def encode(self) -> bytes:
+        table = {
+            queue: {
+                "brokerOffset": offset.broker_offset,
+                "consumerOffset": offset.consumer_offset,
+                "lastTimestamp": offset.last_timestamp,
+            }
+            for queue, offset in self.offsets.items()
+        }
+        tps = orjson.dumps(float(self.consume_tps))
+        return b'{"consumeTps":' + tps + b',"offsetTable":' + _queue_keyed(table) + b"}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        def read(value: object) -> ConsumeOffset:
+            entry = as_object(value, "consume offset")
+            return ConsumeOffset(
+                broker_offset=_long(entry, "brokerOffset"),
+                consumer_offset=_long(entry, "consumerOffset"),
+                last_timestamp=_long(entry, "lastTimestamp"),
+            )
+
+        members = as_object(loads(body), "consume stats")
+        tps = members.get("consumeTps")
+        return cls(
+            offsets=_read_queue_keyed(members.get("offsetTable"), "offsetTable", read),
+            consume_tps=float(tps) if type(tps) in (int, float) else 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeDirectlyResult:
+    """Answer to 309; ``spent_ms`` is the listener's time."""
+
+    consume_result: str = "CR_SUCCESS"
+    order: bool = False
+    auto_commit: bool = True
+    spent_ms: int = 0
+    remark: str | None = None
+
+    def encode(self) -> bytes:
+        members: dict[str, Any] = {
+            "autoCommit": self.auto_commit,
+            "consumeResult": self.consume_result,
+            "order": self.order,
+        }
+        if self.remark is not None:
+            members["remark"] = self.remark
+        return orjson.dumps(members | {"spentTimeMills": self.spent_ms})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body), "consume result")
+        return cls(
+            consume_result=get_text(members, "consumeResult") or "",
+            order=get_bool(members, "order"),
+            auto_commit=get_bool(members, "autoCommit"),
+            spent_ms=_long(members, "spentTimeMills"),
+            remark=get_text(members, "remark"),
+        )
