@@ -1,0 +1,105 @@
+"""Why a topic or a broker is not listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nameserver.explain import WORDS, History, Note, Surroundings, explain_topic
+from nameserver.types import BrokerAddr, BrokerKey, ClusterName, LeaveReason
+
+A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
+
+AROUND = Surroundings(
+    listed=False,
+    topic_brokers={},
+    masterless=frozenset(),
+    auto_creating=frozenset({"broker-a"}),
+    broker_names=frozenset({"broker-a"}),
+    started_ms_ago=3_600_000,
+)
+
+
+def test_unknown_topic_was_never_seen() -> None:
+    explanation = explain_topic("T", History(), AROUND)
+    assert explanation.summary == "never seen by this nameserver"
+    assert explanation.likely_causes == ()
+
+
+def test_topic_that_left_says_why_and_where() -> None:
+    history = History()
+    history.topics_changed(["T"], LeaveReason.CONNECTION_CLOSED, at_ms=5, broker=A)
+    explanation = explain_topic("T", history, AROUND)
+    assert explanation.summary == "no longer listed: the broker's connection closed (10.0.0.1:10911)"
+    assert [event.at_ms for event in explanation.events] == [5]
+
+
+def test_notes_do_not_hide_why_a_topic_left() -> None:
+    history = History()
+    history.topics_changed(["T"], LeaveReason.LEASE_EXPIRED, at_ms=5, broker=A, detail="120000 ms")
+    history.topics_changed(["T"], Note.LATE_UNREGISTER, at_ms=6, broker=A)
+    assert explain_topic("T", history, AROUND).summary.startswith(
+        "no longer listed: the broker was not heard"
+    )
+
+
+def test_deleted_topic_is_said_to_come_back() -> None:
+    history = History()
+    history.topics_changed(["T"], LeaveReason.DELETED, at_ms=5)
+    causes = explain_topic("T", history, AROUND).likely_causes
+    assert any("next changed registration" in cause for cause in causes)
+
+
+def test_fresh_independent_nameserver_blames_the_cold_start() -> None:
+    explanation = explain_topic("T", History(), replace(AROUND, started_ms_ago=1_000))
+    assert explanation.summary.startswith("cold start")
+    assert any("30000 ms" in cause for cause in explanation.likely_causes)
+
+
+def test_raft_member_never_blames_a_cold_start() -> None:
+    explanation = explain_topic("T", History(), replace(AROUND, started_ms_ago=1_000, keeps_routes=True))
+    assert explanation.summary == "never seen by this nameserver"
+
+
+def test_missing_auto_creation_is_a_likely_cause() -> None:
+    causes = explain_topic("T", History(), replace(AROUND, auto_creating=frozenset())).likely_causes
+    assert any("TBW102" in cause for cause in causes)
+
+
+def test_empty_table_blames_the_brokers_not_the_topic() -> None:
+    around = replace(AROUND, auto_creating=frozenset(), broker_names=frozenset())
+    causes = explain_topic("T", History(), around).likely_causes
+    assert any("no broker is registered" in cause for cause in causes)
+    assert not any("TBW102" in cause for cause in causes)
+
+
+def test_listed_topic_names_missing_masters_and_missing_permission() -> None:
+    around = replace(
+        AROUND, listed=True, topic_brokers={"broker-a": 6, "broker-b": 4}, masterless=frozenset({"broker-a"})
+    )
+    explanation = explain_topic("T", History(), around)
+    assert explanation.summary == "listed by 2 broker(s)"
+    assert any("broker-a has no master" in cause for cause in explanation.likely_causes)
+    assert any("broker-b lists T without write permission" in cause for cause in explanation.likely_causes)
+
+
+def test_history_is_bounded_per_subject_and_in_subjects() -> None:
+    history = History(subjects_max=2, events_max=3)
+    for at in range(5):
+        history.topics_changed(["T"], Note.REGISTERED, at_ms=at)
+    assert [event.at_ms for event in history.of_topic("T")] == [2, 3, 4]
+    history.topics_changed(["U"], Note.REGISTERED, at_ms=6)
+    history.topics_changed(["T"], Note.REGISTERED, at_ms=7)
+    history.topics_changed(["V"], Note.REGISTERED, at_ms=8)
+    assert history.of_topic("U") == (), "the longest unchanged is forgotten first"
+    assert history.of_topic("T") != ()
+
+
+def test_broker_history_is_kept_apart_from_topics() -> None:
+    history = History()
+    history.broker_changed(A, LeaveReason.UNREGISTERED, at_ms=5)
+    assert [event.reason for event in history.of_broker(A)] == [LeaveReason.UNREGISTERED]
+    assert history.of_topic(str(A)) == ()
+
+
+def test_every_reason_to_leave_has_words() -> None:
+    assert set(WORDS) == set(LeaveReason)
