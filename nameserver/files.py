@@ -1,0 +1,253 @@
+"""The nameserver's own small files: the KV configuration, and settings changed at run time.
+
+Both are written whole: to a temporary file beside the target, synced, with the previous version kept as
+``.bak``, then renamed. A reader therefore finds the old or the new text, never half of one, and a file
+that an editor broke falls back to ``.bak``. Formats are RocketMQ's, so a file can be carried over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import orjson
+
+logger = logging.getLogger(__name__)
+
+FILE_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes of a file that are accepted; more is not ours."""
+
+_Content = TypeVar("_Content")
+
+
+class FileError(Exception):
+    """A file and its ``.bak`` exist and neither can be read; starting empty would lose what they hold."""
+
+
+KvTable = Mapping[str, Mapping[str, str]]
+"""Namespace to key to value."""
+
+
+def load_kv_file(path: Path) -> dict[str, dict[str, str]]:
+    """Return the KV configuration, empty if there is none yet.
+
+    Raises:
+        FileError: If the file and its ``.bak`` are both broken.
+
+    Source: KVConfigManager.load, RocketMQ 5.3; ``{"configTable":{"NAMESPACE":{"key":"value"}}}``.
+    """
+    return _load(path, _parse_kv, {})
+
+
+def save_kv_file(path: Path, table: KvTable) -> None:
+    """Replace the KV configuration file; blocks until it is on disk.
+
+    Raises:
+        OSError: If it cannot be written; the old file stays.
+    """
+    write_atomic(path, encode_kv(table))
+
+
+def encode_kv(table: KvTable) -> bytes:
+    """Return the file's text: compact, namespaces and keys in order."""
+    ordered = {space: dict(sorted(keys.items())) for space, keys in sorted(table.items())}
+    return orjson.dumps({"configTable": ordered})
+
+
+def load_settings_file(path: Path) -> dict[str, str]:
+    """Return settings changed at run time, empty if there are none.
+
+    Raises:
+        FileError: If the file and its ``.bak`` are both broken.
+    """
+    return _load(path, _parse_settings, {})
+
+
+def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
+    """Replace the file of settings changed at run time; blocks until it is on disk.
+
+    Raises:
+        OSError: If it cannot be written; the old file stays.
+    """
+    write_atomic(path, format_properties(settings))
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file so that a crash leaves the old or the new one, and keep the old one as ``.bak``.
+
+    Raises:
+        OSError: If a step fails; the target is then unchanged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.tmp")
+    with open(fresh, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    backup = path.with_name(f"{path.name}.bak")
+    if path.exists():
+        # A link, not a rename: at every instant there is a file under the target's name.
+        spare = path.with_name(f"{path.name}.bak.tmp")
+        spare.unlink(missing_ok=True)
+        os.link(path, spare)
+        os.replace(spare, backup)
+    os.replace(fresh, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+# -- Java properties --------------------------------------------------------------------------------------
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_UNICODE: Final = re.compile(r"[0-9A-Fa-f]{4}")
+
+
+def format_properties(settings: Mapping[str, str]) -> bytes:
+    """Return ``key=value`` lines in key order, escaped as Java's Properties.store does; ISO-8859-1."""
+    lines = [
+        f"{_escape(key, key=True)}={_escape(value, key=False)}\n" for key, value in sorted(settings.items())
+    ]
+    return "".join(lines).encode("ascii")
+
+
+def parse_properties(text: bytes) -> dict[str, str]:
+    """Return the settings in a Java properties text; a later line wins.
+
+    Raises:
+        ValueError: If a ``\\u`` escape is not followed by four hexadecimal digits.
+
+    Source: java.util.Properties.load; ISO-8859-1, ``#`` and ``!`` comments, ``=``, ``:`` or blank between.
+    """
+    settings: dict[str, str] = {}
+    lines = iter(re.split(r"\r\n|\r|\n", text.decode("latin-1")))
+    for first in lines:
+        line = first.lstrip(" \t\f")
+        if not line or line[0] in "#!":
+            continue
+        while _continues(line):
+            line = line[:-1] + next(lines, "").lstrip(" \t\f")
+        key, value = _split(line)
+        settings[_unescape(key)] = _unescape(value)
+    return settings
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    escaped = False
+    for position, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char in "=:":
+            return line[:position], line[position + 1 :].lstrip(" \t\f")
+        elif char in " \t\f":
+            rest = line[position:].lstrip(" \t\f")
+            if rest[:1] in ("=", ":"):
+                rest = rest[1:].lstrip(" \t\f")
+            return line[:position], rest
+    return line, ""
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position >= len(text):
+            parts.append(char if char != "\\" else "")
+            continue
+        char = text[position]
+        position += 1
+        if char == "u":
+            digits = text[position : position + 4]
+            if not _UNICODE.fullmatch(digits):
+                raise ValueError(f"\\u is followed by {digits!r}, not by four hexadecimal digits")
+            parts.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            parts.append(_ESCAPES.get(char, char))
+    # Java's escapes are UTF-16 units: two of them may be one character.
+    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escape(text: str, *, key: bool) -> str:
+    parts = []
+    for position, char in enumerate(text):
+        if char in "\\=:#!" or (char == " " and (key or position == 0)):
+            parts.append("\\" + char)
+        elif char in "\t\n\r\f":
+            parts.append("\\" + {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}[char])
+        elif " " <= char <= "~":
+            parts.append(char)
+        else:
+            units = char.encode("utf-16-be", "surrogatepass")
+            parts.extend(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    return "".join(parts)
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def _load(path: Path, parse: Callable[[bytes], _Content], empty: _Content) -> _Content:
+    """Parse the file, else its ``.bak``; a missing or empty file holds nothing, as in RocketMQ."""
+    try:
+        content = _read(path)
+        return parse(content) if content.strip() else empty
+    except FileNotFoundError:
+        return empty
+    except ValueError as error:
+        broken = error
+    backup = path.with_name(f"{path.name}.bak")
+    try:
+        parsed = parse(_read(backup))
+    except (FileNotFoundError, ValueError) as error:
+        raise FileError(
+            f"{path} cannot be read ({broken}), nor its .bak ({error}); mend or remove it"
+        ) from error
+    logger.warning("file is broken, backup used file=%s error=%s", path, broken)
+    return parsed
+
+
+def _read(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > FILE_SIZE_MAX:
+        raise ValueError(f"{path.name} has {size} bytes, at most {FILE_SIZE_MAX} are read")
+    return path.read_bytes()
+
+
+def _parse_kv(content: bytes) -> dict[str, dict[str, str]]:
+    document = orjson.loads(content)
+    table = document.get("configTable") if isinstance(document, dict) else None
+    if table is None:
+        table = {}
+    if not isinstance(table, dict):
+        raise ValueError("configTable is no object")
+    parsed: dict[str, dict[str, str]] = {}
+    for space, keys in table.items():
+        if not isinstance(keys, dict):
+            raise ValueError(f"namespace {space!r} is no object")
+        # fastjson turns numbers and booleans into text; a null value is stored as null and read as none.
+        parsed[space] = {key: _text(value) for key, value in keys.items() if value is not None}
+    return parsed
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _parse_settings(content: bytes) -> dict[str, str]:
+    return parse_properties(content)

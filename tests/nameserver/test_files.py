@@ -1,0 +1,166 @@
+"""KV configuration and changed settings on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.files import (
+    FILE_SIZE_MAX,
+    FileError,
+    encode_kv,
+    format_properties,
+    load_kv_file,
+    load_settings_file,
+    parse_properties,
+    save_kv_file,
+    save_settings_file,
+    write_atomic,
+)
+
+TABLE = {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "EMPTY": {}, "ä": {"ключ": "值\n"}}
+
+
+def test_kv_file_has_rocketmqs_format() -> None:
+    assert encode_kv({"b": {"k": "v"}, "a": {}}) == b'{"configTable":{"a":{},"b":{"k":"v"}}}'
+
+
+def test_saved_kv_file_loads_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "kvConfig.json"
+    save_kv_file(path, TABLE)
+    assert load_kv_file(path) == TABLE
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n"], ids=["missing", "empty", "blank"])
+def test_missing_or_empty_file_holds_nothing(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "kvConfig.json"
+    save_kv_file(path, TABLE)
+    save_kv_file(path, TABLE)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert load_kv_file(path) == {}
+
+
+def test_previous_version_is_kept_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    save_kv_file(path, {"a": {"k": "old"}})
+    save_kv_file(path, {"a": {"k": "new"}})
+    assert load_kv_file(tmp_path / "kvConfig.json.bak") == {"a": {"k": "old"}}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["kvConfig.json", "kvConfig.json.bak"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"configTable":{"a":', b"[1]x", b'{"configTable":[]}', b'{"configTable":{"a":"b"}}', b"\xff\xfe"],
+    ids=["cut off", "no json", "wrong table", "wrong namespace", "no text"],
+)
+def test_broken_file_falls_back_to_its_backup(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kvConfig.json"
+    save_kv_file(path, {"a": {"k": "old"}})
+    save_kv_file(path, {"a": {"k": "new"}})
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert load_kv_file(path) == {"a": {"k": "old"}}
+    assert [record.getMessage().split(" file=")[0] for record in caplog.records] == [
+        "file is broken, backup used"
+    ]
+
+
+def test_broken_file_and_backup_are_an_error_not_an_empty_table(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b"{")
+    with pytest.raises(FileError, match=r"kvConfig\.json"):
+        load_kv_file(path)
+    (tmp_path / "kvConfig.json.bak").write_bytes(b"{")
+    with pytest.raises(FileError, match="mend or remove"):
+        load_kv_file(path)
+
+
+def test_oversized_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    with open(path, "wb") as file:
+        file.truncate(FILE_SIZE_MAX + 1)
+    with pytest.raises(FileError, match=str(FILE_SIZE_MAX)):
+        load_kv_file(path)
+
+
+def test_numbers_in_a_hand_written_file_are_text_and_null_is_absent(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b'{"configTable":{"a":{"n":4,"b":true,"z":null}}}')
+    assert load_kv_file(path) == {"a": {"n": "4", "b": "true"}}
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kvConfig.json"
+    write_atomic(path, b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_saved_settings_load_again(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.properties"
+    save_settings_file(path, {"orderMessageEnable": "true", "productEnvName": "zürich 1"})
+    assert path.read_bytes() == b"orderMessageEnable=true\nproductEnvName=z\\u00fcrich 1\n"
+    assert load_settings_file(path) == {"orderMessageEnable": "true", "productEnvName": "zürich 1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        (b"a=1\nb:2\nc 3\n", {"a": "1", "b": "2", "c": "3"}),
+        (b"# note\n! note\n\n  a = 1 \r\n", {"a": "1 "}),
+        (b"a=1\\\n   ,2\n", {"a": "1,2"}),
+        (b"a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        (b"a\\ b\\=c=d\\:e", {"a b=c": "d:e"}),
+        (b"a=\\u00e9\\t\\q", {"a": "é\tq"}),
+        (b"a=\\ud83d\\ude00", {"a": "😀"}),
+        ("a=é".encode(), {"a": "Ã©"}),
+        (b"a=1\na=2", {"a": "2"}),
+        (b"lonely", {"lonely": ""}),
+        (b"a=\\", {"a": ""}),
+    ],
+    ids=[
+        "separators",
+        "comments",
+        "continued",
+        "even backslashes",
+        "escaped key",
+        "escapes",
+        "surrogates",
+        "utf-8 is mojibake as in java",
+        "later line wins",
+        "no value",
+        "backslash at the end",
+    ],
+)
+def test_properties_read_as_java_reads_them(text: bytes, settings: dict[str, str]) -> None:
+    assert parse_properties(text) == settings
+
+
+def test_bad_unicode_escape_is_named() -> None:
+    with pytest.raises(ValueError, match="four hexadecimal digits"):
+        parse_properties(b"a=\\u12x4")
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+        st.text(st.characters(exclude_categories=["Cs"])),
+    )
+)
+def test_any_settings_survive_writing_and_reading(settings: dict[str, str]) -> None:
+    assert parse_properties(format_properties(settings)) == settings
