@@ -1,0 +1,345 @@
+"""Connections, leases and the clock of one process."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from nameserver.liveness import Closing, Liveness, Standing
+from nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
+
+A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
+B = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.2:10911"))
+ONE, TWO, THREE = ConnectionId(1), ConnectionId(2), ConnectionId(3)
+
+
+def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
+    return lambda broker: revision
+
+
+def run(liveness: Liveness, seconds: float, *, start: float = 1000.0) -> float:
+    """Let the timer run for so many seconds; returns its last reading."""
+    now = start
+    liveness.advance(now)
+    while now < start + seconds:
+        now += 0.25
+        liveness.advance(now)
+    return now
+
+
+def test_clock_counts_what_the_timer_counts() -> None:
+    liveness = Liveness()
+    run(liveness, 10.0)
+    assert liveness.clock == pytest.approx(10.0)
+
+
+def test_pause_of_an_hour_counts_one_second() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=3.0)
+    now = run(liveness, 1.0)
+    liveness.advance(now + 3600.0)
+    assert liveness.clock == pytest.approx(2.0)
+    assert liveness.silent() == ()
+
+
+def test_clock_never_runs_backwards() -> None:
+    liveness = Liveness()
+    now = run(liveness, 1.0)
+    liveness.advance(now - 0.5)
+    assert liveness.clock == pytest.approx(1.0)
+
+
+def test_broker_is_silent_once_its_own_lease_has_passed() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=10.0)
+    liveness.registering(B, TWO, lease_s=20.0)
+    now = run(liveness, 10.0)
+    assert liveness.silent() == (), "the lease is as long as it says, not shorter"
+    now = run(liveness, 0.25, start=now)
+    assert liveness.silent() == (A,)
+    run(liveness, 15.0, start=now)
+    assert liveness.silent() == (A, B)
+
+
+def test_hearing_renews_the_lease() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=10.0)
+    now = run(liveness, 9.0)
+    liveness.heard(A, ONE)
+    run(liveness, 9.0, start=now)
+    assert liveness.silent() == ()
+
+
+def test_heartbeat_may_change_the_lease() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=120.0)
+    liveness.heard(A, ONE, lease_s=1.0)
+    run(liveness, 2.0)
+    assert liveness.silent() == (A,)
+
+
+def test_close_by_the_peer_is_evidence_for_every_broker_of_the_connection() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.registering(B, ONE)
+    assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == (A, B)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing == Closing(at=0.0, origin=ONE, revision=7)
+    assert not contact.connected
+
+
+def test_own_close_is_no_evidence() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.closed(ONE, by_us=True, revision_of=at_revision(7)) == ()
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing is None
+    assert not contact.connected
+
+
+def test_close_of_an_older_connection_changes_nothing() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.registering(A, TWO) is Standing.OWNER
+    assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.connected
+
+
+def test_older_connection_never_takes_over() -> None:
+    liveness = Liveness()
+    liveness.registering(A, TWO)
+    assert liveness.registering(A, ONE) is Standing.OLDER
+    assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
+    assert liveness.closed(TWO, by_us=False, revision_of=at_revision(7)) == (A,)
+
+
+def test_late_copy_over_an_older_connection_does_not_undo_the_evidence() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.registering(A, TWO)
+    liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
+    liveness.registering(A, ONE)
+    liveness.heard(A, ONE)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing is not None
+    assert not contact.connected
+
+
+def test_reconnected_broker_is_no_longer_closing() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
+    liveness.registering(A, TWO)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert (contact.closing, contact.connected, contact.confirmed) == (None, True, False)
+
+
+def test_question_over_a_younger_connection_shows_that_the_broker_lives() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
+    liveness.heard(A, TWO)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert (contact.closing, contact.connected) == (None, False)
+
+
+def test_registration_that_arrives_after_its_connection_closed_moves_the_evidence() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.closed(ONE, by_us=False, revision_of=at_revision(None))
+    liveness.registered(A, ONE, revision=9)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing == Closing(at=0.0, origin=ONE, revision=9)
+    assert not contact.confirmed
+
+
+def test_registration_over_another_connection_leaves_the_evidence() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
+    liveness.registered(A, TWO, revision=9)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing is not None
+    assert contact.closing.revision == 7
+
+
+def test_only_success_over_the_owner_confirms_it() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.registering(A, TWO)
+    liveness.registered(A, ONE, revision=3)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert not contact.confirmed
+    liveness.registered(A, TWO, revision=3)
+    liveness.registering(A, TWO)
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.confirmed
+
+
+@pytest.mark.parametrize(
+    ("origin", "standing"),
+    [(TWO, Standing.OWNER), (ONE, Standing.OLDER), (THREE, Standing.STRANGER)],
+    ids=["own connection", "older connection", "admin tool"],
+)
+def test_unregistration_is_evidence_only_over_the_owner(origin: ConnectionId, standing: Standing) -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.registering(A, TWO)
+    assert liveness.withdrawn(A, origin, revision=5) is standing
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert (contact.closing is not None) is (standing is Standing.OWNER)
+
+
+def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.withdrawn(A, ONE, revision=5)
+    assert liveness.registering(A, ONE) is Standing.OWNER
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert (contact.connected, contact.closing) == (True, None)
+
+
+def test_close_after_goodbye_says_nothing_new() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.withdrawn(A, ONE, revision=5)
+    assert liveness.closed(ONE, by_us=False, revision_of=at_revision(9)) == ()
+    contact = liveness.contact(A)
+    assert contact is not None
+    assert contact.closing is not None
+    assert contact.closing.revision == 5
+
+
+def test_eviction_closes_only_connections_of_that_or_an_older_revision() -> None:
+    liveness = Liveness()
+    for origin, revision in ((ONE, 3), (TWO, 4), (THREE, 6)):
+        liveness.registering(A, origin)
+        liveness.registered(A, origin, revision=revision)
+    assert liveness.connections_of(A, up_to_revision=4) == (ONE, TWO)
+
+
+def test_connection_without_a_successful_registration_is_not_closed_by_an_eviction() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    assert liveness.connections_of(A, up_to_revision=99) == ()
+
+
+def test_changes_since_a_report_are_the_changed_brokers_only() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE)
+    liveness.registering(B, TWO)
+    reported = liveness.version
+    assert liveness.changes_since(reported) == ()
+    liveness.heard(A, ONE)
+    assert [broker for broker, _ in liveness.changes_since(reported)] == [A]
+    assert [broker for broker, _ in liveness.changes_since(0)] == [A, B]
+
+
+def test_closed_line_is_kept_for_one_lease() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=5.0)
+    liveness.closed(ONE, by_us=False, revision_of=at_revision(1))
+    now = run(liveness, 5.0)
+    liveness.prune()
+    assert liveness.contact(A) is not None
+    run(liveness, 0.25, start=now)
+    liveness.prune()
+    assert liveness.contact(A) is None
+
+
+def test_connected_broker_is_never_pruned() -> None:
+    liveness = Liveness()
+    liveness.registering(A, ONE, lease_s=5.0)
+    run(liveness, 60.0)
+    liveness.prune()
+    assert liveness.contact(A) is not None
+
+
+def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
+    liveness = Liveness()
+    liveness.registering(A, TWO)
+    liveness.forget(A)
+    assert not liveness.carries_broker(TWO)
+    assert liveness.registering(A, ONE) is Standing.OWNER
+
+
+class LivenessMachine(RuleBasedStateMachine):
+    """Any order of events keeps the invariants, and the owner agrees with a naive model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.liveness = Liveness()
+        self.now = 0.0
+        self.next_origin = 1
+        self.open: list[ConnectionId] = []
+        self.youngest: dict[BrokerKey, ConnectionId] = {}
+
+    @rule()
+    def accept(self) -> None:
+        self.open.append(ConnectionId(self.next_origin))
+        self.next_origin += 1
+
+    @rule(broker=st.sampled_from([A, B]), pick=st.integers(0, 5))
+    def register(self, broker: BrokerKey, pick: int) -> None:
+        if self.open:
+            origin = self.open[pick % len(self.open)]
+            self.liveness.registering(broker, origin, lease_s=3.0)
+            self.liveness.registered(broker, origin, revision=self.next_origin)
+            self.youngest[broker] = max(origin, self.youngest.get(broker, origin))
+
+    @rule(broker=st.sampled_from([A, B]), pick=st.integers(0, 5))
+    def heartbeat(self, broker: BrokerKey, pick: int) -> None:
+        if self.open:
+            self.liveness.heard(broker, self.open[pick % len(self.open)])
+
+    @rule(broker=st.sampled_from([A, B]), pick=st.integers(0, 5))
+    def withdraw(self, broker: BrokerKey, pick: int) -> None:
+        if self.open:
+            self.liveness.withdrawn(broker, self.open[pick % len(self.open)], revision=1)
+
+    @rule(pick=st.integers(0, 5), by_us=st.booleans())
+    def close(self, pick: int, by_us: bool) -> None:
+        if self.open:
+            origin = self.open.pop(pick % len(self.open))
+            gone = self.liveness.closed(origin, by_us=by_us, revision_of=at_revision(1))
+            assert all(self.youngest[broker] == origin for broker in gone)
+            assert not (by_us and gone)
+
+    @rule(seconds=st.sampled_from([0.25, 1.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        before = self.liveness.clock
+        self.now += seconds
+        self.liveness.advance(self.now)
+        assert self.liveness.clock - before <= 1.0
+
+    @rule()
+    def prune(self) -> None:
+        self.liveness.prune()
+        for broker in [b for b in self.youngest if self.liveness.contact(b) is None]:
+            del self.youngest[broker]
+
+    @invariant()
+    def consistent(self) -> None:
+        self.liveness.check()
+        for broker, contact in self.liveness.contacts():
+            if contact.owner is not None:
+                assert contact.owner == self.youngest[broker]
+
+
+LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLivenessMachine = LivenessMachine.TestCase
