@@ -41,9 +41,12 @@ $(VENV)/.bench: requirements-bench.lock pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: requirements-test.lock pyproject.toml | $(BIN)/python
+# docker-compose is fetched for the schema inside it only (tests/tidy/test_compose.py) and never installed.
+$(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-test.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--requirement requirements-compose.lock --dest $(VENV)/compose-schema
 	@touch $@ $(VENV)/.bench
 
 clean:
