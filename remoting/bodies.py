@@ -1,7 +1,7 @@
 """JSON bodies between clients, brokers and admin tools, except those of routes and registrations.
 
-Each type writes itself with ``encode`` and is read with ``decode``. Maps keyed by a queue are written with the
-raw object as key, because that is the only form which every reader takes; number keys are written unquoted.
+Each type writes itself with ``encode`` and is read with ``decode``. Maps keyed by a queue are written with
+the raw object as key, because that is the only form which every reader takes; number keys are unquoted.
 Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 """
 
@@ -17,6 +17,7 @@ from remoting.codes import LanguageCode
 from remoting.errors import RemoteProtocolError
 from remoting.lenient import (
     INT64_MAX,
+    as_int,
     as_object,
     as_texts,
     get_bool,
@@ -186,7 +187,7 @@ class BrokerMemberGroup:
 class TopicConfigTable:
     """Answer to 21, and the content of ``topics.json``."""
 
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
     topic_configs: Mapping[str, TopicConfig] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -241,12 +242,11 @@ class SubscriptionData:
     @classmethod
     def from_json(cls, value: object) -> Self:
         members = as_object(value, "subscription")
-        codes = {"": 0} | {str(i): code for i, code in enumerate(get_list(members, "codeSet"))}
         return cls(
             topic=_required(members, "topic"),
             sub_string=get_text(members, "subString") or "*",
             tags=as_texts(members.get("tagsSet") or [], "tagsSet"),
-            codes=tuple(get_int(codes, key) for key in codes if key),
+            codes=tuple(as_int(code, "codeSet") for code in get_list(members, "codeSet")),
             sub_version=_long(members, "subVersion"),
             expression_type=get_text(members, "expressionType") or "TAG",
             class_filter_mode=get_bool(members, "classFilterMode"),
@@ -374,7 +374,7 @@ class SubscriptionGroupConfig:
 class SubscriptionGroupTable:
     """Answer to 201, and the content of ``subscriptionGroup.json``."""
 
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
     groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -565,14 +565,14 @@ class QueueOffsets:
             offsets: dict[MessageQueue, int] = {}
             for pair in pairs:
                 if type(pair) is list and len(pair) == 2:
-                    offsets[MessageQueue.from_json(pair[0])] = get_int({"": pair[1]}, "", limit=INT64_MAX)
+                    offsets[MessageQueue.from_json(pair[0])] = as_int(pair[1], "offset", limit=INT64_MAX)
                 else:
                     entry = as_object(pair, "queue offset")
                     offsets[MessageQueue.from_json(entry)] = _long(entry, "offset")
             return cls(offsets=offsets)
         return cls(
             offsets=_read_queue_keyed(
-                table, "offsetTable", lambda value: get_int({"": value}, "", limit=INT64_MAX)
+                table, "offsetTable", lambda value: as_int(value, "offset", limit=INT64_MAX)
             )
         )
 
@@ -656,7 +656,7 @@ class ConsumeStats:
             )
 
         members = as_object(loads(body), "consume stats")
-        tps = members.get("consumeTps")
+        tps = members.get("consumeTps") or 0.0
         return cls(
             offsets=_read_queue_keyed(members.get("offsetTable"), "offsetTable", read),
             consume_tps=float(tps) if type(tps) in (int, float) else 0.0,

@@ -233,17 +233,23 @@ def get_int(members: Mapping[str, Any], name: str, default: int = 0, *, limit: i
         RemoteProtocolError: If it is no integer within the bounds.
     """
     value = members.get(name)
-    if value is None:
-        return default
+    return default if value is None else as_int(value, name, limit=limit)
+
+
+def as_int(value: object, what: str, *, limit: int = INT32_MAX) -> int:
+    """Return a value that must be an integer, also spelt as text.
+
+    Raises:
+        RemoteProtocolError: If it is no integer within the bounds.
+    """
     if type(value) is str:
         try:
             value = int(value)
         except ValueError:
             pass
     if type(value) is not int or not -limit - 1 <= value <= limit:
-        raise RemoteProtocolError(
-            f"{name}={str(value)[:40]!r} is no integer of {limit.bit_length() + 1} bits"
-        )
+        bits = limit.bit_length() + 1
+        raise RemoteProtocolError(f"{what}={str(value)[:40]!r} is no integer of {bits} bits")
     return value
 
 

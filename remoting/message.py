@@ -1,0 +1,446 @@
+"""Messages: the stored layout, batches, properties, ids, tag hashes.
+
+One layout serves the commit log, pull answers and single look-ups. Source: MessageDecoder, CommitLog and
+MessageClientIDSetter of RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+
+MAGIC_V1: Final = -626843481  # 0xDAA320A7
+MAGIC_V2: Final = -626843477  # 0xDAA320AB, 5.x: the topic's length takes two bytes
+MAGIC_BLANK: Final = -875286124  # 0xCBD43194: padding at the end of a log file
+
+SYS_COMPRESSED: Final = 1
+SYS_MULTI_TAGS: Final = 2
+SYS_TRANSACTION_PREPARED: Final = 4
+SYS_TRANSACTION_COMMIT: Final = 8
+SYS_TRANSACTION_ROLLBACK: Final = 12
+SYS_BORN_HOST_V6: Final = 16
+SYS_STORE_HOST_V6: Final = 32
+SYS_COMPRESSION_MASK: Final = 7 << 8  # 0 and 3 zlib, 1 LZ4, 2 Zstandard
+
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_WAIT: Final = "WAIT"
+PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QID: Final = "REAL_QID"
+PROPERTY_TRAN_MSG: Final = "TRAN_MSG"
+PROPERTY_PGROUP: Final = "PGROUP"
+PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
+PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+PROPERTY_CLUSTER: Final = "CLUSTER"
+PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
+
+#: Largest body in bytes that a broker takes by default, and to which a compressed one may inflate.
+BODY_SIZE_MAX: Final = 4 * 1024 * 1024
+PROPERTIES_SIZE_MAX: Final = 32767
+_NAME_END: Final = "\x01"
+_PAIR_END: Final = "\x02"
+
+_HEAD: Final = struct.Struct(">iiiiiqqiq")  # size, magic, crc, queue id, flag, offsets, sys flag, born
+_PORT: Final = struct.Struct(">i")
+_TIMESTAMP: Final = struct.Struct(">q")
+_MIDDLE: Final = struct.Struct(">iqi")  # reconsume times, prepared offset, body length
+_INT16: Final = struct.Struct(">h")
+_ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
+
+
+class Host(NamedTuple):
+    """Address of a producer or broker inside a message.
+
+    Attributes:
+        ip: Text of an IPv4 or IPv6 address, never a name.
+    """
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message as the broker stores and delivers it.
+
+    Attributes:
+        flag: The user's own, only carried.
+        queue_offset: Index of this message in its queue.
+        physical_offset: Position in the commit log, bytes.
+        sys_flag: ``SYS_`` bits; those of the hosts' families are set by the encoder.
+        born_timestamp, store_timestamp: Unix ms at the producer and at the broker.
+        prepared_transaction_offset: Log offset of the half message, 0 if none.
+        body: As stored: compressed if ``sys_flag`` says so.
+        properties: Text, see :func:`decode_properties`.
+        crc: CRC32 of the body with the sign bit cleared, as it came; 0 lets the encoder compute it.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: Host = Host("127.0.0.1", 0)
+    store_timestamp: int = 0
+    store_host: Host = Host("127.0.0.1", 0)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    crc: int = 0
+
+    @property
+    def offset_message_id(self) -> str:
+        return offset_message_id(self.store_host, self.physical_offset)
+
+
+def body_crc(body: bytes) -> int:
+    """Return CRC32 of a message body with the sign bit cleared."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def _pack_ip(host: Host) -> bytes:
+    try:
+        return ipaddress.ip_address(host.ip).packed
+    except ValueError:
+        raise LocalProtocolError(f"host {host.ip!r} is no IP address") from None
+
+
+def encode_message(message: StoredMessage) -> bytes:
+    """Return the stored layout. Topics above 127 bytes take the 5.x layout.
+
+    Raises:
+        LocalProtocolError: If a part is above its limit.
+    """
+    born_ip, store_ip = _pack_ip(message.born_host), _pack_ip(message.store_host)
+    sys_flag = message.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
+    sys_flag |= SYS_BORN_HOST_V6 if len(born_ip) == 16 else 0
+    sys_flag |= SYS_STORE_HOST_V6 if len(store_ip) == 16 else 0
+    topic = message.topic.encode()
+    properties = message.properties.encode()
+    if len(topic) > 32767 or len(properties) > PROPERTIES_SIZE_MAX:
+        raise LocalProtocolError(
+            f"topic of {len(topic)} or properties of {len(properties)} bytes are above {PROPERTIES_SIZE_MAX}"
+        )
+    long_topic = len(topic) > 127
+    topic_size = _INT16.pack(len(topic)) if long_topic else bytes((len(topic),))
+    body = message.body
+    try:
+        tail = b"".join(
+            (
+                born_ip,
+                _PORT.pack(message.born_host.port),
+                _TIMESTAMP.pack(message.store_timestamp),
+                store_ip,
+                _PORT.pack(message.store_host.port),
+                _MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(body)),
+                body,
+                topic_size,
+                topic,
+                _INT16.pack(len(properties)),
+                properties,
+            )
+        )
+        head = _HEAD.pack(
+            _HEAD.size + len(tail),
+            MAGIC_V2 if long_topic else MAGIC_V1,
+            message.crc or body_crc(body),
+            message.queue_id,
+            message.flag,
+            message.queue_offset,
+            message.physical_offset,
+            sys_flag,
+            message.born_timestamp,
+        )
+    except struct.error as error:
+        raise LocalProtocolError(
+            f"message of topic {message.topic!r} has a number too large: {error}"
+        ) from None
+    return head + tail
+
+
+def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
+    """Decode one message; return it and the position after it.
+
+    Raises:
+        RemoteProtocolError: If the bytes at ``start`` are no whole message.
+    """
+    try:
+        size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
+            data, start
+        )
+        end = start + size
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RemoteProtocolError(
+                f"message at {start} has magic {magic}, known are {MAGIC_V1}, {MAGIC_V2}"
+            )
+        if end > len(data) or size < _HEAD.size:
+            raise RemoteProtocolError(f"message of {size} bytes at {start} runs past the data's {len(data)}")
+        position = start + _HEAD.size
+        born_host, position = _host(data, position, v6=bool(sys_flag & SYS_BORN_HOST_V6))
+        (stored,) = _TIMESTAMP.unpack_from(data, position)
+        store_host, position = _host(data, position + 8, v6=bool(sys_flag & SYS_STORE_HOST_V6))
+        reconsume_times, prepared, body_size = _MIDDLE.unpack_from(data, position)
+        body, position = _slice(data, position + _MIDDLE.size, body_size, end)
+        if magic == MAGIC_V2:
+            (topic_size,) = _INT16.unpack_from(data, position)
+            topic, position = _slice(data, position + 2, topic_size, end)
+        else:
+            topic, position = _slice(data, position + 1, data[position], end)
+        (properties_size,) = _INT16.unpack_from(data, position)
+        properties, position = _slice(data, position + 2, properties_size, end)
+        if position != end:
+            raise RemoteProtocolError(
+                f"message of {size} bytes at {start} has {end - position} bytes too many"
+            )
+        return (
+            StoredMessage(
+                topic=topic.decode(),
+                queue_id=queue_id,
+                body=body,
+                properties=properties.decode(),
+                flag=flag,
+                queue_offset=queue_offset,
+                physical_offset=physical_offset,
+                sys_flag=sys_flag,
+                born_timestamp=born,
+                born_host=born_host,
+                store_timestamp=stored,
+                store_host=store_host,
+                reconsume_times=reconsume_times,
+                prepared_transaction_offset=prepared,
+                crc=crc,
+            ),
+            end,
+        )
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"message at {start} of {len(data)} bytes is malformed: {error}") from None
+
+
+def decode_messages(data: bytes) -> Iterator[StoredMessage]:
+    """Yield messages that lie back to back, as in a pull answer.
+
+    Raises:
+        RemoteProtocolError: If they do not fill the data exactly; those before it were yielded.
+    """
+    position = 0
+    while position < len(data):
+        message, position = decode_message(data, position)
+        yield message
+
+
+decode_many: Final = decode_messages
+
+
+def _host(data: bytes, position: int, *, v6: bool) -> tuple[Host, int]:
+    size = 16 if v6 else 4
+    (port,) = _PORT.unpack_from(data, position + size)
+    return Host(str(ipaddress.ip_address(data[position : position + size])), port), position + size + 4
+
+
+def _slice(data: bytes, start: int, size: int, limit: int) -> tuple[bytes, int]:
+    end = start + size
+    if size < 0 or end > limit:
+        raise RemoteProtocolError(f"part of {size} bytes at {start} runs past its message's end at {limit}")
+    return bytes(data[start:end]), end
+
+
+# Batches -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchItem:
+    """One message inside the body of a batch send."""
+
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """Return the body of a batch send.
+
+    Raises:
+        LocalProtocolError: If an item's properties are above the limit.
+    """
+    parts = []
+    for item in items:
+        properties = item.properties.encode()
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise LocalProtocolError(f"properties of {len(properties)} bytes are above {PROPERTIES_SIZE_MAX}")
+        size = _ITEM.size + len(item.body) + _INT16.size + len(properties)
+        parts.append(_ITEM.pack(size, 0, 0, item.flag, len(item.body)))
+        parts += (item.body, _INT16.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchItem]:
+    """Decode the body of a batch send.
+
+    Raises:
+        RemoteProtocolError: If the items do not fill the data exactly.
+    """
+    items = []
+    position = 0
+    try:
+        while position < len(data):
+            size, _magic, _crc, flag, body_size = _ITEM.unpack_from(data, position)
+            end = position + size
+            if end > len(data):
+                raise RemoteProtocolError(f"batch item of {size} bytes runs past the data's {len(data)}")
+            body, after_body = _slice(data, position + _ITEM.size, body_size, end)
+            (properties_size,) = _INT16.unpack_from(data, after_body)
+            properties, after = _slice(data, after_body + 2, properties_size, end)
+            if after != end:
+                raise RemoteProtocolError(f"batch item of {size} bytes has {end - after} bytes too many")
+            items.append(BatchItem(body=body, properties=properties.decode(), flag=flag))
+            position = end
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"batch of {len(data)} bytes is malformed: {error}") from None
+    return items
+
+
+# Properties --------------------------------------------------------------------------------------
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Join properties to text, each pair closed, as 5.x writes them.
+
+    Raises:
+        LocalProtocolError: If a name or value holds a separator.
+    """
+    for name, value in properties.items():
+        if _NAME_END in name or _PAIR_END in name or _NAME_END in value or _PAIR_END in value:
+            raise LocalProtocolError(f"property {name!r} holds a separator, 0x01 or 0x02")
+    return "".join(f"{name}{_NAME_END}{value}{_PAIR_END}" for name, value in properties.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Split text into properties; the last of duplicates wins, halves and empty ones are dropped."""
+    properties = {}
+    for pair in text.split(_PAIR_END):
+        name, mark, value = pair.partition(_NAME_END)
+        if mark and name and value:
+            properties[name] = value
+    return properties
+
+
+def join_properties(first: str, second: str) -> str:
+    """Append property text to property text; 4.9 senders leave the last separator out."""
+    if first and second and not first.endswith(_PAIR_END):
+        return first + _PAIR_END + second
+    return first + second
+
+
+# Ids and hashes ----------------------------------------------------------------------------------
+
+
+def offset_message_id(host: Host, physical_offset: int) -> str:
+    """Return the id that says where a message is stored; tools dial the host in it."""
+    return (_pack_ip(host) + _PORT.pack(host.port) + _TIMESTAMP.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[Host, int]:
+    """Return the store host and commit log offset of an id.
+
+    Raises:
+        RemoteProtocolError: If the text is no such id.
+    """
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(data) not in (16, 28):
+        raise RemoteProtocolError(f"message id {text[:80]!r} is not 32 or 56 hexadecimal digits")
+    ip_size = len(data) - 12
+    (port,) = _PORT.unpack_from(data, ip_size)
+    (offset,) = _TIMESTAMP.unpack_from(data, ip_size + 4)
+    return Host(str(ipaddress.ip_address(data[:ip_size])), port), offset
+
+
+def unique_message_id(*, ip: str, pid: int, source_hash: int, ms_of_month: int, counter: int) -> str:
+    """Return the id that a producer gives a message before it is sent (property UNIQ_KEY).
+
+    Args:
+        source_hash: 32 bits that tell programs of one process id apart.
+        ms_of_month: Milliseconds since the first of the month.
+        counter: Taken modulo 65536.
+    """
+    tail = struct.pack(
+        ">HIIH",
+        pid & 0xFFFF,
+        source_hash & 0xFFFFFFFF,
+        ms_of_month & 0xFFFFFFFF,
+        counter & 0xFFFF,
+    )
+    return (_pack_ip(Host(ip, 0)) + tail).hex().upper()
+
+
+def tag_hash(tag: str) -> int:
+    """Return Java's ``String.hashCode`` of a tag, a signed 32-bit number."""
+    value = 0
+    data = tag.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 2**32 if value & 0x80000000 else value
+
+
+def parse_subscription(expression: str | None) -> tuple[str, ...]:
+    """Return the tags of ``A || B``, in order and without repeats; empty means everything.
+
+    Raises:
+        LocalProtocolError: If the expression has separators but no tag.
+    """
+    if expression is None or expression.strip() in ("", "*"):
+        return ()
+    tags = tuple(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))
+    if not tags:
+        raise LocalProtocolError(f"subscription {expression!r} names no tag")
+    return tags
+
+
+# Compression -------------------------------------------------------------------------------------
+
+
+def compress_body(body: bytes, *, level: int = 5) -> bytes:
+    """Compress a body as producers do; the caller sets ``SYS_COMPRESSED``."""
+    return zlib.compress(body, level)
+
+
+def decompress_body(body: bytes, sys_flag: int, *, size_max: int = BODY_SIZE_MAX) -> bytes:
+    """Return the plain body.
+
+    Raises:
+        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses LZ4 or Zstandard, which
+            no producer chooses unless told to.
+    """
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    kind = (sys_flag & SYS_COMPRESSION_MASK) >> 8
+    if kind not in (0, 3):
+        raise RemoteProtocolError(f"body is compressed by method {kind}, known are 0 and 3 (zlib)")
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"body of {len(body)} bytes is no zlib stream: {error}") from None
+    if len(plain) > size_max:
+        raise RemoteProtocolError(f"body of {len(body)} bytes inflates above the limit of {size_max}")
+    if not stream.eof:
+        raise RemoteProtocolError(f"zlib stream of {len(body)} bytes ends early")
+    return plain
