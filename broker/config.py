@@ -1,0 +1,242 @@
+"""Settings of one broker process: RocketMQ's names and defaults, read and checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from broker.errors import SettingError
+from broker.topics import name_fault
+
+#: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
+REGISTER_PERIOD_MIN_MS: Final = 10_000
+REGISTER_PERIOD_MAX_MS: Final = 60_000
+
+_UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ADDRESS: Final = re.compile(r"^(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,/]+):\d{1,5}$")
+_FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
+_DAMAGE_POLICIES: Final = ("refuse", "skip")
+
+
+def _key(name: str, *, live: bool = False) -> dict[str, Any]:
+    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it."""
+    return {"key": name, "live": live}
+
+
+def _setting(key: str, default: Any, *, live: bool = False) -> Any:
+    return field(default=default, metadata=_key(key, live=live))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What one broker process was told. Names after RocketMQ's BrokerConfig and MessageStoreConfig.
+
+    Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
+    registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
+    modes alike) and ``recover_damaged_log``.
+    """
+
+    broker_name: str = _setting("brokerName", "broker-a")
+    cluster_name: str = _setting("brokerClusterName", "DefaultCluster")
+    broker_id: int = _setting("brokerId", 0)
+    namesrv_addr: str = _setting("namesrvAddr", "")
+    listen_port: int = _setting("listenPort", 10911)
+    bind_host: str = _setting("bindAddress", "127.0.0.1")
+    broker_ip: str = _setting("brokerIP1", "")
+    ha_ip: str = _setting("brokerIP2", "")
+    advertise_port: int = _setting("advertisePort", 0)
+    ha_listen_port: int = _setting("haListenPort", 0)
+    store_path: str = _setting("storePathRootDir", "")
+    broker_permission: int = _setting("brokerPermission", 6, live=True)
+
+    register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
+    register_timeout_ms: int = _setting("registerBrokerTimeoutMills", 6000)
+    timer_divisor: int = _setting("timerDivisor", 1)
+    force_register: bool = _setting("forceRegister", True, live=True)
+    compressed_register: bool = _setting("compressedRegister", False, live=True)
+
+    default_topic_queue_nums: int = _setting("defaultTopicQueueNums", 8)
+    auto_create_topic_enable: bool = _setting("autoCreateTopicEnable", True, live=True)
+    auto_create_subscription_group: bool = _setting("autoCreateSubscriptionGroup", True, live=True)
+    cluster_topic_enable: bool = _setting("clusterTopicEnable", True)
+    broker_topic_enable: bool = _setting("brokerTopicEnable", True)
+    trace_topic_enable: bool = _setting("traceTopicEnable", False)
+    region_id: str = _setting("regionId", "DefaultRegion")
+    trace_on: bool = _setting("traceOn", True, live=True)
+    reject_transaction_message: bool = _setting("rejectTransactionMessage", True)
+    enable_property_filter: bool = _setting("enablePropertyFilter", False)
+    notify_consumer_ids_changed_enable: bool = _setting("notifyConsumerIdsChangedEnable", True, live=True)
+
+    long_polling_enable: bool = _setting("longPollingEnable", True, live=True)
+    short_polling_ms: int = _setting("shortPollingTimeMills", 1000, live=True)
+    transfer_count_max: int = _setting("maxTransferCountOnMessageInMemory", 32, live=True)
+    transfer_bytes_max: int = _setting("maxTransferBytesOnMessageInMemory", 262_144, live=True)
+    message_size_max: int = _setting("maxMessageSize", 4_194_304, live=True)
+    message_delay_level: str = _setting(
+        "messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    )
+
+    log_file_size: int = _setting("mappedFileSizeCommitLog", 1024 * 1024 * 1024)
+    queue_file_size: int = _setting("mappedFileSizeConsumeQueue", 300_000 * 20)
+    flush_disk_type: str = _setting("flushDiskType", "ASYNC_FLUSH")
+    flush_interval_ms: int = _setting("flushIntervalCommitLog", 500)
+    sync_flush_timeout_ms: int = _setting("syncFlushTimeout", 5000)
+    flush_offset_interval_ms: int = _setting("flushConsumerOffsetInterval", 5000)
+    flush_delay_offset_interval_ms: int = _setting("flushDelayOffsetInterval", 10_000)
+    file_reserved_h: int = _setting("fileReservedTime", 72, live=True)
+    recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
+
+    connections_max: int = _setting("maxConnections", 65_536)
+
+    @property
+    def advertise_host(self) -> str:
+        """Host that the nameservers hand to clients, and that goes into message ids."""
+        return self.broker_ip or self.bind_host
+
+    @property
+    def namesrv_addrs(self) -> tuple[str, ...]:
+        """Nameserver addresses, in order, without repetition."""
+        parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
+        return tuple(dict.fromkeys(part for part in parts if part))
+
+    @property
+    def register_period_s(self) -> float:
+        """Seconds between periodic registrations: the setting within its bounds, then divided."""
+        period_ms = min(max(self.register_period_ms, REGISTER_PERIOD_MIN_MS), REGISTER_PERIOD_MAX_MS)
+        return period_ms / 1000 / self.timer_divisor
+
+    @property
+    def register_delay_s(self) -> float:
+        """Seconds from the registration at start to the first periodic one (10 s, divided)."""
+        return REGISTER_PERIOD_MIN_MS / 1000 / self.timer_divisor
+
+    @property
+    def sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delays of levels 1, 2, ... in ms."""
+        return parse_delay_levels(self.message_delay_level)
+
+    def validate(self) -> None:
+        """Check ranges and relations.
+
+        Raises:
+            SettingError: For the first fault found.
+        """
+        for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
+            fault = name_fault(name)
+            if fault is not None:
+                raise SettingError(f"{key}={name!r}: {fault}")
+        if self.broker_id != 0:
+            raise SettingError(
+                f"brokerId={self.broker_id}: only 0 (a master) can be served, slaves need replication"
+            )
+        for addr in self.namesrv_addrs:
+            if not _ADDRESS.match(addr) or not 0 < int(addr.rpartition(":")[2]) < 65_536:
+                raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT")
+        for key, value, low, high in (
+            ("listenPort", self.listen_port, 0, 65_535),
+            ("advertisePort", self.advertise_port, 0, 65_535),
+            ("haListenPort", self.ha_listen_port, 0, 65_535),
+            ("brokerPermission", self.broker_permission, 0, 7),
+            ("timerDivisor", self.timer_divisor, 1, 1000),
+            ("registerBrokerTimeoutMills", self.register_timeout_ms, 1, 600_000),
+            ("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 1024),
+            ("maxMessageSize", self.message_size_max, 1, 15 * 1024 * 1024),
+            ("maxTransferCountOnMessageInMemory", self.transfer_count_max, 1, 10_000),
+            ("maxTransferBytesOnMessageInMemory", self.transfer_bytes_max, 1, 8 * 1024 * 1024),
+            ("mappedFileSizeConsumeQueue", self.queue_file_size, 20, 2**31 - 1),
+            ("flushIntervalCommitLog", self.flush_interval_ms, 1, 600_000),
+            ("syncFlushTimeout", self.sync_flush_timeout_ms, 1, 600_000),
+            ("flushConsumerOffsetInterval", self.flush_offset_interval_ms, 1, 600_000),
+            ("flushDelayOffsetInterval", self.flush_delay_offset_interval_ms, 1, 600_000),
+            ("shortPollingTimeMills", self.short_polling_ms, 1, 600_000),
+            ("fileReservedTime", self.file_reserved_h, 1, 10_000_000),
+            ("maxConnections", self.connections_max, 1, 10_000_000),
+        ):
+            if not low <= value <= high:
+                raise SettingError(f"{key}={value} is outside {low}..{high}")
+        # A file must take the largest record and the padding after it; the rest is header, topic, properties.
+        file_min = self.message_size_max + 64 * 1024
+        if not file_min <= self.log_file_size <= 2**40:
+            raise SettingError(
+                f"mappedFileSizeCommitLog={self.log_file_size} must hold maxMessageSize plus 64 KiB"
+                f" ({file_min}) and be at most {2**40}"
+            )
+        if self.flush_disk_type not in _FLUSH_TYPES:
+            raise SettingError(f"flushDiskType={self.flush_disk_type}: allowed are {', '.join(_FLUSH_TYPES)}")
+        if self.recover_damaged_log not in _DAMAGE_POLICIES:
+            raise SettingError(
+                f"recoverDamagedLog={self.recover_damaged_log}: allowed are {', '.join(_DAMAGE_POLICIES)}"
+            )
+        if not self.reject_transaction_message:
+            raise SettingError("rejectTransactionMessage=false: transactions are not supported")
+        if self.enable_property_filter:
+            raise SettingError("enablePropertyFilter=true: SQL92 filters are not supported")
+        self.delay_levels_ms  # noqa: B018 - raises when malformed
+
+    def to_properties(self) -> dict[str, str]:
+        """Return every setting under RocketMQ's key, as ``-p`` prints and request 26 answers."""
+        return {item.metadata["key"]: _spell(getattr(self, item.name)) for item in fields(self)}
+
+
+_FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
+#: Keys that request 25 may change: an allow-list, never a path or an address.
+LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
+
+
+def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[BrokerConfig, tuple[str, ...]]:
+    """Return the config with ``values`` laid over it, and the keys nobody knows.
+
+    Raises:
+        SettingError: If a known key has a value of the wrong type.
+    """
+    changes: dict[str, Any] = {}
+    unknown = []
+    for key, text in values.items():
+        item = _FIELDS.get(key)
+        if item is None:
+            unknown.append(key)
+            continue
+        changes[item.name] = _parse(key, text, type(item.default))
+    return replace(config, **changes), tuple(sorted(unknown))
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Parse ``messageDelayLevel``: blank-separated numbers, each with its unit s, m, h or d; answer in ms.
+
+    Raises:
+        SettingError: If a level is malformed or there is none.
+    """
+    levels = []
+    for part in text.split():
+        unit = _UNITS.get(part[-1])
+        if unit is None or not part[:-1].isdecimal():
+            raise SettingError(f"messageDelayLevel: {part!r} is not a number with a unit of s, m, h or d")
+        levels.append(int(part[:-1]) * unit)
+    if not levels:
+        raise SettingError("messageDelayLevel names no level")
+    return tuple(levels)
+
+
+def _parse(key: str, text: str, kind: type) -> Any:
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise SettingError(f"{key}={text!r} is neither true nor false")
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        raise SettingError(f"{key}={text!r} is not a whole number") from None
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,105 @@
+"""Pulls that wait for a message (pure): parked, woken by arrivals, ended by their deadline.
+
+Times are loop times in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+P = TypeVar("P", bound=Hashable)
+
+
+@dataclass(slots=True, eq=False)
+class _Parked(Generic[P]):
+    pull: P
+    owner: int
+    queue: tuple[str, int]
+    deadline: float
+    gone: bool = False
+
+
+class ParkedPulls(Generic[P]):
+    """Waiting pulls, by queue.
+
+    A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls is
+    bounded; :meth:`park` says when it is full, and the caller answers at once then.
+    """
+
+    def __init__(self, *, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._by_queue: dict[tuple[str, int], list[_Parked[P]]] = {}
+        self._by_owner: dict[int, set[_Parked[P]]] = {}
+        self._deadlines: list[tuple[float, int, _Parked[P]]] = []
+        self._sequence = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def is_waited_for(self, topic: str, queue_id: int) -> bool:
+        return (topic, queue_id) in self._by_queue
+
+    def park(self, pull: P, *, owner: int, topic: str, queue_id: int, deadline: float) -> bool:
+        """Park a pull of connection ``owner``; return False if the limit is reached."""
+        if self._size >= self._limit:
+            return False
+        entry = _Parked(pull, owner, (topic, queue_id), deadline)
+        self._by_queue.setdefault(entry.queue, []).append(entry)
+        self._by_owner.setdefault(owner, set()).add(entry)
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (deadline, self._sequence, entry))
+        self._size += 1
+        return True
+
+    def wake(self, topic: str, queue_id: int) -> list[tuple[P, float]]:
+        """Take out all pulls of a queue, with their deadlines, for the caller to run again."""
+        entries = self._by_queue.pop((topic, queue_id), [])
+        for entry in entries:
+            self._forget(entry)
+        return [(entry.pull, entry.deadline) for entry in entries]
+
+    def expire(self, now: float) -> list[P]:
+        """Take out the pulls whose deadline has come."""
+        found = []
+        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
+            _, _, entry = heapq.heappop(self._deadlines)
+            if not entry.gone:
+                self._leave_queue(entry)
+                self._forget(entry)
+                found.append(entry.pull)
+        return found
+
+    def next_deadline(self) -> float | None:
+        while self._deadlines and self._deadlines[0][2].gone:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def drop(self, owner: int) -> int:
+        """Forget the pulls of a connection that is gone; return how many there were."""
+        entries = list(self._by_owner.get(owner, ()))
+        for entry in entries:
+            self._leave_queue(entry)
+            self._forget(entry)
+        return len(entries)
+
+    def _leave_queue(self, entry: _Parked[P]) -> None:
+        waiting = self._by_queue[entry.queue]
+        waiting.remove(entry)
+        if not waiting:
+            del self._by_queue[entry.queue]
+
+    def _forget(self, entry: _Parked[P]) -> None:
+        entry.gone = True
+        self._size -= 1
+        owned = self._by_owner[entry.owner]
+        owned.discard(entry)
+        if not owned:
+            del self._by_owner[entry.owner]
+        # Woken entries stay in the heap until they come up; do not let them outnumber the living.
+        if len(self._deadlines) > 64 + 4 * self._size:
+            self._deadlines = [item for item in self._deadlines if not item[2].gone]
+            heapq.heapify(self._deadlines)

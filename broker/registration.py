@@ -1,0 +1,88 @@
+"""When the broker registers, where and with what (pure).
+
+The schedule is RocketMQ's: at start, then periodically, at once when a topic is created or changed (that
+topic only), and a farewell at shutdown. A lost connection triggers nothing.
+
+Source: BrokerController.start, registerBrokerAll, registerIncrementBrokerData and needRegister, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from remoting.codes import PERM_READ, PERM_WRITE
+from remoting.route import DataVersion, RegisterBody, TopicConfig
+
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+
+class Trigger(Enum):
+    """Why a registration is due."""
+
+    START = "start"
+    PERIOD = "period"
+    TOPIC = "topic"
+    PERMISSION = "permission"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionAnswer:
+    """What one nameserver said to request 322.
+
+    Attributes:
+        failed: It did not answer, or not with success.
+        changed: Its header field.
+        stored: The version in its body; None if it sent none.
+    """
+
+    failed: bool = False
+    changed: bool = False
+    stored: DataVersion | None = None
+
+
+class RegistrationSchedule:
+    """Says when the next periodic registration is due. Times are loop times in seconds."""
+
+    def __init__(self, *, delay_s: float, period_s: float) -> None:
+        self._delay_s = delay_s
+        self._period_s = period_s
+        self._due: float | None = None
+
+    def started(self, now: float) -> None:
+        """The registration at start was sent: the first periodic one follows after the short delay."""
+        self._due = now + self._delay_s
+
+    def until_due(self, now: float) -> float:
+        """Return the seconds to wait; 0 if it is due."""
+        assert self._due is not None
+        return max(0.0, self._due - now)
+
+    def fired(self, now: float) -> None:
+        """A periodic registration begins. Fixed rate, but a late one is not made up for by a burst."""
+        assert self._due is not None
+        self._due += self._period_s
+        if self._due <= now:
+            self._due = now + self._period_s
+
+
+def asks_first(trigger: Trigger, *, force_register: bool) -> bool:
+    """Say whether the nameservers are asked by 322 before: only on the period, and unless forced."""
+    return trigger is Trigger.PERIOD and not force_register
+
+
+def is_needed(answers: Sequence[VersionAnswer], own: DataVersion) -> bool:
+    """Say whether any nameserver needs the topics: it failed, says changed or holds another version."""
+    return any(answer.failed or answer.changed or answer.stored not in (None, own) for answer in answers)
+
+
+def registration_body(
+    topics: Iterable[TopicConfig], version: DataVersion, *, broker_permission: int
+) -> RegisterBody:
+    """Make the body of a registration; the broker's own permission limits that of its topics (5.x)."""
+    configs = tuple(topics)
+    if broker_permission != _READ_WRITE:
+        configs = tuple(replace(config, perm=config.perm & broker_permission) for config in configs)
+    return RegisterBody(data_version=version, topic_configs=configs, filter_servers=())

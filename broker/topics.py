@@ -1,0 +1,324 @@
+"""Topics of one broker with their data version, and the rules on names and creation (pure).
+
+Times are Unix ms and come in as arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import orjson
+
+from remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from remoting.errors import RemoteProtocolError
+from remoting.lenient import loads
+from remoting.route import DataVersion, TopicConfig
+
+#: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+#: Largest queue count that we create; larger ones are mistakes that would exhaust file descriptors.
+QUEUE_NUMS_MAX: Final = 65_536
+TOPIC_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_FORBIDDEN: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+_SYSTEM: Final = _FORBIDDEN | {DEFAULT_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+
+
+def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
+    """Say what is wrong with a topic, group or broker name; None if nothing.
+
+    Source: TopicValidator.validateTopic, RocketMQ 4.9 and 5.3.
+    """
+    if not name or not name.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(name):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > length_max:
+        return f"The specified topic is longer than topic max length {length_max}."
+    return None
+
+
+def is_sending_forbidden(topic: str) -> bool:
+    """Say whether producers may not send to this topic at all."""
+    return topic in _FORBIDDEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTopics:
+    """What decides which topics are there from the start."""
+
+    cluster_name: str
+    broker_name: str
+    default_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    delay_levels: int = 18
+
+    def configs(self) -> tuple[TopicConfig, ...]:
+        """Return them, in RocketMQ's order.
+
+        Source: TopicConfigManager's constructor, RocketMQ 4.9.
+        """
+
+        def topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+            return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+        all_perms = PERM_INHERIT | PERM_READ | PERM_WRITE
+        found = [topic("SELF_TEST_TOPIC", 1)]
+        if self.auto_create_topic_enable:
+            found.append(topic(DEFAULT_TOPIC, self.default_queue_nums, all_perms))
+        found.append(topic("BenchmarkTest", 1024))
+        found.append(topic(self.cluster_name, 16, all_perms if self.cluster_topic_enable else PERM_INHERIT))
+        found.append(topic(self.broker_name, 1, all_perms if self.broker_topic_enable else PERM_INHERIT))
+        found.append(topic("OFFSET_MOVED_EVENT", 1))
+        found.append(topic(SCHEDULE_TOPIC, self.delay_levels))
+        if self.trace_topic_enable:
+            found.append(topic("RMQ_SYS_TRACE_TOPIC", 1))
+        found.append(topic(f"{self.cluster_name}_REPLY_TOPIC", 1))
+        return tuple(found)
+
+
+class TopicConfigs:
+    """The broker's topic table.
+
+    Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
+    millisecond therefore still differ, and a version never repeats within one store.
+    """
+
+    def __init__(self, start: StartTopics) -> None:
+        self._start = {config.topic_name: config for config in start.configs()}
+        self._configs = dict(self._start)
+        self._version = DataVersion()
+        self._reserved = _SYSTEM | {
+            start.cluster_name,
+            start.broker_name,
+            f"{start.cluster_name}_REPLY_TOPIC",
+        }
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self._version
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._configs.values())
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._configs
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self._configs.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Say whether requests 17 and 215 must leave this topic alone."""
+        return topic in self._reserved or topic.startswith(_SYSTEM_PREFIX)
+
+    def system_topics(self) -> tuple[str, ...]:
+        return tuple(name for name in self._configs if self.is_system(name))
+
+    def begin(self, *, now_ms: int) -> None:
+        """Date the table of a broker that has no stored one, so that no two first starts share a version."""
+        if self._version == DataVersion():
+            self._version = DataVersion(timestamp=now_ms)
+
+    def put(self, config: TopicConfig, *, now_ms: int) -> bool:
+        """Create or replace a topic; return whether anything changed."""
+        if self._configs.get(config.topic_name) == config:
+            return False
+        self._configs[config.topic_name] = config
+        self._bump(now_ms)
+        return True
+
+    def delete(self, topic: str, *, now_ms: int) -> bool:
+        """Delete a topic; return whether it was there."""
+        if self._configs.pop(topic, None) is None:
+            return False
+        self._bump(now_ms)
+        return True
+
+    def create_for_send(
+        self,
+        topic: str,
+        *,
+        default_topic: str,
+        queue_nums: int,
+        sys_flag: int,
+        auto_create: bool,
+        now_ms: int,
+    ) -> TopicConfig | None:
+        """Create a topic that a producer sends to, after the template it names; None if that is not allowed.
+
+        The new topic has the smaller of the asked and the template's queues, and the template's permissions
+        without INHERIT.
+
+        Source: TopicConfigManager.createTopicInSendMessageMethod.
+        """
+        template = self._configs.get(default_topic)
+        if template is None:
+            return None
+        perm = template.perm
+        if default_topic == DEFAULT_TOPIC and not auto_create:
+            perm = PERM_READ | PERM_WRITE
+        if not perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(queue_nums, template.write_queue_nums))
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+            topic_sys_flag=sys_flag,
+        )
+        self.put(config, now_ms=now_ms)
+        return config
+
+    def create_for_group(self, topic: str, *, queue_nums: int, perm: int, sys_flag: int, now_ms: int) -> bool:
+        """Create a retry or dead-letter topic if it is missing; return whether it was."""
+        if topic in self._configs:
+            return False
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queue_nums,
+            write_queue_nums=queue_nums,
+            perm=perm,
+            topic_sys_flag=sys_flag,
+        )
+        return self.put(config, now_ms=now_ms)
+
+    def set_order(self, ordered: Iterable[str], *, now_ms: int) -> bool:
+        """Mark the named topics as ordered, as the answer to a registration asks (5.x: only ever sets)."""
+        changed = False
+        for topic in ordered:
+            config = self._configs.get(topic)
+            if config is not None and not config.order:
+                self._configs[topic] = replace(config, order=True)
+                changed = True
+        if changed:
+            self._bump(now_ms)
+        return changed
+
+    def to_json(self) -> bytes:
+        """Return the content of ``topics.json``; also the answer to request 21."""
+        return orjson.dumps(
+            {
+                "dataVersion": self._version.to_json(),
+                "topicConfigTable": {name: config.to_json() for name, config in self._configs.items()},
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+    def load(self, text: str) -> None:
+        """Take over a stored ``topics.json``; topics of the start that it lacks stay.
+
+        Raises:
+            ValueError: If it cannot be read; nothing has changed then.
+        """
+        try:
+            members = loads(text, slow_text_max=TOPIC_FILE_SIZE_MAX)
+            if type(members) is not dict:
+                raise ValueError("topics.json is no object")
+            version = DataVersion.from_json(members.get("dataVersion"))
+            table: Mapping[str, Any] = members.get("topicConfigTable") or {}
+            stored = {name: TopicConfig.from_json(value, topic_name=name) for name, value in table.items()}
+        except (RemoteProtocolError, AttributeError) as error:
+            raise ValueError(f"topics.json: {error}") from None
+        if DEFAULT_TOPIC not in self._start:
+            # Switched off since: clients must not learn of a template that this broker no longer follows.
+            stored.pop(DEFAULT_TOPIC, None)
+        self._configs = self._start | stored
+        self._version = version
+
+    def _bump(self, now_ms: int) -> None:
+        self._version = replace(self._version, timestamp=now_ms, counter=self._version.counter + 1)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic to which a group's failed messages go."""
+    return RETRY_PREFIX + group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """What request 17 asks for.
+
+    ``attributes`` is 5.x's edit text: ``+key=value,-key``.
+    """
+
+    topic_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: str = ""
+
+    def apply_to(self, old: TopicConfig | None) -> TopicConfig:
+        """Return the topic as it shall be.
+
+        Raises:
+            ValueError: If the attribute text is malformed.
+        """
+        return TopicConfig(
+            topic_name=self.topic_name,
+            read_queue_nums=self.read_queue_nums,
+            write_queue_nums=self.write_queue_nums,
+            perm=self.perm,
+            topic_filter_type=self.topic_filter_type or "SINGLE_TAG",
+            topic_sys_flag=self.topic_sys_flag,
+            order=self.order,
+            attributes=edit_attributes(old.attributes if old else {}, self.attributes),
+        )
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> Self:
+        """Ask for exactly this topic (request 18 carries whole configurations)."""
+        return cls(
+            topic_name=config.topic_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=",".join(f"+{key}={value}" for key, value in config.attributes.items()),
+        )
+
+
+def edit_attributes(old: Mapping[str, str], edits: str) -> dict[str, str]:
+    """Apply ``+key=value,-key`` to attributes.
+
+    Raises:
+        ValueError: If an edit has neither sign or no key.
+    """
+    found = dict(old)
+    for edit in filter(None, (part.strip() for part in edits.split(","))):
+        key, _, value = edit[1:].partition("=")
+        if not key or edit[0] not in "+-":
+            raise ValueError(f"attribute edit {edit!r} is neither +key=value nor -key")
+        if edit[0] == "+":
+            found[key] = value
+        else:
+            found.pop(key, None)
+    return found

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.config import LIVE_KEYS, BrokerConfig, apply_properties, parse_delay_levels
+from broker.errors import SettingError
+from broker.properties import format_properties, parse_properties
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=1\nb:2\nc 3\n", {"a": "1", "b": "2", "c": "3"}),
+        ("# note\n! note\n\n  a = 1 \n", {"a": "1"}),
+        ("path=C:\\\\data\n", {"path": "C:\\data"}),
+        ("name=\\u0041\\t.\n", {"name": "A\t."}),
+        ("a=1,\\\n   2\n", {"a": "1,2"}),
+        ("a\\=b=c\n", {"a=b": "c"}),
+        ("a=1\na=2\n", {"a": "2"}),
+        ("alone\n", {"alone": ""}),
+    ],
+    ids=[
+        "separators",
+        "comments",
+        "backslash",
+        "escapes",
+        "continued",
+        "escaped-key",
+        "last-wins",
+        "no-value",
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, values: dict[str, str]) -> None:
+    assert parse_properties(text) == values
+
+
+def test_malformed_unicode_escape_names_its_line() -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        parse_properties("a=1\nb=\\u12\n")
+
+
+def test_properties_are_written_sorted() -> None:
+    assert format_properties({"b": "2", "a": "1"}) == "a=1\nb=2\n"
+
+
+def test_properties_round_trip_through_the_config() -> None:
+    config = BrokerConfig(broker_name="broker-x", auto_create_topic_enable=False, log_file_size=5_000_000)
+    again, unknown = apply_properties(BrokerConfig(), config.to_properties())
+    assert again == config
+    assert unknown == ()
+
+
+def test_unknown_keys_are_named_and_skipped() -> None:
+    config, unknown = apply_properties(BrokerConfig(), {"deleteWhen": "04", "brokerName": "b", "acl": "x"})
+    assert config.broker_name == "b"
+    assert unknown == ("acl", "deleteWhen")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"listenPort": "x"}, "listenPort='x' is not a whole number"),
+        ({"autoCreateTopicEnable": "yes"}, "neither true nor false"),
+        ({"listenPort": "70000"}, "listenPort=70000 is outside 0..65535"),
+        ({"brokerId": "1"}, "slaves need replication"),
+        ({"brokerName": "bad name"}, "brokerName='bad name'"),
+        ({"namesrvAddr": "127.0.0.1"}, "is not HOST:PORT"),
+        ({"flushDiskType": "NEVER"}, "allowed are ASYNC_FLUSH, SYNC_FLUSH"),
+        ({"messageDelayLevel": "1s 5x"}, "'5x'"),
+        ({"mappedFileSizeCommitLog": "1000"}, "must hold maxMessageSize"),
+        ({"rejectTransactionMessage": "false"}, "transactions are not supported"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_bad_setting_is_refused_with_its_name(values: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        apply_properties(BrokerConfig(), values)[0].validate()
+
+
+@pytest.mark.parametrize(
+    ("period_ms", "divisor", "seconds"),
+    [(30_000, 1, 30.0), (1000, 1, 10.0), (600_000, 1, 60.0), (30_000, 10, 3.0), (1000, 10, 1.0)],
+)
+def test_registration_period_is_clamped_then_divided(period_ms: int, divisor: int, seconds: float) -> None:
+    config = BrokerConfig(register_period_ms=period_ms, timer_divisor=divisor)
+    assert config.register_period_s == seconds
+
+
+def test_nameserver_addresses_are_split_and_unique() -> None:
+    config = BrokerConfig(namesrv_addr="a:1; b:2;;a:1")
+    assert config.namesrv_addrs == ("a:1", "b:2")
+
+
+def test_default_delay_levels_are_the_documented_ones() -> None:
+    levels = BrokerConfig().delay_levels_ms
+    assert len(levels) == 18
+    assert levels[:3] == (1000, 5000, 10_000)
+    assert levels[-1] == 7_200_000
+    assert parse_delay_levels("1d") == (86_400_000,)
+
+
+def test_no_path_and_no_address_may_be_changed_over_the_wire() -> None:
+    assert not LIVE_KEYS & {"storePathRootDir", "namesrvAddr", "brokerIP1", "bindAddress", "listenPort"}
+    assert "brokerPermission" in LIVE_KEYS
