@@ -1,8 +1,8 @@
 """Runs Apache RocketMQ's own programs, unmodified, as local processes.
 
-The jars come by Maven (``pom.xml`` beside this file) into one cache folder per release, once; afterwards neither
-Maven nor a network is needed. Nothing here is a test: fixtures in ``conftest.py`` and the script that records
-golden bytes use it.
+The jars come by Maven (``pom.xml`` beside this file) into one cache folder per release, once; afterwards
+neither Maven nor a network is needed. Nothing here is a test: fixtures in ``conftest.py`` and the script
+that records golden bytes use it.
 
 Each program gets a working folder of its own that serves as ROCKETMQ_HOME and as the JVM's home directory, so
 nothing is written outside it.
@@ -317,8 +317,7 @@ class ApacheBroker(JavaProcess):
 class AdminResult:
     """What one run of Apache's ``mqadmin`` printed.
 
-    ``stdout`` and ``stderr`` are as printed; 4.9.7 and 5.3.3 print stack traces of failures to stdout or stderr
-    and still exit 0.
+    ``stdout`` and ``stderr`` are as printed; a failed command prints a stack trace and still exits 0.
     """
 
     args: tuple[str, ...]
@@ -464,8 +463,8 @@ class Apache:
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
             wait: False returns at once, for starts that shall overlap; call :meth:`await_broker` later.
 
-        A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start, and then
-        registers 10 s later; 4.9.7 registers before it reports to have booted.
+        A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start, and
+        then registers 10 s later; 4.9.7 registers before it reports to have booted.
         """
         home = self._home(name)
         port = port or free_ports(-2, 1)
@@ -552,7 +551,7 @@ class Apache:
         )
 
     def java(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> JavaProcess:
-        """Start one of our own Java programs (``java/*.java``), e.g. ``Producer``; see its comment for arguments."""
+        """Start one of our own Java programs, ``java/MAIN.java``; its comment lists the arguments."""
         home = self._home(main.lower())
         popen, output = self._spawn(main, args, home, properties=properties)
         process = JavaProcess(popen, output, home)
@@ -566,15 +565,22 @@ class Apache:
         count: int,
         *,
         body_bytes: int = 64,
+        batch: int = 1,
         timeout_s: float = 100.0,
         properties: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Send ``count`` messages by Apache's Java producer; return its output, first word -> rest of line.
 
-        ``status NAME N`` lines have the key ``status NAME``.
+        ``status NAME N`` lines have the key ``status NAME``; with ``batch`` > 1 they count batches.
         """
         process = self.java(
-            "Producer", ";".join(namesrvs), topic, str(count), str(body_bytes), properties=properties
+            "Producer",
+            ";".join(namesrvs),
+            topic,
+            str(count),
+            str(body_bytes),
+            str(batch),
+            properties=properties,
         )
         process.wait(timeout_s)
         return _facts(process.text())

@@ -1,7 +1,7 @@
 """Fixtures that run Apache RocketMQ's own programs next to ours.
 
-Without Java (or without Maven while the cache is cold) the tests are skipped with one line that says so; where
-the environment has ``CI=true`` a missing tool is a failure instead, so that CI never skips silently.
+Without Java (or without Maven while the cache is cold) the tests are skipped with one line that says so;
+where the environment has ``CI=true`` a missing tool is a failure instead, so that CI never skips silently.
 """
 
 from __future__ import annotations

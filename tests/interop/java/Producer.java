@@ -1,18 +1,21 @@
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
  * Sends numbered messages and prints what became of them, one fact per line.
  *
- * Arguments: NAMESRV TOPIC COUNT BODY_BYTES. The body is the message's number as text, padded with blanks to
- * BODY_BYTES, so that a consumer can tell which of them it has seen.
+ * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH. The body is the message's number as text, padded with blanks to
+ * BODY_BYTES, so that a consumer can tell which of them it has seen. BATCH messages go in one request (1 = singly).
  *
- * Output: "status NAME N" per status, "failed N" and the first failure as "error TEXT", the first and last offset
+ * Output: "status NAME N" per status of a request, "failed N" and the first failure as "error TEXT", the first and last offset
  * message id as "first ID" and "last ID", and as the final line "sent N ms M". Exit code 0 when all were SEND_OK.
  */
 public final class Producer {
@@ -21,6 +24,7 @@ public final class Producer {
         String topic = args[1];
         int count = Integer.parseInt(args[2]);
         int bodyBytes = Integer.parseInt(args[3]);
+        int batch = Integer.parseInt(args[4]);
 
         DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(namesrv);
@@ -32,19 +36,24 @@ public final class Producer {
         String first = null;
         String last = null;
         long begin = System.nanoTime();
-        for (int i = 0; i < count; i++) {
-            byte[] number = Integer.toString(i).getBytes(StandardCharsets.US_ASCII);
-            byte[] body = Arrays.copyOf(number, Math.max(bodyBytes, number.length));
-            Arrays.fill(body, number.length, body.length, (byte) ' ');
+        int ok = 0;
+        for (int i = 0; i < count; i += batch) {
+            List<Message> messages = new ArrayList<>();
+            for (int j = i; j < Math.min(i + batch, count); j++) {
+                messages.add(new Message(topic, "TagI", "key" + j, body(j, bodyBytes)));
+            }
             try {
-                SendResult result = producer.send(new Message(topic, "TagI", "key" + i, body));
+                SendResult result = batch == 1 ? producer.send(messages.get(0)) : producer.send(messages);
                 statuses.merge(result.getSendStatus().name(), 1, Integer::sum);
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    ok += messages.size();
+                }
                 if (first == null) {
                     first = result.getOffsetMsgId();
                 }
                 last = result.getOffsetMsgId();
             } catch (Exception e) {
-                failed++;
+                failed += messages.size();
                 if (error == null) {
                     error = String.valueOf(e).replace('\n', ' ');
                 }
@@ -60,9 +69,15 @@ public final class Producer {
         }
         System.out.println("first " + first);
         System.out.println("last " + last);
-        int ok = statuses.getOrDefault("SEND_OK", 0);
         System.out.println("sent " + ok + " ms " + ms);
         producer.shutdown();
         System.exit(ok == count ? 0 : 1);
+    }
+
+    private static byte[] body(int number, int size) {
+        byte[] text = Integer.toString(number).getBytes(StandardCharsets.US_ASCII);
+        byte[] body = Arrays.copyOf(text, Math.max(size, text.length));
+        Arrays.fill(body, text.length, body.length, (byte) ' ');
+        return body;
     }
 }
