@@ -72,6 +72,10 @@ class Host(NamedTuple):
         return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
 
 
+#: What stands in place of a host that is not known.
+NO_HOST: Final = Host("127.0.0.1", 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
     """A message as the broker stores and delivers it.
@@ -97,9 +101,9 @@ class StoredMessage:
     physical_offset: int = 0
     sys_flag: int = 0
     born_timestamp: int = 0
-    born_host: Host = Host("127.0.0.1", 0)
+    born_host: Host = NO_HOST
     store_timestamp: int = 0
-    store_host: Host = Host("127.0.0.1", 0)
+    store_host: Host = NO_HOST
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     crc: int = 0
@@ -426,8 +430,8 @@ def decompress_body(body: bytes, sys_flag: int, *, size_max: int = BODY_SIZE_MAX
     """Return the plain body.
 
     Raises:
-        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses LZ4 or Zstandard, which
-            no producer chooses unless told to.
+        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses LZ4 or Zstandard
+            (no producer chooses these unless told to).
     """
     if not sys_flag & SYS_COMPRESSED:
         return body

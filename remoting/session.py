@@ -1,0 +1,150 @@
+"""One connection's requests and answers, without IO: opaque matching, deadlines, limits.
+
+A driver gives bytes that arrived and clock readings, and sends the bytes it gets back. The same session serves
+the asyncio and the blocking driver. Instants are seconds on the driver's own monotonic clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final, NamedTuple
+
+from remoting.codes import FLAG_RESPONSE
+from remoting.command import RemotingCommand, decode_command
+from remoting.errors import LocalProtocolError, TooManyRequests
+from remoting.frame import FRAME_SIZE_MAX, FrameDecoder
+
+#: Requests that may wait for their answers on one connection. Java allows 64 asynchronous ones per process.
+OUTSTANDING_MAX: Final = 1024
+
+
+class Response(NamedTuple):
+    """The answer to a request of ours."""
+
+    opaque: int
+    command: RemotingCommand
+
+
+class PeerRequest(NamedTuple):
+    """A request of the peer over our connection, such as a broker's notice to its client."""
+
+    command: RemotingCommand
+
+
+Event = Response | PeerRequest
+
+
+class ClientSession:
+    """State of one connection: which requests wait, and until when.
+
+    Invariants:
+        - an opaque waits at most once;
+        - each started request ends in exactly one of :meth:`receive`, :meth:`expire`, :meth:`forget`,
+          :meth:`lost`.
+    """
+
+    __slots__ = ("_deadlines", "_decoder", "_next_opaque", "_outstanding_max", "_waiting", "unexpected")
+
+    def __init__(
+        self,
+        *,
+        outstanding_max: int = OUTSTANDING_MAX,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        first_opaque: int = 0,
+    ) -> None:
+        self._decoder = FrameDecoder(frame_size_max=frame_size_max)
+        self._outstanding_max = outstanding_max
+        self._next_opaque = first_opaque
+        self._waiting: dict[int, float] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        #: Answers that nobody waited for (any more); they are dropped.
+        self.unexpected = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait for their answers."""
+        return len(self._waiting)
+
+    def start(self, request: RemotingCommand, *, now: float, timeout_s: float) -> tuple[int, bytes]:
+        """Begin a request; return its opaque and the frame to send.
+
+        Raises:
+            TooManyRequests: If the limit on outstanding requests is reached.
+            LocalProtocolError: If the request cannot be encoded, or is oneway.
+        """
+        if request.is_oneway or request.is_response:
+            raise LocalProtocolError(f"command of flag={request.flag} has no answer to wait for")
+        if len(self._waiting) >= self._outstanding_max:
+            raise TooManyRequests(f"{len(self._waiting)} requests wait for answers, allowed are no more")
+        opaque = self._take_opaque()
+        frame = request.with_opaque(opaque).encode()
+        deadline = now + timeout_s
+        self._waiting[opaque] = deadline
+        heapq.heappush(self._deadlines, (deadline, opaque))
+        return opaque, frame
+
+    def oneway(self, request: RemotingCommand) -> bytes:
+        """Return the frame of a request that gets no answer.
+
+        Raises:
+            LocalProtocolError: If it cannot be encoded, or is not marked oneway.
+        """
+        if not request.is_oneway:
+            raise LocalProtocolError(f"request of code {request.code} is not marked oneway")
+        return request.with_opaque(self._take_opaque()).encode()
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes that arrived; return what they complete.
+
+        Raises:
+            RemoteProtocolError: If the peer broke the protocol; the connection must be closed, then
+                :meth:`lost` be called.
+        """
+        events: list[Event] = []
+        for frame in self._decoder.feed(data):
+            command = decode_command(frame)
+            if not command.flag & FLAG_RESPONSE:
+                events.append(PeerRequest(command))
+            elif self._waiting.pop(command.opaque, None) is None:
+                self.unexpected += 1
+            else:
+                events.append(Response(command.opaque, command))
+        return events
+
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`expire` has something to do, None if no request waits."""
+        deadlines = self._deadlines
+        while deadlines and self._waiting.get(deadlines[0][1]) != deadlines[0][0]:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def expire(self, now: float) -> list[int]:
+        """Give up requests whose deadline has passed; return their opaques. Late answers are dropped."""
+        expired = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            opaque = heapq.heappop(self._deadlines)[1]
+            del self._waiting[opaque]
+            expired.append(opaque)
+        return expired
+
+    def forget(self, opaque: int) -> None:
+        """Give up one request, if it still waits: its caller went away."""
+        self._waiting.pop(opaque, None)
+
+    def lost(self) -> list[int]:
+        """The connection is gone: return the opaques of all requests that waited."""
+        pending = list(self._waiting)
+        self._waiting.clear()
+        self._deadlines.clear()
+        return pending
+
+    def _take_opaque(self) -> int:
+        opaque = self._next_opaque
+        while opaque in self._waiting:  # only after the counter came round with old requests still waiting
+            opaque = _after(opaque)
+        self._next_opaque = _after(opaque)
+        return opaque
+
+
+def _after(opaque: int) -> int:
+    return opaque + 1 if opaque < 2**31 - 1 else -(2**31)
