@@ -93,8 +93,8 @@ NAMES: Final = {
     905: "NOTIFY_MIN_BROKER_ID_CHANGE",
 }
 
-KEPT_PER_KIND: Final = 2
-"""Exchanges kept of each (sender, receiver, request code, response code, note)."""
+KEPT_PER_KIND: Final = 1
+"""Exchanges kept of each kind, see kind_of."""
 
 FRAME_SIZE_KEPT: Final = 12_000
 """Larger exchanges are left out; the whole set should stay small."""
@@ -198,7 +198,7 @@ class Exchange:
 
     def line(self, release: str) -> dict[str, Any]:
         code = self.request.header["code"]
-        return {
+        line: dict[str, Any] = {
             "release": release,
             "sender": self.sender,
             "receiver": self.receiver,
@@ -207,11 +207,15 @@ class Exchange:
             "note": self.note,
             "codec": self.request.codec,
             "request": base64.b64encode(self.request.raw).decode(),
-            "request_header": self.request.header,
             "response": base64.b64encode(self.response.raw).decode() if self.response else None,
             "response_codec": self.response.codec if self.response else None,
-            "response_header": self.response.header if self.response else None,
         }
+        # a JSON header speaks for itself; of a binary one a second reading is worth its bytes
+        if self.request.codec == "rocketmq":
+            line["request_header"] = self.request.header
+        if self.response and self.response.codec == "rocketmq":
+            line["response_header"] = self.response.header
+        return line
 
 
 @dataclass(slots=True)
@@ -681,17 +685,26 @@ def run_admin(stage: Stage, broker: str, out: Path) -> None:
         (out / "index.json").write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
 
 
+def kind_of(exchange: Exchange) -> tuple[object, ...]:
+    """Return what makes an exchange worth keeping besides others."""
+    code = exchange.request.header["code"]
+    answer = exchange.response.header["code"] if exchange.response else None
+    # what was going on matters where it shapes the bytes: by hand, at registrations, when sending
+    told = exchange.sender == "probe" or exchange.note.startswith("registration") or code in (310, 320)
+    note = exchange.note if told and not exchange.note.startswith("mqadmin") else ""
+    incremental = code == 103 and exchange.request.body.count(b'"topicName"') == 1
+    return exchange.sender, exchange.receiver, code, answer, note, incremental
+
+
 def write_frames(path: Path, release: str, exchanges: Iterable[Exchange]) -> None:
-    """Keep few examples of each kind, in the order in which they were seen."""
+    """Keep the first examples of each kind, in the order in which they were seen."""
     kept: dict[tuple[object, ...], int] = {}
     lines = []
     for exchange in exchanges:
         size = len(exchange.request.raw) + (len(exchange.response.raw) if exchange.response else 0)
         if size > FRAME_SIZE_KEPT:
             continue
-        answer = exchange.response.header["code"] if exchange.response else None
-        note = "" if exchange.sender == "mqadmin" else exchange.note
-        kind = (exchange.sender, exchange.receiver, exchange.request.header["code"], answer, note)
+        kind = kind_of(exchange)
         kept[kind] = kept.get(kind, 0) + 1
         if kept[kind] <= KEPT_PER_KIND:
             lines.append(json.dumps(exchange.line(release), ensure_ascii=False, separators=(",", ":")))
