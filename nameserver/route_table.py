@@ -1,0 +1,1534 @@
+"""The route table: a deterministic state machine over RocketMQ's documented tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
+
+import msgspec
+import orjson
+
+from nameserver.commands import (
+    AddWritePerm,
+    Base,
+    BaseKind,
+    Command,
+    DeleteKv,
+    DeleteTopic,
+    Evict,
+    ImportKv,
+    PutKv,
+    QueueMapping,
+    RegisterBroker,
+    RegisterTopic,
+    TopicQueues,
+    Touch,
+    UnregisterBroker,
+    WipeWritePerm,
+    bases,
+)
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason, MinBrokerChange
+from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
+from remoting.route import BrokerData, ClusterInfo, DataVersion, QueueData, TopicRouteData
+
+IMAGE_VERSION: Final = 1
+"""Format of the state image that this program writes."""
+
+TOMBSTONES_MAX: Final = 100_000
+"""Removals that are remembered one by one. Above it the older half is replaced by one floor revision, which
+can only make commands decide again, never apply over something newer."""
+
+ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
+
+_MASK: Final = (1 << 128) - 1
+_encode_item: Final = msgspec.msgpack.Encoder().encode
+
+
+# -- what is kept -----------------------------------------------------------------------------------------
+
+
+class TopicEntry(NamedTuple):
+    """A topic. Its maps are replaced, never changed, so copies may share them.
+
+    Attributes:
+        queues: Broker name to queue data; never empty.
+        mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
+        revision: Of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
+    """
+
+    queues: Mapping[str, QueueData]
+    mappings: Mapping[str, QueueMapping]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameEntry:
+    """A broker name: a master and its slaves.
+
+    Attributes:
+        cluster: Of the first registration; kept while the name exists, as documented.
+        clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
+        addrs: Broker id to record key; never empty.
+        revision: Of the last change of addresses, ids or permissions.
+        route_revision: Of the last change that all its topics' routes show.
+    """
+
+    cluster: ClusterName
+    clusters: tuple[ClusterName, ...]
+    addrs: Mapping[int, BrokerKey]
+    enable_acting_master: bool
+    zone_name: str | None
+    revision: int
+    route_revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One registered broker process.
+
+    Attributes:
+        complete: False after an incremental registration: it then equals no data version.
+        filter_servers: Empty if it has none.
+        revision: Of the last change, or of the last :class:`Touch`.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    broker_id: int
+    ha_server_addr: str
+    data_version: DataVersion
+    complete: bool
+    lease_ms: int
+    filter_servers: tuple[str, ...]
+    revision: int
+
+
+class KvEntry(NamedTuple):
+    """One value of the KV configuration."""
+
+    value: str | None
+    revision: int
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterReply:
+    """What the answer to a registration tells the broker.
+
+    Attributes:
+        master_addr, ha_server_addr: The master's, for a slave whose master is registered.
+        order_topics: KV namespace ``ORDER_TOPIC_CONFIG``, None if there is none.
+        revision: Of the broker's record after it; None if it was fenced and has none.
+    """
+
+    master_addr: str | None = None
+    ha_server_addr: str | None = None
+    order_topics: Mapping[str, KvEntry] | None = None
+    revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountReply:
+    """How many topics a broker name has (205, 327), or how many keys were imported."""
+
+    count: int
+
+
+Reply: TypeAlias = RegisterReply | CountReply | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLeft:
+    """A record that a change removed.
+
+    Attributes:
+        revision: Of the record as it was; connections that registered it or an older one are closed.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    reason: LeaveReason
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsLost:
+    """Topics that lost the queue data of some broker name."""
+
+    topics: tuple[str, ...]
+    reason: LeaveReason
+    broker_name: BrokerName | None
+    broker: BrokerKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The command changed the table.
+
+    Attributes:
+        topics: Topics whose own entry changed, came or went.
+        names: Broker names of which something shows in the routes of all their topics.
+        kv_changed: The KV configuration differs from before.
+    """
+
+    revision: int
+    reply: Reply = None
+    topics: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    left: tuple[BrokerLeft, ...] = ()
+    lost: tuple[TopicsLost, ...] = ()
+    min_changes: tuple[MinBrokerChange, ...] = ()
+    kv_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoChange:
+    """The table already is as the command wants it; nothing moved."""
+
+    revision: int
+    reply: Reply = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Something is younger than what the command was computed from; it must be decided again."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The command can never apply."""
+
+    code: int
+    remark: str
+
+
+Verdict: TypeAlias = Applied | NoChange | Moved | Rejected
+
+
+class _Facts:
+    """What one change did, gathered while it is made."""
+
+    __slots__ = ("kv_changed", "left", "lost", "min_changes", "names", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, None] = {}
+        self.names: dict[str, None] = {}
+        self.left: list[BrokerLeft] = []
+        self.lost: list[TopicsLost] = []
+        self.min_changes: list[MinBrokerChange] = []
+        self.kv_changed = False
+
+    def applied(self, revision: int, reply: Reply = None) -> Applied:
+        return Applied(
+            revision=revision,
+            reply=reply,
+            topics=tuple(self.topics),
+            names=tuple(self.names),
+            left=tuple(self.left),
+            lost=tuple(self.lost),
+            min_changes=tuple(self.min_changes),
+            kv_changed=self.kv_changed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A copy of all replicated state at one revision; its values are shared with the table and immutable."""
+
+    revision: int
+    floor: int
+    kv_seen: bool
+    digest: int
+    topics: Mapping[str, TopicEntry]
+    names: Mapping[BrokerName, NameEntry]
+    records: Mapping[BrokerKey, Record]
+    kv: Mapping[str, Mapping[str, KvEntry]]
+    tombstones: Mapping[tuple[BaseKind, Hashable], int]
+
+
+class ImageError(Exception):
+    """Bytes that are no state image this program understands."""
+
+
+class _Pool:
+    """What is derived from the topics for one broker name."""
+
+    __slots__ = ("queues", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, None] = {}
+        # Most topics of a broker have equal queue data: one object serves all of them.
+        self.queues: dict[tuple[int, int, int, int], QueueData] = {}
+
+
+class RouteTable:
+    """Routes known to one nameserver, as a deterministic state machine.
+
+    State changes only in :meth:`apply`. Equal commands in equal order give equal tables and digests: nothing
+    here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
+    exception, because every member must reach the same verdict.
+
+    Invariants, checked by :meth:`check`:
+        - each queue entry names a registered broker, and each broker name has an address;
+        - within a broker name, an address has one broker id;
+        - each (cluster, address) in a name's address table has exactly one record, and each record is
+          in exactly one of them (so an address whose id was taken has none, and its next registration
+          counts as its first);
+        - no topic is without queue data, and no mapping is without its queue data.
+    """
+
+    def __init__(self, *, tombstones_max: int = TOMBSTONES_MAX) -> None:
+        self._tombstones_max = tombstones_max
+        self._revision = 0
+        self._floor = 0
+        self._kv_seen = False
+        self._topics: dict[str, TopicEntry] = {}
+        self._names: dict[BrokerName, NameEntry] = {}
+        self._records: dict[BrokerKey, Record] = {}
+        self._kv: dict[str, Mapping[str, KvEntry]] = {}
+        self._tombstones: dict[tuple[BaseKind, Hashable], int] = {}
+        self._pools: dict[str, _Pool] = {}
+        self._digest = 0
+        self._rest = 0  # of what is replicated but not shown to clients
+        self._view = RouteView(self)
+
+    @property
+    def view(self) -> RouteView:
+        """The read-only face of this table; always the same object."""
+        return self._view
+
+    @property
+    def revision(self) -> int:
+        """Number of changes applied."""
+        return self._revision
+
+    # -- apply ---------------------------------------------------------------------------------------------
+
+    def apply(self, command: Command) -> Verdict:
+        """Apply a command, wholly or not at all; never raises."""
+        if self.moved(command):
+            return Moved(revision=self._revision)
+        match command:
+            case RegisterBroker():
+                return self._register(command)
+            case Touch():
+                return self._touch(command)
+            case UnregisterBroker():
+                return self._unregister(command)
+            case Evict():
+                return self._evict(command)
+            case WipeWritePerm():
+                return self._set_perm(command.broker_name, lambda perm: perm & ~PERM_WRITE)
+            case AddWritePerm():
+                return self._set_perm(command.broker_name, lambda perm: PERM_READ | PERM_WRITE)
+            case DeleteTopic():
+                return self._delete_topic(command)
+            case RegisterTopic():
+                return self._register_topic(command)
+            case PutKv():
+                return self._put_kv(command)
+            case DeleteKv():
+                return self._delete_kv(command)
+            case ImportKv():
+                return self._import_kv(command)
+        assert_never(command)
+
+    def moved(self, command: Command) -> bool:
+        """Whether something is younger than what the command was computed from."""
+        return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
+
+    def _moved_at(self, kind: BaseKind, key: Hashable) -> int:
+        """Revision at which something last changed, came or went; at least the floor if it is absent."""
+        present = self._present(kind, key)
+        if present is not None:
+            return present
+        return max(self._tombstones.get((kind, key), 0), self._floor)
+
+    def _present(self, kind: BaseKind, key: Any) -> int | None:
+        match kind:
+            case "record":
+                record = self._records.get(key)
+                return None if record is None else record.revision
+            case "name":
+                entry = self._names.get(key)
+                return None if entry is None else entry.revision
+            case "topic":
+                return self._topic_revision(key)
+            case "key":
+                namespace, name = key
+                value = self._kv.get(namespace, _NO_KV).get(name)
+                return None if value is None else value.revision
+        assert_never(kind)
+
+    def _topic_revision(self, topic: str) -> int | None:
+        entry = self._topics.get(topic)
+        if entry is None:
+            return None
+        latest = entry.revision
+        names = self._names
+        for name in entry.queues:
+            revision = names[name].route_revision  # type: ignore[index]  # invariant: it is a broker name
+            if revision > latest:
+                latest = revision
+        return latest
+
+    # -- registration --------------------------------------------------------------------------------------
+
+    def would_change(self, command: RegisterBroker) -> bool:
+        """Whether applying a registration would change the table, were it not *moved*."""
+        record = self._records.get(command.broker)
+        name = self._names.get(command.broker_name)
+        if self._is_fenced(command, name):
+            return record is not None
+        if name is None or record is None or not _same_place(record, command):
+            return True
+        if _is_contained(record, command):
+            return False
+        if (
+            self._header_differs(command, record, name)
+            or record.data_version != command.data_version
+            or record.complete == command.incremental
+        ):
+            return True
+        if record.complete or not _owns_topics(command, name.addrs):
+            return False
+        return any(self._topic_differs(command, queues, name.addrs) for queues in command.topics) or any(
+            self._new_mapping(command.broker_name, mapping) for mapping in command.mappings
+        )
+
+    def register_reply(self, broker_name: BrokerName, broker: BrokerKey, broker_id: int) -> RegisterReply:
+        """Say what a broker is told when its registration succeeds on the table as it is."""
+        record = self._records.get(broker)
+        order = self._kv.get(ORDER_TOPIC_NAMESPACE)
+        revision = None if record is None else record.revision
+        name = self._names.get(broker_name)
+        if broker_id != MASTER_ID and name is not None and MASTER_ID in name.addrs and record is not None:
+            master = self._records[name.addrs[MASTER_ID]]
+            return RegisterReply(
+                master_addr=master.broker.broker_addr,
+                ha_server_addr=master.ha_server_addr,
+                order_topics=order,
+                revision=revision,
+            )
+        return RegisterReply(order_topics=order, revision=revision)
+
+    def _register(self, command: RegisterBroker) -> Verdict:
+        if not self.would_change(command):
+            return NoChange(revision=self._revision, reply=self._reply_to(command))
+        self._revision += 1
+        facts = _Facts()
+        record = self._records.get(command.broker)
+        name = self._names.get(command.broker_name)
+        if self._is_fenced(command, name):
+            # An answer without a change would leave the address listed under the id it no longer claims.
+            self._drop(command.broker, LeaveReason.FENCED, facts)
+            return facts.applied(self._revision, self._reply_to(command))
+        first = record is None or not _same_place(record, command)
+        if record is not None and record.broker_name != command.broker_name:
+            self._drop(command.broker, LeaveReason.MOVED, facts)
+            name = self._names.get(command.broker_name)
+        entry = self._take_place(command, name, facts)
+        looks_at_topics = (
+            record is None or first or not record.complete or record.data_version != command.data_version
+        )
+        permissions_changed = False
+        if looks_at_topics and _owns_topics(command, entry.addrs):
+            permissions_changed = self._take_topics(command, entry, facts)
+        filters_before = record.filter_servers if record is not None else ()
+        filters = filters_before if command.filter_servers is None else command.filter_servers
+        self._put_record(
+            command.broker,
+            Record(
+                broker=command.broker,
+                broker_name=command.broker_name,
+                broker_id=command.broker_id,
+                ha_server_addr=command.ha_server_addr,
+                data_version=command.data_version,
+                complete=not command.incremental,
+                lease_ms=command.lease_ms,
+                filter_servers=filters,
+                revision=self._revision,
+            ),
+        )
+        shown = entry.route_revision == self._revision or filters != filters_before
+        if shown or permissions_changed:
+            entry = replace(
+                entry,
+                revision=self._revision
+                if permissions_changed or entry.revision == self._revision
+                else entry.revision,
+                route_revision=self._revision if shown else entry.route_revision,
+            )
+            self._put_name(command.broker_name, entry)
+        if shown:
+            facts.names[command.broker_name] = None
+        return facts.applied(self._revision, self._reply_to(command))
+
+    def _reply_to(self, command: RegisterBroker | Touch) -> RegisterReply:
+        return self.register_reply(command.broker_name, command.broker, command.broker_id)
+
+    def _is_fenced(self, command: RegisterBroker, name: NameEntry | None) -> bool:
+        """Whether another address holds the id with a greater state version (5.x)."""
+        if name is None:
+            return False
+        holder = name.addrs.get(command.broker_id)
+        if holder is None or holder.broker_addr == command.broker_addr:
+            return False
+        return self._records[holder].data_version.state_version > command.data_version.state_version
+
+    def _header_differs(self, command: RegisterBroker, record: Record, name: NameEntry) -> bool:
+        return (
+            record.ha_server_addr != command.ha_server_addr
+            or record.lease_ms != command.lease_ms
+            or (command.filter_servers is not None and record.filter_servers != command.filter_servers)
+            or name.enable_acting_master != bool(command.enable_acting_master)
+            or name.zone_name != command.zone_name
+            or command.cluster_name not in name.clusters
+        )
+
+    def _take_place(self, command: RegisterBroker, name: NameEntry | None, facts: _Facts) -> NameEntry:
+        """Put the address under its name and id, and remove whom it displaces; return the entry as put."""
+        before: Mapping[int, BrokerKey] = {} if name is None else name.addrs
+        addrs = dict(before)
+        for broker_id, broker in before.items():
+            same_address = broker.broker_addr == command.broker_addr
+            if same_address and broker_id != command.broker_id:
+                del addrs[broker_id]
+            if broker != command.broker and (same_address or broker_id == command.broker_id):
+                reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
+                self._forget_record(broker, reason, facts)
+        addrs[command.broker_id] = command.broker
+        clusters = {command.cluster_name} if name is None else {command.cluster_name, *name.clusters}
+        moved = addrs != before
+        entry = NameEntry(
+            cluster=command.cluster_name if name is None else name.cluster,
+            clusters=tuple(sorted(clusters)),
+            addrs=dict(sorted(addrs.items())),
+            enable_acting_master=bool(command.enable_acting_master),
+            zone_name=command.zone_name,
+            revision=self._revision if name is None or moved else name.revision,
+            route_revision=0 if name is None else name.route_revision,
+        )
+        if name is None or entry != name:
+            entry = replace(entry, route_revision=self._revision)
+            self._put_name(command.broker_name, entry)
+        if before and command.broker_id < min(before):
+            self._note_min_change(
+                command.broker_name, entry, offline=None, ha_addr=command.ha_server_addr, facts=facts
+            )
+        return entry
+
+    def _take_topics(self, command: RegisterBroker, entry: NameEntry, facts: _Facts) -> bool:
+        """Put the body's topics; return whether any queue data changed."""
+        name = command.broker_name
+        changed = False
+        if command.delete_absent and not command.incremental and not command.mappings:
+            pool = self._pools.get(name)
+            kept = {queues.topic for queues in command.topics}
+            absent = tuple(topic for topic in pool.topics if topic not in kept) if pool else ()
+            if absent:
+                changed = True
+                self._remove_queues(absent, name)
+                facts.topics.update(dict.fromkeys(absent))
+                facts.lost.append(
+                    TopicsLost(
+                        topics=absent,
+                        reason=LeaveReason.ABSENT,
+                        broker_name=name,
+                        broker=command.broker,
+                    )
+                )
+        for queues in command.topics:
+            if not self._topic_differs(command, queues, entry.addrs):
+                continue
+            changed = True
+            before = self._topics.get(queues.topic)
+            data = self._queue_data(
+                name,
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                _stored_perm(command, queues, entry.addrs),
+                queues.topic_sys_flag,
+            )
+            old: Mapping[str, QueueData] = {} if before is None else before.queues
+            self._put_topic(
+                queues.topic, {**old, name: data}, _NO_MAPPINGS if before is None else before.mappings
+            )
+            facts.topics[queues.topic] = None
+        for mapping in command.mappings:
+            if self._new_mapping(name, mapping):
+                before = self._topics[mapping.topic]
+                self._put_topic(mapping.topic, before.queues, {**before.mappings, name: mapping})
+                facts.topics[mapping.topic] = None
+        return changed
+
+    def _topic_differs(
+        self, command: RegisterBroker, queues: TopicQueues, addrs: Mapping[int, BrokerKey]
+    ) -> bool:
+        entry = self._topics.get(queues.topic)
+        data = None if entry is None else entry.queues.get(command.broker_name)
+        return (
+            data is None
+            or data.perm != _stored_perm(command, queues, addrs)
+            or data.read_queue_nums != queues.read_queue_nums
+            or data.write_queue_nums != queues.write_queue_nums
+            or data.topic_sys_flag != queues.topic_sys_flag
+        )
+
+    def _new_mapping(self, name: BrokerName, mapping: QueueMapping) -> bool:
+        entry = self._topics.get(mapping.topic)
+        if entry is None or name not in entry.queues:
+            return False
+        before = entry.mappings.get(name)
+        return before is None or mapping.epoch > before.epoch
+
+    def _touch(self, command: Touch) -> Verdict:
+        record = self._records.get(command.broker)
+        name = self._names.get(command.broker_name)
+        if (
+            record is None
+            or name is None
+            or not _same_place(record, command)
+            or record.ha_server_addr != command.ha_server_addr
+            or record.data_version != command.data_version
+            or record.complete != command.complete
+            or record.lease_ms != command.lease_ms
+            or name.enable_acting_master != bool(command.enable_acting_master)
+            or name.zone_name != command.zone_name
+        ):
+            return Moved(revision=self._revision)
+        self._revision += 1
+        self._put_record(command.broker, replace(record, revision=self._revision))
+        return Applied(revision=self._revision, reply=self._reply_to(command))
+
+    # -- removal -------------------------------------------------------------------------------------------
+
+    def _unregister(self, command: UnregisterBroker) -> Verdict:
+        record = self._records.get(command.broker)
+        if record is None or record.broker_name != command.broker_name:
+            return NoChange(revision=self._revision)
+        return self._remove_broker(command.broker, LeaveReason.UNREGISTERED)
+
+    def _evict(self, command: Evict) -> Verdict:
+        record = self._records.get(command.broker)
+        if record is None or record.revision != command.revision:
+            return Moved(revision=self._revision)
+        return self._remove_broker(command.broker, command.reason)
+
+    def _remove_broker(self, broker: BrokerKey, reason: LeaveReason) -> Applied:
+        self._revision += 1
+        facts = _Facts()
+        self._drop(broker, reason, facts)
+        return facts.applied(self._revision)
+
+    def _drop(self, broker: BrokerKey, reason: LeaveReason, facts: _Facts) -> None:
+        """Remove a record and its address; clean up the name as the documents say."""
+        record = self._forget_record(broker, reason, facts)
+        name = record.broker_name
+        before = self._names[name]
+        addrs = {i: key for i, key in before.addrs.items() if key != broker}
+        pool = self._pools.get(name)
+        topics = tuple(pool.topics) if pool else ()
+        if not addrs:
+            self._remove_queues(topics, name)
+            self._put_name(name, None)
+            facts.topics.update(dict.fromkeys(topics))
+            if topics:
+                facts.lost.append(TopicsLost(topics=topics, reason=reason, broker_name=name, broker=broker))
+            return
+        entry = replace(before, addrs=addrs, revision=self._revision, route_revision=self._revision)
+        self._put_name(name, entry)
+        facts.names[name] = None
+        if MASTER_ID not in addrs and entry.enable_acting_master:
+            changed = self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
+            facts.topics.update(dict.fromkeys(changed))
+        if min(addrs) != min(before.addrs):
+            ha_addr = self._records[addrs[min(addrs)]].ha_server_addr
+            self._note_min_change(name, entry, offline=broker.broker_addr, ha_addr=ha_addr, facts=facts)
+
+    def _forget_record(self, broker: BrokerKey, reason: LeaveReason, facts: _Facts) -> Record:
+        record = self._records[broker]
+        self._put_record(broker, None)
+        facts.left.append(
+            BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason, revision=record.revision)
+        )
+        return record
+
+    def _note_min_change(
+        self,
+        name: BrokerName,
+        entry: NameEntry,
+        *,
+        offline: BrokerAddr | None,
+        ha_addr: str | None,
+        facts: _Facts,
+    ) -> None:
+        smallest = min(entry.addrs)
+        everybody = offline is not None or len(entry.addrs) == 1
+        facts.min_changes.append(
+            MinBrokerChange(
+                broker_name=name,
+                min_broker_id=smallest,
+                min_broker_addr=entry.addrs[smallest].broker_addr,
+                offline_addr=offline,
+                ha_addr=ha_addr,
+                tell=tuple(key.broker_addr for i, key in entry.addrs.items() if everybody or i != smallest),
+            )
+        )
+
+    # -- admin requests ------------------------------------------------------------------------------------
+
+    def _set_perm(self, name: BrokerName, perm_of: Callable[[int], int]) -> Verdict:
+        pool = self._pools.get(name)
+        topics = tuple(pool.topics) if pool else ()
+        reply = CountReply(count=len(topics))
+        perms = (self._topics[topic].queues[name].perm for topic in topics)
+        if all(perm_of(perm) == perm for perm in perms):
+            return NoChange(revision=self._revision, reply=reply)
+        self._revision += 1
+        changed = self._change_perms(name, perm_of)
+        self._put_name(name, replace(self._names[name], revision=self._revision))
+        return Applied(revision=self._revision, reply=reply, topics=changed)
+
+    def _change_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> tuple[str, ...]:
+        """Rewrite the permissions of a broker name's queue data; return the topics that changed."""
+        pool = self._pools.get(name)
+        changed = []
+        for topic in tuple(pool.topics) if pool else ():
+            entry = self._topics[topic]
+            data = entry.queues[name]
+            perm = perm_of(data.perm)
+            if perm != data.perm:
+                new = self._queue_data(
+                    name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag
+                )
+                self._put_topic(topic, {**entry.queues, name: new}, entry.mappings)
+                changed.append(topic)
+        return tuple(changed)
+
+    def _delete_topic(self, command: DeleteTopic) -> Verdict:
+        entry = self._topics.get(command.topic)
+        if entry is None:
+            return NoChange(revision=self._revision)
+        if command.cluster_name is None:
+            leaving = tuple(entry.queues)
+        else:
+            leaving = tuple(
+                name
+                for name in entry.queues
+                if command.cluster_name in self._names[BrokerName(name)].clusters
+            )
+        if not leaving:
+            return NoChange(revision=self._revision)
+        self._revision += 1
+        facts = _Facts()
+        for name in leaving:
+            self._remove_queues((command.topic,), name)
+        facts.topics[command.topic] = None
+        facts.lost.append(
+            TopicsLost(topics=(command.topic,), reason=LeaveReason.DELETED, broker_name=None, broker=None)
+        )
+        return facts.applied(self._revision)
+
+    def _register_topic(self, command: RegisterTopic) -> Verdict:
+        entry = self._topics.get(command.topic)
+        before: Mapping[str, QueueData] = {} if entry is None else entry.queues
+        if any(queues.broker_name not in self._names for queues in command.queues):
+            return NoChange(revision=self._revision)
+        after = dict(before)
+        for queues in command.queues:
+            after[queues.broker_name] = self._queue_data(
+                queues.broker_name,
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                queues.perm,
+                queues.topic_sys_flag,
+            )
+        if after == before:
+            return NoChange(revision=self._revision)
+        self._revision += 1
+        self._put_topic(command.topic, after, _NO_MAPPINGS if entry is None else entry.mappings)
+        for queues in command.queues:
+            # A permission came or changed, so a wipe that was decided before must look again.
+            name = self._names[queues.broker_name]
+            if after[queues.broker_name] != before.get(queues.broker_name):
+                self._put_name(queues.broker_name, replace(name, revision=self._revision))
+        return Applied(revision=self._revision, topics=(command.topic,))
+
+    def _put_kv(self, command: PutKv) -> Verdict:
+        before = self._kv.get(command.namespace, _NO_KV).get(command.key)
+        if before is not None and before.value == command.value:
+            return NoChange(revision=self._revision)
+        self._revision += 1
+        facts = _Facts()
+        self._set_kv(command.namespace, command.key, KvEntry(command.value, self._revision), facts)
+        return facts.applied(self._revision)
+
+    def _delete_kv(self, command: DeleteKv) -> Verdict:
+        if command.key not in self._kv.get(command.namespace, _NO_KV):
+            return NoChange(revision=self._revision)
+        self._revision += 1
+        facts = _Facts()
+        self._set_kv(command.namespace, command.key, None, facts)
+        return facts.applied(self._revision)
+
+    def _import_kv(self, command: ImportKv) -> Verdict:
+        if self._kv_seen:
+            return Rejected(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"KV configuration of {len(self._kv)} namespaces exists; an import needs none",
+            )
+        if not command.table:
+            return NoChange(revision=self._revision, reply=CountReply(count=0))
+        self._revision += 1
+        facts = _Facts()
+        count = 0
+        for namespace, values in command.table.items():
+            self._add_namespace(namespace)
+            for key, value in values.items():
+                self._set_kv(namespace, key, KvEntry(value, self._revision), facts)
+                count += 1
+        facts.kv_changed = True
+        return facts.applied(self._revision, CountReply(count=count))
+
+    # -- the only writers ----------------------------------------------------------------------------------
+
+    def _put_record(self, broker: BrokerKey, record: Record | None) -> None:
+        before = self._records.get(broker)
+        if before is not None:
+            self._rest -= _record_item(before)
+            self._digest -= _filter_item(before)
+        if record is not None:
+            self._rest += _record_item(record)
+            self._digest += _filter_item(record)
+            self._records[broker] = record
+        elif before is not None:
+            del self._records[broker]
+        self._note_presence("record", broker, present=record is not None)
+
+    def _put_name(self, name: BrokerName, entry: NameEntry | None) -> None:
+        before = self._names.get(name)
+        if before is not None:
+            self._digest -= _name_item(name, before)
+            self._rest -= _item("N", name, before.revision, before.route_revision)
+        if entry is not None:
+            self._digest += _name_item(name, entry)
+            self._rest += _item("N", name, entry.revision, entry.route_revision)
+            self._names[name] = entry
+        elif before is not None:
+            del self._names[name]
+            self._pools.pop(name, None)
+        self._note_presence("name", name, present=entry is not None)
+
+    def _put_topic(
+        self, topic: str, queues: Mapping[str, QueueData], mappings: Mapping[str, QueueMapping]
+    ) -> None:
+        """Store a topic's queues and mappings at the present revision; without queues it is removed."""
+        before = self._topics.get(topic)
+        if before is not None:
+            self._rest -= _item("T", topic, before.revision)
+            for name, data in before.queues.items():
+                if queues.get(name) is not data:
+                    self._digest -= _queue_item(topic, data)
+                    if name not in queues:
+                        del self._pools[name].topics[topic]
+            if before.mappings and before.mappings is not mappings:
+                self._digest -= sum(_mapping_item(name, kept) for name, kept in before.mappings.items())
+        old: Mapping[str, QueueData] = {} if before is None else before.queues
+        for name, data in queues.items():
+            kept_data = old.get(name)
+            if kept_data is not data:
+                self._digest += _queue_item(topic, data)
+                if kept_data is None:
+                    self._pools[name].topics[topic] = None
+        if mappings and (before is None or before.mappings is not mappings):
+            self._digest += sum(_mapping_item(name, kept) for name, kept in mappings.items())
+        if queues:
+            self._rest += _item("T", topic, self._revision)
+            self._topics[topic] = TopicEntry(queues, mappings, self._revision)
+            if before is None:
+                self._note_presence("topic", topic, present=True)
+        else:
+            self._topics.pop(topic, None)
+            self._note_presence("topic", topic, present=False)
+
+    def _remove_queues(self, topics: Iterable[str], name: str) -> None:
+        for topic in topics:
+            entry = self._topics[topic]
+            queues = {n: data for n, data in entry.queues.items() if n != name}
+            mappings = entry.mappings
+            if name in mappings:
+                mappings = {n: kept for n, kept in mappings.items() if n != name}
+            self._put_topic(topic, queues, mappings)
+
+    def _queue_data(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> QueueData:
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool()
+        key = (reads, writes, perm, sys_flag)
+        data = pool.queues.get(key)
+        if data is None:
+            data = pool.queues[key] = QueueData(
+                broker_name=name,
+                read_queue_nums=reads,
+                write_queue_nums=writes,
+                perm=perm,
+                topic_sys_flag=sys_flag,
+            )
+        return data
+
+    def _add_namespace(self, namespace: str) -> None:
+        if namespace not in self._kv:
+            self._kv[namespace] = {}
+            self._digest += _item("s", namespace)
+        self._kv_seen = True
+
+    def _set_kv(self, namespace: str, key: str, entry: KvEntry | None, facts: _Facts) -> None:
+        self._add_namespace(namespace)
+        values = dict(self._kv[namespace])
+        before = values.pop(key, None)
+        if before is not None:
+            self._digest -= _item("k", namespace, key, before.value)
+            self._rest -= _item("K", namespace, key, before.revision)
+        if entry is not None:
+            values[key] = entry
+            self._digest += _item("k", namespace, key, entry.value)
+            self._rest += _item("K", namespace, key, entry.revision)
+        self._kv[namespace] = values
+        self._note_presence("key", (namespace, key), present=entry is not None)
+        facts.kv_changed = True
+        topic = self._topics.get(key) if namespace == ORDER_TOPIC_NAMESPACE else None
+        if topic is not None:
+            self._put_topic(key, topic.queues, topic.mappings)
+            facts.topics[key] = None
+
+    def _note_presence(self, kind: BaseKind, key: Hashable, *, present: bool) -> None:
+        """Remember a removal, or forget it when the thing is there again."""
+        mark = (kind, key)
+        removed_at = self._tombstones.get(mark)
+        if removed_at is not None:
+            self._rest -= _item("G", kind, key, removed_at)
+            del self._tombstones[mark]
+        if present:
+            return
+        self._tombstones[mark] = self._revision
+        self._rest += _item("G", kind, key, self._revision)
+        if len(self._tombstones) > self._tombstones_max:
+            self._raise_floor()
+
+    def _raise_floor(self) -> None:
+        # By revision, not by order of insertion: a restored table has another order.
+        revisions = sorted(self._tombstones.values())
+        self._floor = revisions[len(revisions) // 2]
+        for (kind, key), removed_at in list(self._tombstones.items()):
+            if removed_at <= self._floor:
+                self._rest -= _item("G", kind, key, removed_at)
+                del self._tombstones[(kind, key)]
+
+    # -- digests, images, checks ---------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
+        return f"{self._digest & _MASK:032x}"
+
+    def state_digest(self) -> str:
+        """Return the digest of all replicated state, revisions and remembered removals included."""
+        return blake2b(
+            _encode_item((self.digest(), f"{self._rest & _MASK:032x}", self._revision, self._floor)),
+            digest_size=16,
+        ).hexdigest()
+
+    def copy_for_snapshot(self) -> Image:
+        """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
+        return Image(
+            revision=self._revision,
+            floor=self._floor,
+            kv_seen=self._kv_seen,
+            digest=self._digest & _MASK,
+            topics=self._topics.copy(),
+            names=self._names.copy(),
+            records=self._records.copy(),
+            kv=self._kv.copy(),
+            tombstones=self._tombstones.copy(),
+        )
+
+    @classmethod
+    def restore(cls, data: bytes, *, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
+        """Build a table from an encoded image; may run in any thread.
+
+        Raises:
+            ImageError: If the image is damaged, or of a format this program does not know.
+        """
+        image = decode_image(data)
+        table = cls(tombstones_max=tombstones_max)
+        table._revision = image.revision
+        table._floor = image.floor
+        table._kv_seen = image.kv_seen
+        for name, entry in image.names.items():
+            table._names[name] = entry
+            table._digest += _name_item(name, entry)
+            table._rest += _item("N", name, entry.revision, entry.route_revision)
+        for broker, record in image.records.items():
+            table._records[broker] = record
+            table._digest += _filter_item(record)
+            table._rest += _record_item(record)
+        for topic, kept in image.topics.items():
+            queues: dict[str, QueueData] = {}
+            for text, data_ in kept.queues.items():
+                shared = table._queue_data(
+                    BrokerName(text),
+                    data_.read_queue_nums,
+                    data_.write_queue_nums,
+                    data_.perm,
+                    data_.topic_sys_flag,
+                )
+                queues[text] = shared
+                table._pools[text].topics[topic] = None
+                table._digest += _queue_item(topic, shared)
+            table._digest += sum(_mapping_item(n, mapping) for n, mapping in kept.mappings.items())
+            table._rest += _item("T", topic, kept.revision)
+            table._topics[topic] = TopicEntry(queues, kept.mappings or _NO_MAPPINGS, kept.revision)
+        for namespace, values in image.kv.items():
+            table._kv[namespace] = values
+            table._digest += _item("s", namespace)
+            for key, value in values.items():
+                table._digest += _item("k", namespace, key, value.value)
+                table._rest += _item("K", namespace, key, value.revision)
+        for (kind, mark), removed_at in image.tombstones.items():
+            table._tombstones[(kind, mark)] = removed_at
+            table._rest += _item("G", kind, mark, removed_at)
+        if table._digest & _MASK != image.digest:
+            raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
+        return table
+
+    def adopt(self, other: RouteTable) -> None:
+        """Take over another table's state, which must not be used afterwards; views stay valid."""
+        view = self._view
+        self.__dict__.update(other.__dict__)
+        self._view = view
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken; for tests and the simulator."""
+        listed: dict[BrokerKey, tuple[BrokerName, int]] = {}
+        for name, entry in self._names.items():
+            assert entry.addrs, f"{name} has no address"
+            addresses = [key.broker_addr for key in entry.addrs.values()]
+            assert len(set(addresses)) == len(addresses), f"{name} has an address under two ids"
+            assert entry.cluster in entry.clusters, f"{name} is not listed in its own cluster"
+            for broker_id, key in entry.addrs.items():
+                assert key not in listed, f"{key} is listed twice"
+                listed[key] = (name, broker_id)
+        for key, record in self._records.items():
+            assert listed.get(key) == (record.broker_name, record.broker_id), f"{key} is listed elsewhere"
+            assert record.revision <= self._revision, f"{key} is of the future"
+        assert len(listed) == len(self._records), "an address has no record"
+        members: dict[str, set[str]] = {}
+        for topic, kept in self._topics.items():
+            assert kept.queues, f"{topic} has no queue data"
+            assert set(kept.mappings) <= set(kept.queues), f"{topic} has a mapping without queue data"
+            for name_, data in kept.queues.items():
+                assert name_ in self._names, f"{topic} names {name_}, which is not registered"
+                assert data.broker_name == name_, f"{topic} has {data} under {name_}"
+                members.setdefault(name_, set()).add(topic)
+        derived = {name: set(pool.topics) for name, pool in self._pools.items() if pool.topics}
+        assert derived == members, "topics by broker name differ from the topics"
+        for (kind, mark), removed_at in self._tombstones.items():
+            assert self._present(kind, mark) is None, f"{kind} {mark} is both there and removed"
+            assert self._floor < removed_at <= self._revision, f"{kind} {mark} removed at {removed_at}"
+        again = RouteTable.restore(encode_image(self.copy_for_snapshot()))
+        assert again.state_digest() == self.state_digest(), (
+            "the digest kept differs from the digest made anew"
+        )
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+class RouteView:
+    """Read-only face of the live table, valid until the caller next awaits. Its values are immutable."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: RouteTable) -> None:
+        self._table = table
+
+    @property
+    def revision(self) -> int:
+        """Number of changes applied."""
+        return self._table._revision
+
+    def digest(self) -> str:
+        """Return the digest of what clients can read, 32 hex digits."""
+        return self._table.digest()
+
+    def state_digest(self) -> str:
+        """Return the digest of all replicated state, 32 hex digits."""
+        return self._table.state_digest()
+
+    # -- topics and routes
+
+    def topic_revision(self, topic: str) -> int:
+        """Return the revision of the last change of the answer to 105; of its removal if it is gone, or 0."""
+        return self._table._moved_at("topic", topic)
+
+    def route(
+        self, topic: str, *, acting_master: bool = False, order_conf: bool = False
+    ) -> TopicRouteData | None:
+        """Return where a topic lives, None if nowhere. Lists are in order of broker names.
+
+        Args:
+            acting_master: Setting ``supportActingMaster``: show the smallest id of a name without master,
+                but with enableActingMaster and no write permission, as id 0.
+            order_conf: Setting ``orderMessageEnable``: add the KV value of ``ORDER_TOPIC_CONFIG``.
+
+        Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
+        that have some; 5.x lists the others with null once any broker has some, and no client can tell.
+        """
+        table = self._table
+        entry = table._topics.get(topic)
+        if entry is None:
+            return None
+        names = sorted(entry.queues)
+        brokers = []
+        filters: dict[str, tuple[str, ...] | None] = {}
+        acting = acting_master and not topic.startswith(ACTING_MASTER_EXEMPT)
+        for name in names:
+            data = self._broker_data(BrokerName(name), table._names[BrokerName(name)])
+            for key in table._names[BrokerName(name)].addrs.values():
+                servers = table._records[key].filter_servers
+                if servers:
+                    filters[key.broker_addr] = servers
+            if (
+                acting
+                and data.enable_acting_master
+                and MASTER_ID not in data.broker_addrs
+                and not entry.queues[name].perm & PERM_WRITE
+            ):
+                smallest = min(data.broker_addrs)
+                addrs = {MASTER_ID if i == smallest else i: addr for i, addr in data.broker_addrs.items()}
+                data = replace(data, broker_addrs=addrs)
+            brokers.append(data)
+        order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
+        return TopicRouteData(
+            queue_datas=tuple(entry.queues[name] for name in names),
+            broker_datas=tuple(brokers),
+            filter_server_table=filters,
+            order_topic_conf=None if order is None else order.value,
+            topic_queue_mapping_by_broker=(
+                {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
+                if entry.mappings
+                else None
+            ),
+        )
+
+    def topics(self) -> list[str]:
+        """Return all topics, sorted."""
+        return sorted(self._table._topics)
+
+    def topic(self, topic: str) -> TopicEntry | None:
+        """Return a topic's entry."""
+        return self._table._topics.get(topic)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._table._topics)
+
+    def topics_of_name(self, name: str) -> Collection[str]:
+        """Return the topics of which a broker name has queue data, in no order."""
+        pool = self._table._pools.get(name)
+        return pool.topics.keys() if pool else ()
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the topics that any broker of a cluster has, sorted; none if the cluster is unknown."""
+        found: set[str] = set()
+        for name, entry in self._table._names.items():
+            if cluster in entry.clusters:
+                found.update(self.topics_of_name(name))
+        return sorted(found)
+
+    def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
+        """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
+        return sorted(
+            topic
+            for topic, entry in self._table._topics.items()
+            if any(accept(data.topic_sys_flag) for data in entry.queues.values())
+        )
+
+    # -- brokers
+
+    def name(self, name: str) -> NameEntry | None:
+        """Return what is kept of a broker name."""
+        return self._table._names.get(BrokerName(name))
+
+    def names(self) -> Iterator[tuple[BrokerName, NameEntry]]:
+        """Yield broker names and entries, sorted by name."""
+        return iter(sorted(self._table._names.items(), key=lambda pair: pair[0]))
+
+    @property
+    def name_count(self) -> int:
+        return len(self._table._names)
+
+    def record(self, broker: BrokerKey) -> Record | None:
+        """Return a broker's record."""
+        return self._table._records.get(broker)
+
+    def records(self) -> Collection[Record]:
+        """Return all records, in no order; valid until the caller next awaits."""
+        return self._table._records.values()
+
+    def broker_data(self, name: str) -> BrokerData | None:
+        """Return the addresses behind a broker name."""
+        entry = self._table._names.get(BrokerName(name))
+        return None if entry is None else self._broker_data(BrokerName(name), entry)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers and clusters, sorted: the answer to 106."""
+        brokers: dict[str, BrokerData] = {n: self._broker_data(n, entry) for n, entry in self.names()}
+        clusters: dict[str, list[str]] = {}
+        for name, entry in self.names():
+            for cluster in entry.clusters:
+                clusters.setdefault(cluster, []).append(name)
+        return ClusterInfo(
+            broker_addr_table=brokers,
+            cluster_addr_table={cluster: tuple(clusters[cluster]) for cluster in sorted(clusters)},
+        )
+
+    @staticmethod
+    def _broker_data(name: BrokerName, entry: NameEntry) -> BrokerData:
+        return BrokerData(
+            cluster=entry.cluster,
+            broker_name=name,
+            broker_addrs={i: key.broker_addr for i, key in entry.addrs.items()},
+            enable_acting_master=entry.enable_acting_master,
+            zone_name=entry.zone_name,
+        )
+
+    # -- KV configuration
+
+    def kv(self, namespace: str) -> Mapping[str, str | None] | None:
+        """Return a namespace's values by key, None if it never existed."""
+        values = self._table._kv.get(namespace)
+        return None if values is None else {key: values[key].value for key in sorted(values)}
+
+    def kv_value(self, namespace: str, key: str) -> KvEntry | None:
+        """Return one value, None if there is none."""
+        return self._table._kv.get(namespace, _NO_KV).get(key)
+
+    def kv_table(self) -> dict[str, dict[str, str | None]]:
+        """Return the whole KV configuration, sorted: what the KV file holds."""
+        return {
+            namespace: {key: values[key].value for key in sorted(values)}
+            for namespace, values in sorted(self._table._kv.items(), key=lambda pair: pair[0])
+        }
+
+    # -- what a decision is computed from
+
+    def base(self, kind: BaseKind, key: Hashable) -> int:
+        """Return the revision that a command names for something: the thing's, or the table's if absent."""
+        present = self._table._present(kind, key)
+        return self._table._revision if present is None else present
+
+    def moved(self, command: Command) -> bool:
+        """Whether something is younger than what the command was computed from."""
+        return self._table.moved(command)
+
+    def conflicts(self, base: Base) -> bool:
+        """Whether this one thing is younger than named."""
+        return self._table._moved_at(base.kind, base.key) > base.revision
+
+    def would_change(self, command: RegisterBroker) -> bool:
+        """Whether applying a registration would change the table."""
+        return self._table.would_change(command)
+
+    def register_reply(self, broker_name: BrokerName, broker: BrokerKey, broker_id: int) -> RegisterReply:
+        """Say what a broker is told when its registration succeeds on the table as it is."""
+        return self._table.register_reply(broker_name, broker, broker_id)
+
+    def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:
+        """Yield those of the waiting topics of which a change shows in the route."""
+        if not waiting:
+            return
+        yield from (topic for topic in applied.topics if topic in waiting)
+        for name in applied.names:
+            topics = self.topics_of_name(name)
+            smaller, larger = (topics, waiting) if len(topics) < len(waiting) else (waiting, topics)
+            yield from (topic for topic in smaller if topic in larger)
+
+
+# -- pure parts -------------------------------------------------------------------------------------------
+
+_NO_KV: Final[Mapping[str, KvEntry]] = {}
+_NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
+
+
+def _same_place(record: Record, command: RegisterBroker | Touch) -> bool:
+    return record.broker_name == command.broker_name and record.broker_id == command.broker_id
+
+
+def _is_contained(record: Record, command: RegisterBroker) -> bool:
+    """Whether an incremental registration is in a complete record already, so a late copy."""
+    return command.incremental and record.complete and command.data_version.contained_in(record.data_version)
+
+
+def _is_prime_slave(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> bool:
+    """Whether a slave may bring topics: a 5.x one with the smallest id behind its name."""
+    return (
+        command.enable_acting_master is not None
+        and command.broker_id != MASTER_ID
+        and command.broker_id == min(addrs)
+    )
+
+
+def _owns_topics(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> bool:
+    return command.broker_id == MASTER_ID or _is_prime_slave(command, addrs)
+
+
+def _stored_perm(command: RegisterBroker, queues: TopicQueues, addrs: Mapping[int, BrokerKey]) -> int:
+    if command.enable_acting_master and _is_prime_slave(command, addrs):
+        return queues.perm & ~PERM_WRITE
+    return queues.perm
+
+
+def _item(*parts: Hashable) -> int:
+    """Digest of one fact; a table's digest is their sum, so the order of changes does not matter."""
+    return int.from_bytes(blake2b(_encode_item(parts), digest_size=16).digest(), "big")
+
+
+def _queue_item(topic: str, data: QueueData) -> int:
+    return _item(
+        "q",
+        topic,
+        data.broker_name,
+        data.read_queue_nums,
+        data.write_queue_nums,
+        data.perm,
+        data.topic_sys_flag,
+    )
+
+
+def _mapping_item(name: str, mapping: QueueMapping) -> int:
+    return _item("m", mapping.topic, name, mapping.epoch, mapping.info)
+
+
+def _name_item(name: str, entry: NameEntry) -> int:
+    return _item(
+        "n",
+        name,
+        entry.cluster,
+        entry.clusters,
+        tuple(sorted(entry.addrs.items())),
+        entry.enable_acting_master,
+        entry.zone_name,
+    )
+
+
+def _filter_item(record: Record) -> int:
+    return _item("f", record.broker, record.filter_servers) if record.filter_servers else 0
+
+
+def _record_item(record: Record) -> int:
+    version = record.data_version
+    return _item(
+        "R",
+        record.broker,
+        record.broker_name,
+        record.broker_id,
+        record.ha_server_addr,
+        (version.state_version, version.timestamp, version.counter),
+        record.complete,
+        record.lease_ms,
+        record.revision,
+    )
+
+
+# -- the state image --------------------------------------------------------------------------------------
+
+
+class _ImageBody(msgspec.Struct, array_like=True):
+    """Layout of an image. Queue data are listed once; topics point to them by position."""
+
+    version: int
+    revision: int
+    floor: int
+    kv_seen: bool
+    digest: str
+    queue_datas: list[tuple[str, int, int, int, int]]
+    topics: list[tuple[str, int, list[int], list[tuple[str, int, str]]]]
+    names: list[tuple[str, str, list[str], list[tuple[int, str, str]], bool, str | None, int, int]]
+    records: list[tuple[str, str, str, int, str, tuple[int, int, int], bool, int, tuple[str, ...], int]]
+    kv: dict[str, dict[str, tuple[str | None, int]]]
+    tombstones: list[tuple[str, tuple[str, ...], int]]
+
+
+_image_decoder: Final = msgspec.msgpack.Decoder(_ImageBody)
+
+
+def encode_image(image: Image) -> bytes:
+    """Return an image as bytes; takes seconds for millions of queue data, so run it in a thread."""
+    places: dict[int, int] = {}
+    datas: list[tuple[str, int, int, int, int]] = []
+
+    def place(data: QueueData) -> int:
+        found = places.get(id(data))
+        if found is None:
+            found = places[id(data)] = len(datas)
+            datas.append(
+                (
+                    data.broker_name,
+                    data.read_queue_nums,
+                    data.write_queue_nums,
+                    data.perm,
+                    data.topic_sys_flag,
+                )
+            )
+        return found
+
+    topics = [
+        (
+            topic,
+            entry.revision,
+            [place(data) for data in entry.queues.values()],
+            [(name, mapping.epoch, mapping.info) for name, mapping in entry.mappings.items()],
+        )
+        for topic, entry in image.topics.items()
+    ]
+    body = _ImageBody(
+        version=IMAGE_VERSION,
+        revision=image.revision,
+        floor=image.floor,
+        kv_seen=image.kv_seen,
+        digest=f"{image.digest:032x}",
+        queue_datas=datas,
+        topics=topics,
+        names=[
+            (
+                name,
+                entry.cluster,
+                list(entry.clusters),
+                [(i, key.cluster_name, key.broker_addr) for i, key in entry.addrs.items()],
+                entry.enable_acting_master,
+                entry.zone_name,
+                entry.revision,
+                entry.route_revision,
+            )
+            for name, entry in image.names.items()
+        ],
+        records=[
+            (
+                record.broker.cluster_name,
+                record.broker.broker_addr,
+                record.broker_name,
+                record.broker_id,
+                record.ha_server_addr,
+                (
+                    record.data_version.state_version,
+                    record.data_version.timestamp,
+                    record.data_version.counter,
+                ),
+                record.complete,
+                record.lease_ms,
+                record.filter_servers,
+                record.revision,
+            )
+            for record in image.records.values()
+        ],
+        kv={
+            namespace: {key: (entry.value, entry.revision) for key, entry in values.items()}
+            for namespace, values in image.kv.items()
+        },
+        tombstones=[
+            (kind, tuple(key) if isinstance(key, tuple) else (str(key),), removed_at)
+            for (kind, key), removed_at in image.tombstones.items()
+        ],
+    )
+    return msgspec.msgpack.encode(body)
+
+
+def decode_image(data: bytes) -> Image:
+    """Read an image.
+
+    Raises:
+        ImageError: If it is damaged or of an unknown format.
+    """
+    try:
+        body = _image_decoder.decode(data)
+        if body.version != IMAGE_VERSION:
+            raise ImageError(f"image is of format {body.version}, this program reads {IMAGE_VERSION}")
+        return _image_from(body)
+    except (msgspec.DecodeError, IndexError, ValueError) as error:
+        raise ImageError(f"image of {len(data)} bytes is damaged: {error}") from None
+
+
+def _image_from(body: _ImageBody) -> Image:
+    datas = [
+        QueueData(
+            broker_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm, topic_sys_flag=flag
+        )
+        for name, reads, writes, perm, flag in body.queue_datas
+    ]
+    names = {
+        BrokerName(name): NameEntry(
+            cluster=ClusterName(cluster),
+            clusters=tuple(ClusterName(text) for text in clusters),
+            addrs={i: BrokerKey(ClusterName(c), BrokerAddr(a)) for i, c, a in addrs},
+            enable_acting_master=acting,
+            zone_name=zone,
+            revision=revision,
+            route_revision=route_revision,
+        )
+        for name, cluster, clusters, addrs, acting, zone, revision, route_revision in body.names
+    }
+    records = {}
+    for cluster, addr, name, broker_id, ha_addr, version, complete, lease, filters, revision in body.records:
+        broker = BrokerKey(ClusterName(cluster), BrokerAddr(addr))
+        state_version, timestamp, counter = version
+        records[broker] = Record(
+            broker=broker,
+            broker_name=BrokerName(name),
+            broker_id=broker_id,
+            ha_server_addr=ha_addr,
+            data_version=DataVersion(state_version=state_version, timestamp=timestamp, counter=counter),
+            complete=complete,
+            lease_ms=lease,
+            filter_servers=filters,
+            revision=revision,
+        )
+    return Image(
+        revision=body.revision,
+        floor=body.floor,
+        kv_seen=body.kv_seen,
+        digest=int(body.digest, 16),
+        topics={
+            topic: TopicEntry(
+                {datas[place].broker_name: datas[place] for place in places},
+                {name: QueueMapping(topic=topic, epoch=e, info=info) for name, e, info in mappings},
+                revision,
+            )
+            for topic, revision, places, mappings in body.topics
+        },
+        names=names,
+        records=records,
+        kv={
+            namespace: {key: KvEntry(value, revision) for key, (value, revision) in values.items()}
+            for namespace, values in body.kv.items()
+        },
+        tombstones={_mark(kind, key): removed_at for kind, key, removed_at in body.tombstones},
+    )
+
+
+def _mark(kind: str, key: tuple[str, ...]) -> tuple[BaseKind, Hashable]:
+    match kind, key:
+        case "record", (cluster, addr):
+            return "record", BrokerKey(ClusterName(cluster), BrokerAddr(addr))
+        case "key", (namespace, name):
+            return "key", (namespace, name)
+        case ("name" | "topic") as plain, (text,):
+            return plain, text
+    raise ImageError(f"image remembers the removal of a {kind} with {len(key)} parts")
