@@ -29,8 +29,10 @@ class Directory:
             config.nameservers, avoid_s=config.period(config.nameserver_avoid_s), rng=rng
         )
         self.routes = RouteCache(refresh_s=config.period(config.route_refresh_s))
-        #: Notified when a route in use changed.
-        self.routes_changed = Signal()
+        #: Called when a route in use changed; must not wait.
+        self.watchers: list[Callable[[], None]] = []
+        #: Whether :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
+        self.kept = False
 
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
@@ -157,7 +159,8 @@ class Directory:
             log.info(
                 "route changed topic=%s brokers=%s", topic, [data.broker_name for data in route.broker_datas]
             )
-            self.routes_changed.notify()
+            for changed_hook in self.watchers:
+                changed_hook()
         return changed
 
     def publish_info(
@@ -171,6 +174,11 @@ class Directory:
         """
         info = self.routes.publish(topic)
         if info is not None and info.queues:
+            if not self.kept:
+                instant: Instant = yield Clock()
+                if topic in self.routes.due(instant.now_s):
+                    yield from self.refresh_quietly(topic)
+                    info = self.routes.publish(topic) or info
             return info
         try:
             yield from self.refresh(topic, default_queue_nums=default_queue_nums, default_topic=default_topic)
@@ -199,6 +207,7 @@ class Directory:
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
         """Refresh the routes in use, every refresh period, until told to stop."""
         period_s = self.config.period(self.config.route_refresh_s)
+        self.kept = True
         while not stopping():
             seen = stop.version
             if (yield from wait(stop, seen, period_s / 4)):

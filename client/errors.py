@@ -75,3 +75,30 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ResponseError):
         return f"CODE: {error.code}  DESC: {error.remark}"
     return str(error) or type(error).__name__
+
+
+class SendNotApplied(NotApplied):
+    """No broker stored the message.
+
+    Attributes:
+        code: Code of the last answer, or None if there was none.
+        failures: What went wrong, one line per try.
+    """
+
+    def __init__(self, topic: str, code: int | None, failures: tuple[str, ...]) -> None:
+        super().__init__(f"message not stored topic={topic}: {_tries(failures)}")
+        self.code = code
+        self.failures = failures
+
+
+class SendOutcomeUnknown(OutcomeUnknown):
+    """A broker may have stored the message, once or more often; attributes as of :class:`SendNotApplied`."""
+
+    def __init__(self, topic: str, code: int | None, failures: tuple[str, ...]) -> None:
+        super().__init__(f"message maybe stored topic={topic}: {_tries(failures)}")
+        self.code = code
+        self.failures = failures
+
+
+def _tries(failures: tuple[str, ...]) -> str:
+    return f"{len(failures)} tries: " + "; ".join(failures) if failures else "no try within the timeout"

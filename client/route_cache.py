@@ -9,19 +9,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from remoting.bodies import MessageQueue as MessageQueue
 from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from remoting.route import QueueData, TopicRouteData
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    """One queue of a topic at one broker name; sorts by topic, broker name, queue id."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
+def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +52,13 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
                 if item.strip():
                     log.warning("order configuration item ignored topic=%s item=%r", topic, item)
                 continue
-            queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(nums))]
+            queues += [_queue(topic, broker_name, queue_id) for queue_id in range(int(nums))]
         return PublishInfo(topic=topic, queues=tuple(queues), order=True, provisional=provisional)
     with_master = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
     return PublishInfo(
         topic=topic,
         queues=tuple(
-            MessageQueue(topic, data.broker_name, queue_id)
+            _queue(topic, data.broker_name, queue_id)
             for data in _sorted(route)
             if data.perm & PERM_WRITE and data.broker_name in with_master
             for queue_id in range(data.write_queue_nums)
@@ -77,7 +73,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
     Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
     """
     return tuple(
-        MessageQueue(topic, data.broker_name, queue_id)
+        _queue(topic, data.broker_name, queue_id)
         for data in _sorted(route)
         if data.perm & PERM_READ
         for queue_id in range(data.read_queue_nums)

@@ -159,7 +159,10 @@ def test_order_is_always_a_permutation(steps: list[tuple[str, str, float]], seed
 
 def info(*queues: tuple[str, int]) -> PublishInfo:
     return PublishInfo(
-        topic="T", queues=tuple(MessageQueue("T", broker, number) for broker, number in queues)
+        topic="T",
+        queues=tuple(
+            MessageQueue(topic="T", broker_name=broker, queue_id=number) for broker, number in queues
+        ),
     )
 
 

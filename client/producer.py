@@ -1,0 +1,450 @@
+"""Sending messages, as operations without IO."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Final
+
+from client.config import ProducerConfig, check_topic
+from client.directory import Directory
+from client.errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
+from client.operation import Clock, Instant, Invoke, Oneway, Operation
+from client.retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
+from client.route_cache import MessageQueue, PublishInfo
+from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields
+from remoting.message import (
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+    SYS_COMPRESSED,
+    BatchItem,
+    compress_body,
+    encode_batch,
+    encode_properties,
+    tag_hash,
+    unique_message_id,
+)
+
+_DELAY_LEVEL_MAX: Final = 18
+#: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns
+#: senders.
+_RESERVED: Final = frozenset({PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT})
+
+
+class SendStatus(IntEnum):
+    """How a stored message is stored; the number is the answer's code."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to send.
+
+    Attributes:
+        keys: Words by which the message can be found; none contains a blank.
+        delay_level: 0 for at once, else 1..18 of the broker's delay table.
+        wait_store: Have the broker answer only after the disk or slave it waits for by its own settings.
+        properties: The user's own; names that the client writes itself are refused.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Sequence[str] = ()
+    flag: int = 0
+    delay_level: int = 0
+    wait_store: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """A stored message.
+
+    Attributes:
+        message_id: Unique id the client gave it (comma-joined for a batch), as consumers see it.
+        offset_message_id: Id by which the broker finds it.
+        queue_offset: Of the first message of a batch; -1 if the broker did not say.
+        tries: How many sends it took.
+        maybe_repeated: An earlier try's outcome is unknown, so the message may be stored more than once.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    tries: int = 1
+    maybe_repeated: bool = False
+
+
+#: Picks the queue for a message from the publish queues of its topic (never empty).
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+def by_hash(key: str) -> QueueSelector:
+    """Return a selector that gives equal keys equal queues, as Java's SelectMessageQueueByHash does."""
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return queues[abs(tag_hash(key)) % len(queues)]
+
+    return select
+
+
+class UniqueIds:
+    """Source of the unique ids of one client's messages."""
+
+    def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
+        """Take what tells this client apart: address, process id, 32 bits for the client in the process."""
+        self._ip = ip
+        self._pid = pid
+        self._source_hash = source_hash
+        self._counter = 0
+
+    def next(self, wall_ms: int) -> str:
+        """Return an id; no two within the same millisecond are equal (up to 65536 of them)."""
+        self._counter += 1
+        instant = datetime.fromtimestamp(wall_ms // 1000, UTC)
+        month = datetime(instant.year, instant.month, 1, tzinfo=UTC)
+        return unique_message_id(
+            ip=self._ip,
+            pid=self._pid,
+            source_hash=self._source_hash,
+            ms_of_month=wall_ms - int(month.timestamp()) * 1000,
+            counter=self._counter,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What stays the same over all tries."""
+
+    code: int
+    body: bytes
+    fields: SendMessageFields
+    message_id: str
+
+
+class ProducerCore:
+    """Operations of one producer group."""
+
+    def __init__(
+        self, config: ProducerConfig, directory: Directory, ids: UniqueIds, rng: random.Random
+    ) -> None:
+        self.config = config
+        self._directory = directory
+        self._ids = ids
+        self._turn = QueueTurn(rng)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> Operation[SendResult]:
+        """Send one message; try again at other brokers if a try fails.
+
+        Args:
+            queue: Send to this one, in one try.
+            select: Picks the queue, in one try: order would not survive a change of queue.
+            timeout_s: For all tries together.
+
+        Raises:
+            InvalidArgument: If the message cannot be sent; nothing was.
+            NoRoute, NoNameserver: If there is no queue to send to; nothing was sent.
+            SendNotApplied: If certainly no broker stored it.
+            SendOutcomeUnknown: If one may have stored it.
+        """
+        instant: Instant = yield Clock()
+        prepared = self._prepare(message, instant.wall_ms)
+        pick: Callable[[PublishInfo], MessageQueue] | None = None
+        if queue is not None:
+            fixed = queue
+            pick = lambda info: fixed  # noqa: E731 - one of three ways to pick, no name needed
+        elif select is not None:
+            chosen = select
+            pick = lambda info: chosen(info.queues, message)  # noqa: E731
+        result = yield from self._send(prepared, message.topic, instant.now_s, pick, timeout_s)
+        return result
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> Operation[SendResult]:
+        """Send messages of one topic in one request: all are stored, in order in one queue, or none.
+
+        Raises:
+            InvalidArgument: If they differ in topic or waiting, are delayed, are too large, or are none.
+            As :meth:`send` otherwise.
+        """
+        instant: Instant = yield Clock()
+        prepared = self._prepare_batch(messages, instant.wall_ms)
+        fixed = queue
+        pick = None if fixed is None else (lambda info: fixed)
+        result = yield from self._send(prepared, messages[0].topic, instant.now_s, pick, timeout_s)
+        return result
+
+    def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
+    ) -> Operation[None]:
+        """Send one message in one try without asking for an answer; its outcome stays unknown.
+
+        Raises:
+            As :meth:`send`, for what can be known at once.
+        """
+        instant: Instant = yield Clock()
+        prepared = self._prepare(message, instant.wall_ms)
+        info = yield from self._publish_info(message.topic)
+        target = queue or (select(info.queues, message) if select else self._turn.pick(info))
+        addr = yield from self._master(target)
+        if addr is None:
+            raise SendNotApplied(message.topic, None, (f"broker {target.broker_name} has no known master",))
+        try:
+            yield Oneway(addr, self._request(prepared, target, oneway=True))
+        except RemotingError as error:
+            failure = (f"{addr}: {describe(error)}",)
+            if judge_failure(error).outcome is Outcome.UNKNOWN:
+                raise SendOutcomeUnknown(message.topic, None, failure) from error
+            raise SendNotApplied(message.topic, None, failure) from error
+
+    def queues(self, topic: str) -> Operation[tuple[MessageQueue, ...]]:
+        """Return the topic's queues to send to.
+
+        Raises:
+            NoRoute, NoNameserver: If there are none.
+        """
+        info = yield from self._publish_info(topic)
+        return info.queues
+
+    def _send(
+        self,
+        prepared: _Prepared,
+        topic: str,
+        start_s: float,
+        pick: Callable[[PublishInfo], MessageQueue] | None,
+        timeout_s: float | None,
+    ) -> Operation[SendResult]:
+        config = self.config
+        deadline_s = start_s + (config.send_timeout_s if timeout_s is None else timeout_s)
+        info = yield from self._publish_info(topic)
+        tries_max = 1 if pick is not None else 1 + config.retry_times
+        outcomes: list[Outcome] = []
+        failures: list[str] = []
+        code: int | None = None
+        stored: SendResult | None = None
+        last_broker: str | None = None
+        for _ in range(tries_max):
+            instant: Instant = yield Clock()
+            left_s = deadline_s - instant.now_s
+            if left_s <= 0:
+                break
+            target = pick(info) if pick is not None else self._turn.pick(info, avoid_broker=last_broker)
+            last_broker = target.broker_name
+            addr = yield from self._master(target)
+            if addr is None:
+                outcomes.append(Outcome.NOT_APPLIED)
+                failures.append(f"broker {target.broker_name} has no known master")
+                continue
+            verdict: Verdict
+            try:
+                response: RemotingCommand = yield Invoke(addr, self._request(prepared, target), left_s)
+            except RemotingError as error:
+                verdict = judge_failure(error)
+                failures.append(f"{addr}: {describe(error)}")
+            else:
+                code = response.code
+                verdict = judge_answer(code, response.remark)
+                if verdict.outcome is Outcome.APPLIED:
+                    result = _result(
+                        response, prepared, target, tries=len(outcomes) + 1, doubt=Outcome.UNKNOWN in outcomes
+                    )
+                    if (
+                        result.status is SendStatus.SEND_OK
+                        or not config.retry_another_broker_when_not_store_ok
+                    ):
+                        return result
+                    stored = result
+                else:
+                    failures.append(f"{addr}: CODE: {code}  DESC: {response.remark or ''}")
+            outcomes.append(verdict.outcome)
+            if verdict.outcome is Outcome.UNKNOWN and not config.retry_unknown:
+                break
+            if not verdict.retry and verdict.outcome is not Outcome.APPLIED:
+                break
+        if stored is not None:
+            return stored
+        if merge_outcomes(outcomes) is Outcome.UNKNOWN:
+            raise SendOutcomeUnknown(topic, code, tuple(failures))
+        raise SendNotApplied(topic, code, tuple(failures))
+
+    def _publish_info(self, topic: str) -> Operation[PublishInfo]:
+        info = yield from self._directory.publish_info(
+            topic,
+            default_queue_nums=self.config.default_topic_queue_nums,
+            default_topic=self.config.create_topic_key,
+        )
+        return info
+
+    def _master(self, queue: MessageQueue) -> Operation[str | None]:
+        addr = self._directory.routes.master(queue.broker_name)
+        if addr is None:
+            # an order configuration may name a broker that the route at hand does not
+            try:
+                yield from self._directory.refresh(queue.topic)
+            except RemotingError:
+                return None
+            addr = self._directory.routes.master(queue.broker_name)
+        return addr
+
+    def _prepare(self, message: Message, wall_ms: int) -> _Prepared:
+        check_topic(message.topic)
+        config = self.config
+        _check_size(message.body, config.message_size_max)
+        properties = _properties(message)
+        message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
+        body, sys_flag = message.body, 0
+        if len(body) > config.compress_above:
+            body, sys_flag = compress_body(body, level=config.compress_level), SYS_COMPRESSED
+        # A message that a consumer sends back on its own carries its count in properties.
+        retried = message.topic.startswith(RETRY_PREFIX)
+        reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
+        reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
+        fields = self._fields(message, properties, wall_ms, sys_flag=sys_flag)
+        fields = replace(
+            fields,
+            reconsume_times=reconsumed,
+            max_reconsume_times=None if reconsume_max is None else int(reconsume_max),
+        )
+        return _Prepared(RequestCode.SEND_MESSAGE_V2, body, fields, message_id)
+
+    def _prepare_batch(self, messages: Sequence[Message], wall_ms: int) -> _Prepared:
+        if not messages:
+            raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
+        first = messages[0]
+        check_topic(first.topic)
+        if first.topic.startswith(RETRY_PREFIX):
+            raise InvalidArgument(f"a batch to the retry topic {first.topic!r} is not allowed")
+        items, message_ids = [], []
+        for message in messages:
+            if message.topic != first.topic or message.wait_store != first.wait_store:
+                raise InvalidArgument(
+                    f"a batch has one topic and one wait_store, got {message.topic!r} {message.wait_store}"
+                    f" beside {first.topic!r} {first.wait_store}"
+                )
+            if message.delay_level:
+                raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
+            if not message.body:
+                raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
+            properties = _properties(message)
+            message_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms)))
+            items.append(
+                BatchItem(flag=message.flag, body=message.body, properties=encode_properties(properties))
+            )
+        body = encode_batch(items)
+        _check_size(body, self.config.message_size_max)
+        whole = replace(first, tags=None, keys=(), flag=0, properties={})
+        fields = replace(self._fields(whole, {PROPERTY_WAIT: _flag(first.wait_store)}, wall_ms), batch=True)
+        return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, fields, ",".join(message_ids))
+
+    def _fields(
+        self, message: Message, properties: Mapping[str, str], wall_ms: int, *, sys_flag: int = 0
+    ) -> SendMessageFields:
+        text = encode_properties(properties)
+        size = len(text.encode())
+        if size > PROPERTIES_SIZE_MAX:
+            raise InvalidArgument(f"properties of {size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
+        return SendMessageFields(
+            producer_group=self.config.group,
+            topic=message.topic,
+            default_topic=self.config.create_topic_key,
+            default_topic_queue_nums=self.config.default_topic_queue_nums,
+            queue_id=0,
+            sys_flag=sys_flag,
+            born_timestamp=wall_ms,
+            flag=message.flag,
+            properties=text,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+        )
+
+    def _request(self, prepared: _Prepared, queue: MessageQueue, *, oneway: bool = False) -> RemotingCommand:
+        fields = replace(prepared.fields, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        return RemotingCommand.request(prepared.code, fields.to_ext_v2(), prepared.body, oneway=oneway)
+
+
+def _properties(message: Message) -> dict[str, str]:
+    """Merge the user's properties with those that the message's own attributes stand for.
+
+    Raises:
+        InvalidArgument: If a name or value cannot be carried, or the delay level is out of range.
+    """
+    properties = dict(message.properties)
+    for name, value in properties.items():
+        if not name or not value or "\x01" in name + value or "\x02" in name + value:
+            raise InvalidArgument(
+                f"property {name!r}={value!r}: name and value must not be empty nor hold the separators"
+            )
+        if name in _RESERVED and name != PROPERTY_UNIQ_KEY:
+            raise InvalidArgument(f"property {name!r} is written by the client, use the attribute for it")
+    if not 0 <= message.delay_level <= _DELAY_LEVEL_MAX:
+        raise InvalidArgument(f"delay_level={message.delay_level}, allowed 0..{_DELAY_LEVEL_MAX}")
+    if message.tags:
+        properties[PROPERTY_TAGS] = message.tags
+    if message.keys:
+        properties[PROPERTY_KEYS] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    if message.delay_level:
+        properties[PROPERTY_DELAY] = str(message.delay_level)
+    properties[PROPERTY_WAIT] = _flag(message.wait_store)
+    return properties
+
+
+def _check_size(body: bytes, limit: int) -> None:
+    if not body:
+        raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
+    if len(body) > limit:
+        raise InvalidArgument(f"message body of {len(body)} bytes, at most {limit} are allowed")
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _result(
+    response: RemotingCommand, prepared: _Prepared, queue: MessageQueue, *, tries: int, doubt: bool
+) -> SendResult:
+    try:
+        answer = SendMessageResponseFields.parse(response.ext_fields)
+    except FieldError:
+        # the code says stored; that the broker does not say where changes nothing about it
+        answer = SendMessageResponseFields(msg_id="", queue_id=queue.queue_id, queue_offset=-1)
+    return SendResult(
+        status=SendStatus(response.code),
+        message_id=prepared.message_id,
+        offset_message_id=answer.msg_id,
+        queue=replace(queue, queue_id=answer.queue_id),
+        queue_offset=answer.queue_offset,
+        tries=tries,
+        maybe_repeated=doubt,
+    )
