@@ -1,7 +1,7 @@
 """One connection's requests and answers, without IO: opaque matching, deadlines, limits.
 
-A driver gives bytes that arrived and clock readings, and sends the bytes it gets back. The same session serves
-the asyncio and the blocking driver. Instants are seconds on the driver's own monotonic clock.
+A driver gives bytes that arrived and clock readings, and sends the bytes it gets back. The same session
+serves the asyncio and the blocking driver. Instants are seconds on the driver's own monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from remoting.codes import FLAG_RESPONSE
 from remoting.command import RemotingCommand, decode_command
-from remoting.errors import LocalProtocolError, TooManyRequests
+from remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
 #: Requests that may wait for their answers on one connection. Java allows 64 asynchronous ones per process.
@@ -31,7 +31,13 @@ class PeerRequest(NamedTuple):
     command: RemotingCommand
 
 
-Event = Response | PeerRequest
+class Broken(NamedTuple):
+    """The peer broke the protocol: the connection must be closed and the rest given up."""
+
+    error: RemoteProtocolError
+
+
+Event = Response | PeerRequest | Broken
 
 
 class ClientSession:
@@ -81,6 +87,9 @@ class ClientSession:
         deadline = now + timeout_s
         self._waiting[opaque] = deadline
         heapq.heappush(self._deadlines, (deadline, opaque))
+        if len(self._deadlines) > 2 * len(self._waiting) + 64:  # mostly deadlines of answered requests
+            self._deadlines = [(until, waiting) for waiting, until in self._waiting.items()]
+            heapq.heapify(self._deadlines)
         return opaque, frame
 
     def oneway(self, request: RemotingCommand) -> bytes:
@@ -96,19 +105,21 @@ class ClientSession:
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes that arrived; return what they complete.
 
-        Raises:
-            RemoteProtocolError: If the peer broke the protocol; the connection must be closed, then
-                :meth:`lost` be called.
+        After :class:`Broken`, always the last event, the driver closes the connection and calls
+        :meth:`lost`.
         """
         events: list[Event] = []
-        for frame in self._decoder.feed(data):
-            command = decode_command(frame)
-            if not command.flag & FLAG_RESPONSE:
-                events.append(PeerRequest(command))
-            elif self._waiting.pop(command.opaque, None) is None:
-                self.unexpected += 1
-            else:
-                events.append(Response(command.opaque, command))
+        try:
+            for frame in self._decoder.feed(data):
+                command = decode_command(frame)
+                if not command.flag & FLAG_RESPONSE:
+                    events.append(PeerRequest(command))
+                elif self._waiting.pop(command.opaque, None) is None:
+                    self.unexpected += 1
+                else:
+                    events.append(Response(command.opaque, command))
+        except RemoteProtocolError as error:
+            events.append(Broken(error))
         return events
 
     def next_deadline(self) -> float | None:
