@@ -93,6 +93,9 @@ NAMES: Final = {
     905: "NOTIFY_MIN_BROKER_ID_CHANGE",
 }
 
+PROBE_OPAQUE: Final = 20_000_001
+"""Tells hand-made requests from those of real programs, which count from 0."""
+
 KEPT_PER_KIND: Final = 1
 """Exchanges kept of each kind, see kind_of."""
 
@@ -223,7 +226,7 @@ class Record:
     """All exchanges in the order of their requests; what is going on is named by ``actor`` and ``note``."""
 
     exchanges: list[Exchange] = field(default_factory=list)
-    actor: str = ""
+    actor: str = "client"
     note: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -237,6 +240,15 @@ class Record:
 
 
 BROKER_TO_NAMESRV: Final = frozenset((103, 104, 322, 901, 904))
+
+
+@dataclass(slots=True)
+class Link:
+    """One proxied connection: what awaits its answer, by direction and opaque, and all it carried."""
+
+    pending: dict[tuple[bool, int], Exchange] = field(default_factory=dict)
+    exchanges: list[Exchange] = field(default_factory=list)
+    of_broker: bool = False
 
 
 class Proxy:
@@ -276,18 +288,12 @@ class Proxy:
             client.close()
             return
         server.settimeout(None)
-        pending: dict[tuple[bool, int], Exchange] = {}
-        up = threading.Thread(target=self._pump, args=(client, server, True, pending), daemon=True)
+        link = Link()
+        up = threading.Thread(target=self._pump, args=(client, server, True, link), daemon=True)
         up.start()
-        self._pump(server, client, False, pending)
+        self._pump(server, client, False, link)
 
-    def _pump(
-        self,
-        source: socket.socket,
-        sink: socket.socket,
-        upward: bool,
-        pending: dict[tuple[bool, int], Exchange],
-    ) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, upward: bool, link: Link) -> None:
         buffer = bytearray()
         with contextlib.suppress(OSError):
             while chunk := source.recv(65536):
@@ -298,16 +304,16 @@ class Proxy:
                         break
                     raw = bytes(buffer[:size])
                     del buffer[:size]
-                    sink.sendall(self._note(Frame.parse(raw), upward, pending))
+                    sink.sendall(self._note(Frame.parse(raw), upward, link))
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _note(self, frame: Frame, upward: bool, pending: dict[tuple[bool, int], Exchange]) -> bytes:
+    def _note(self, frame: Frame, upward: bool, link: Link) -> bytes:
         header = frame.header
         with self._record.lock:
             if header["flag"] & 1:
-                exchange = pending.pop((not upward, header["opaque"]), None)
+                exchange = link.pending.pop((not upward, header["opaque"]), None)
                 if exchange is not None:
                     exchange.response = frame
                 return frame.raw
@@ -315,8 +321,15 @@ class Proxy:
             if not upward:
                 exchange.receiver = "client"
             self._record.exchanges.append(exchange)
+            link.exchanges.append(exchange)
+            if upward and exchange.sender == "broker":
+                # a 5.3.3 broker may ask for 106 over its connection before it registers
+                link.of_broker = True
+            if link.of_broker:
+                for earlier in link.exchanges:
+                    earlier.sender = "broker"
             if not header["flag"] & 2:
-                pending[upward, header["opaque"]] = exchange
+                link.pending[upward, header["opaque"]] = exchange
         fields = header.get("extFields") or {}
         shown = self._readdress.get(fields.get("brokerAddr", ""))
         if upward and shown:
@@ -326,9 +339,11 @@ class Proxy:
     def _sender(self, header: Mapping[str, Any], upward: bool) -> str:
         if not upward:
             return self._receiver
+        if header["opaque"] == PROBE_OPAQUE:
+            return "probe"
         if self._receiver == "namesrv" and header["code"] in BROKER_TO_NAMESRV:
             return "broker"
-        return self._record.actor or "client"
+        return self._record.actor if self._record.actor != "probe" else "client"
 
 
 class Stage:
@@ -341,13 +356,16 @@ class Stage:
         self.apache = Apache.open(release, folder)
         self._readdress: dict[str, str] = {}
         self._proxies: list[Proxy] = []
-        namesrv_port, self._broker_port = PORTS[release]
+        self.folder = folder
+        self.namesrv_port, self._broker_port = PORTS[release]
+
+    def start(self) -> None:
+        """Start the nameserver and its proxy; after this :meth:`close` is due, also when this fails."""
         self.real_namesrv = self.apache.namesrv(
             properties=self.properties,
-            settings={"kvConfigPath": str(folder / "kv.json"), "scanNotActiveBrokerInterval": "5000"},
+            settings={"kvConfigPath": str(self.folder / "kv.json"), "scanNotActiveBrokerInterval": "5000"},
         )
-        self.namesrv = self._proxy("namesrv", namesrv_port, self.real_namesrv.addr)
-        self.folder = folder
+        self.namesrv = self._proxy("namesrv", self.namesrv_port, self.real_namesrv.addr)
 
     def _proxy(self, receiver: str, port: int, target: str) -> str:
         proxy = Proxy(self.record, receiver, port, target, self._readdress)
@@ -421,7 +439,7 @@ class Stage:
             "code": code,
             "flag": 0,
             "language": "JAVA",
-            "opaque": 0,
+            "opaque": PROBE_OPAQUE,
             "version": version,
         }
         if fields is not None:
@@ -737,6 +755,7 @@ def capture(release: str, codec: str, folder: Path) -> None:
     stage = Stage(release, codec, folder)
     broker = f"127.0.0.1:{PORTS[release][1]}"
     try:
+        stage.start()
         main = stage.broker("broker-a", "registration", shown=True)
         clients(stage)
         compressed = stage.broker(

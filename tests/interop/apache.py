@@ -67,7 +67,9 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "mappedFileSizeConsumeQueue": str(20 * 30_000),
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
-    "timerWheelEnable": "false",
+    # the timer wheel cannot be switched off: 5.3.3 then fails to delete topics
+    "mappedFileSizeTimerLog": str(4 * 1024 * 1024),
+    "timerFlushIntervalMs": "60000",
     "diskMaxUsedSpaceRatio": "95",
 }
 
