@@ -1,0 +1,174 @@
+"""Who is at the other end of a link, and that nobody changes what it says. Pure: randomness comes in as
+nonces.
+
+Four handshake frames; whoever dials proves first, so a stranger that connects learns one random number::
+
+    dialler                               acceptor
+    HELLO magic, from, to, cluster, nonce ->
+                                          <- CHALLENGE nonce
+    PROOF mac("dialler")                  ->
+                                          <- PROOF mac("acceptor")
+
+A proof is HMAC-SHA256 under the shared secret over role and transcript (identities, cluster, both nonces).
+Each later frame ends in a MAC under a key of this session and direction over a counter and the frame, so a
+frame cannot be changed, repeated, left out, reflected, or played back in another session. Without a secret
+(loopback only) proofs and MACs are empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+MAGIC: Final = "RouteKeeper raft 1"
+NONCE_SIZE: Final = 32
+MAC_SIZE: Final = 16
+
+
+class AuthError(Exception):
+    """The other end is not who it should be, or does not speak our protocol."""
+
+
+class _Hello(msgspec.Struct, array_like=True, frozen=True):
+    magic: str
+    sender: str
+    receiver: str
+    cluster: str
+    nonce: bytes
+
+
+class Seal:
+    """MACs for one direction of one session."""
+
+    __slots__ = ("_counter", "_key")
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._counter = 0
+
+    @property
+    def size(self) -> int:
+        return MAC_SIZE if self._key is not None else 0
+
+    def next(self, body: bytes | memoryview) -> bytes:
+        """The MAC of the next frame."""
+        if self._key is None:
+            return b""
+        mac = hashlib.blake2b(self._counter.to_bytes(8, "big"), key=self._key, digest_size=MAC_SIZE)
+        mac.update(body)
+        self._counter += 1
+        return mac.digest()
+
+    def check(self, body: bytes | memoryview, mac: bytes | memoryview) -> None:
+        """Check the MAC of the next frame.
+
+        Raises:
+            AuthError: It is wrong: the session is over.
+        """
+        if not hmac.compare_digest(self.next(body), mac):
+            raise AuthError("frame with a wrong MAC")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An authenticated link: who is there, and the seals of both directions."""
+
+    peer: str
+    outgoing: Seal
+    incoming: Seal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What one member brings to each handshake."""
+
+    me: str
+    members: frozenset[str]
+    cluster: str
+    secret: bytes | None
+
+
+class Handshake:
+    """One side of a handshake: frames in, frames out, then a session.
+
+    Args:
+        peer: The member dialled; None at the accepting side.
+        nonce: Fresh and random, NONCE_SIZE bytes.
+    """
+
+    def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes) -> None:
+        assert len(nonce) == NONCE_SIZE
+        self._mine = credentials
+        self._dials = peer is not None
+        self._peer = peer
+        self._nonce = nonce
+        self._their_nonce = b""
+        self.session: Session | None = None
+
+    def begin(self) -> bytes:
+        """The dialler's first frame."""
+        assert self._peer is not None
+        return msgspec.msgpack.encode(
+            _Hello(MAGIC, self._mine.me, self._peer, self._mine.cluster, self._nonce)
+        )
+
+    def receive(self, frame: bytes) -> bytes | None:
+        """Take the peer's next frame; return ours, if one is due. ``session`` is set when the peer is proven.
+
+        Raises:
+            AuthError: Close the connection.
+        """
+        if not self._their_nonce:
+            return self._take_challenge(frame) if self._dials else self._take_hello(frame)
+        theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
+        if not hmac.compare_digest(self._proof(theirs), frame):
+            raise AuthError(f"wrong proof from {self._peer}: another secret")
+        assert self._peer is not None
+        self.session = Session(self._peer, Seal(self._key(ours)), Seal(self._key(theirs)))
+        return None if self._dials else self._proof("acceptor")
+
+    def _take_hello(self, frame: bytes) -> bytes:
+        try:
+            hello = msgspec.msgpack.decode(frame, type=_Hello)
+        except msgspec.MsgspecError as error:
+            raise AuthError(f"no hello of ours: {error}") from error
+        mine = self._mine
+        if hello.magic != MAGIC or len(hello.nonce) != NONCE_SIZE:
+            raise AuthError("no hello of ours")
+        if hello.receiver != mine.me:
+            raise AuthError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
+        if hello.sender not in mine.members or hello.sender == mine.me:
+            raise AuthError(f"{hello.sender[:80]!r} is no member")
+        if hello.cluster != mine.cluster:
+            raise AuthError(f"{hello.sender} is of another cluster: its peers differ from ours")
+        self._peer, self._their_nonce = hello.sender, hello.nonce
+        return self._nonce
+
+    def _take_challenge(self, frame: bytes) -> bytes:
+        if len(frame) != NONCE_SIZE:
+            raise AuthError(f"challenge of {len(frame)} bytes")
+        self._their_nonce = frame
+        return self._proof("dialler")
+
+    def _transcript(self) -> bytes:
+        me, peer = self._mine.me, self._peer
+        ends = (
+            (me, peer, self._nonce, self._their_nonce)
+            if self._dials
+            else (peer, me, self._their_nonce, self._nonce)
+        )
+        return msgspec.msgpack.encode((MAGIC, self._mine.cluster, *ends))
+
+    def _proof(self, role: str) -> bytes:
+        if self._mine.secret is None:
+            return b""
+        return hmac.digest(self._mine.secret, b"proof " + role.encode() + self._transcript(), "sha256")
+
+    def _key(self, role: str) -> bytes | None:
+        if self._mine.secret is None:
+            return None
+        return hmac.digest(self._mine.secret, b"key " + role.encode() + self._transcript(), "sha256")

@@ -1,0 +1,95 @@
+"""How long ago this member certainly belonged to the cluster: contact, dated by echoed clocks.
+
+Each message carries the sender's clock and echoes the newest clock received from that peer in the same term,
+so a message that waited in a buffer while a process stood still proves nothing. An echo of our own clock
+reading ``c``, in a message of our own term from a voter that accepted us as leader, proves that no other
+leader had that voter after the instant ``c``. A majority of such echoes dates the leader. The leader states
+the age of its contact together with its commit index; a follower adds the age of the echo of its own clock,
+and counts the sum from the moment at which it has applied that commit index.
+
+Clocks are local and in seconds; readings of different members are never compared. Pure: no clock is read
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+#: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind.
+_PENDING_MAX: Final = 64
+
+
+class Contact:
+    """Contact of one member, in the terms it lives through."""
+
+    __slots__ = ("_date", "_echoed", "_heard", "_members", "_pending")
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._heard: dict[str, float] = {}  # newest clock of each peer in this term: what we echo
+        self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
+        self._pending: deque[tuple[int, float]] = deque()  # (commit index, date), both rising
+        self._date = -math.inf
+
+    def new_term(self) -> None:
+        """Forget what was said in the term before. The date stays: it is a fact about the past."""
+        self._heard.clear()
+        self._echoed.clear()
+        self._pending.clear()
+
+    def forget(self, peer: str) -> None:
+        """The link to ``peer`` is new: it may be another process with another clock."""
+        self._heard.pop(peer, None)
+        self._echoed.pop(peer, None)
+
+    def echo_for(self, peer: str) -> float | None:
+        """The clock to echo in the next message to ``peer``."""
+        return self._heard.get(peer)
+
+    def accepted_by(self, peer: str, *, clock: float, echo: float | None, voter: bool) -> None:
+        """A member answered us as the leader of our own term."""
+        self._heard[peer] = max(clock, self._heard.get(peer, -math.inf))
+        if voter and echo is not None:
+            self._echoed[peer] = max(echo, self._echoed.get(peer, -math.inf))
+
+    def stated_by_leader(
+        self, leader: str, *, clock: float, echo: float | None, age: float | None, commit: int
+    ) -> None:
+        """The leader of our own term spoke: remember its clock, and its statement if it made one."""
+        self._heard[leader] = max(clock, self._heard.get(leader, -math.inf))
+        if echo is None or age is None:
+            return
+        date = echo - max(age, 0.0)
+        while self._pending and self._pending[-1][1] >= date and self._pending[-1][0] >= commit:
+            self._pending.pop()
+        if len(self._pending) >= _PENDING_MAX:
+            self._pending.popleft()
+        self._pending.append((commit, date))
+
+    def applied(self, index: int) -> None:
+        """Everything up to ``index`` is applied here: statements about it count from now on."""
+        while self._pending and self._pending[0][0] <= index:
+            self._date = max(self._date, self._pending.popleft()[1])
+
+    def led(self, now: float) -> None:
+        """We lead, an entry of our term is committed, and all that is committed is applied here."""
+        self._date = max(self._date, self.majority_date(now))
+
+    def majority_date(self, now: float) -> float:
+        """The newest instant for which a majority, this member included, is known to have accepted us."""
+        others = self._members // 2  # a majority has one more than this: ourselves
+        if others == 0:
+            return now
+        dates = sorted(self._echoed.values(), reverse=True)
+        return dates[others - 1] if len(dates) >= others else -math.inf
+
+    def member_date(self, peer: str) -> float:
+        """The newest own clock that ``peer`` echoed in this term."""
+        return self._echoed.get(peer, -math.inf)
+
+    @property
+    def date(self) -> float:
+        """The newest instant of certain contact on this member's clock; -inf if none."""
+        return self._date

@@ -1,0 +1,222 @@
+"""A member's data directory: locked, and bound to one mode, one identity and one cluster.
+
+``DATA/lock`` is held with flock. ``DATA/identity.json`` says whose directory it is. Term and vote are in
+``DATA/raft/vote``: two slots written in turn, each with a checksum, so that a torn write leaves the former
+one, and no write needs new space.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from .journal import Journal, sync_directory
+from .members import Standing, cluster_id
+from .types import RaftConfig, RaftStartError
+
+FORMAT: Final = 1
+_SLOT_SIZE: Final = 512
+_SLOT: Final = struct.Struct(">IQH")  # crc of the rest, sequence, bytes of payload
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of identity.json."""
+
+    format: int
+    mode: str
+    me: str
+    members: tuple[str, ...]
+    cluster: str
+    durability: str
+    instance: str
+    voter: bool
+    founders: dict[str, str]
+
+
+class DataDirectory:
+    """Opened at start, held until :meth:`close`. Blocking.
+
+    Raises:
+        RaftStartError: Somebody else holds it, or it belongs to another mode, member or way of storing.
+    """
+
+    def __init__(self, config: RaftConfig) -> None:
+        self._root = config.data_dir
+        self.raft = self._root / "raft"
+        self._config = config
+        self._lock = -1
+        self._vote = -1
+        self._sequence = 0
+        try:
+            self.raft.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            self.identity, self.fresh = self._claim()
+        except OSError as error:
+            self.close()
+            raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
+        except RaftStartError:
+            self.close()
+            raise
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
+
+    def _claim(self) -> tuple[Identity, bool]:
+        """Read whose directory this is, or make it ours.
+
+        Returns:
+            The identity, and whether this member starts without data.
+        """
+        config, path = self._config, self._root / "identity.json"
+        volatile = config.durability == "memory"
+        segments = bool(Journal.segment_paths(self.raft))
+        if not path.exists():
+            if segments:
+                raise RaftStartError(
+                    f"raft: data directory {self._root} holds a journal but no identity.json"
+                )
+            identity = Identity(
+                format=FORMAT,
+                mode="raft",
+                me=config.me,
+                members=tuple(sorted(config.peers)),
+                cluster=cluster_id(config.peers),
+                durability="memory" if volatile else "journal",
+                instance=secrets.token_hex(16),
+                voter=False,
+                founders={},
+            )
+            self._store(identity)
+            return identity, True
+        identity = self._load(path)
+        if identity.mode != "raft":
+            raise RaftStartError(
+                f"raft: data directory {self._root} belongs to mode {identity.mode}, not raft"
+            )
+        if identity.me != config.me:
+            raise RaftStartError(
+                f"raft: data directory {self._root} belongs to member {identity.me}, not {config.me}"
+            )
+        if (identity.durability == "memory") != volatile:
+            raise RaftStartError(
+                f"raft: data directory {self._root} was made with durability {identity.durability}, not "
+                f"{config.durability}; use an empty one (the member then catches up from the others)"
+            )
+        if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
+            identity = msgspec.structs.replace(
+                identity, instance=secrets.token_hex(16), voter=False, founders={}
+            )
+            self._store(identity)
+            return identity, True
+        if identity.voter and not segments:
+            raise RaftStartError(
+                f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
+            )
+        return identity, False
+
+    @staticmethod
+    def _load(path: Path) -> Identity:
+        raw = path.read_bytes()
+        try:
+            known = msgspec.json.decode(raw)
+            mode = known.get("mode") if isinstance(known, dict) else None
+            if isinstance(mode, str) and mode != "raft":
+                raise RaftStartError(f"raft: data directory {path.parent} belongs to mode {mode}, not raft")
+            identity = msgspec.json.decode(raw, type=Identity)
+        except msgspec.MsgspecError as error:
+            raise RaftStartError(f"raft: {path} is damaged: {error}") from error
+        if identity.format != FORMAT:
+            raise RaftStartError(f"raft: {path} has format {identity.format}, this program knows {FORMAT}")
+        return identity
+
+    def _store(self, identity: Identity) -> None:
+        path = self._root / "identity.json"
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(identity)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        sync_directory(self._root)
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(
+            instance=self.identity.instance, voter=self.identity.voter, founders=dict(self.identity.founders)
+        )
+
+    def save_standing(self, standing: Standing) -> None:
+        """Durable on return; a member without durable data has no durable standing either."""
+        if self._config.durability != "memory":
+            self.identity = msgspec.structs.replace(
+                self.identity, voter=standing.voter, founders=dict(standing.founders)
+            )
+            self._store(self.identity)
+
+    # ---- term and vote
+
+    def load_vote(self) -> tuple[int, str | None]:
+        """Open the vote file and return the newest term and vote.
+
+        Raises:
+            RaftStartError: Neither slot is readable.
+        """
+        path = self.raft / "vote"
+        new = not path.exists()
+        self._vote = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if new:
+            os.pwrite(self._vote, bytes(2 * _SLOT_SIZE), 0)
+            self.save_vote(0, None)
+            self.save_vote(0, None)  # both slots hold something, so an unreadable file is damage
+            os.fsync(self._vote)
+            sync_directory(self.raft)
+        raw = os.pread(self._vote, 2 * _SLOT_SIZE, 0)
+        slots = [slot for i in (0, 1) if (slot := _parse_slot(raw[i * _SLOT_SIZE : (i + 1) * _SLOT_SIZE]))]
+        if not slots:
+            raise RaftStartError(
+                f"raft: {path} is damaged: what this member promised is unknown; empty its data directory"
+            )
+        self._sequence, term, vote = max(slots, key=lambda slot: slot[0])
+        return term, vote
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        """Durable on return, whatever the durability of the log."""
+        self._sequence += 1
+        payload = msgspec.msgpack.encode((FORMAT, term, vote))
+        body = _SLOT.pack(0, self._sequence, len(payload))[4:] + payload
+        slot = zlib.crc32(body).to_bytes(4, "big") + body
+        assert len(slot) <= _SLOT_SIZE
+        os.pwrite(self._vote, slot, (self._sequence % 2) * _SLOT_SIZE)
+        os.fdatasync(self._vote)
+
+    def close(self) -> None:
+        """Give the directory back."""
+        for descriptor in (self._vote, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._vote = self._lock = -1
+
+
+def _parse_slot(raw: bytes) -> tuple[int, int, str | None] | None:
+    if len(raw) < _SLOT.size:
+        return None
+    checksum, sequence, size = _SLOT.unpack_from(raw)
+    end = _SLOT.size + size
+    if end > len(raw) or zlib.crc32(raw[4:end]) != checksum:
+        return None
+    try:
+        _, term, vote = msgspec.msgpack.decode(raw[_SLOT.size : end], type=tuple[int, int, str | None])
+    except msgspec.MsgspecError:
+        return None
+    return sequence, term, vote

@@ -1,0 +1,488 @@
+"""Runs one engine on the event loop: timers, links, the journal's writer thread, snapshots in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from .auth import Credentials
+from .datadir import DataDirectory
+from .engine import Engine
+from .journal import Journal, Replay, StorageFull
+from .log import FIRST_INDEX, FIRST_TERM, Op, Recovered
+from .members import Standing
+from .messages import MessageError
+from .snapshot import Image, Snapshots
+from .transport import APPLICATION, RAFT, LinkError, Transport
+from .types import RaftConfig, RaftStartError, StateMachine, StopMember
+
+logger = logging.getLogger(__name__)
+
+#: Room for a message around an entry or a batch of entries.
+FRAME_OVERHEAD: Final = 1024 * 1024
+#: How often a write that found the disk full is tried again.
+FULL_RETRY_S: Final = 0.5
+#: Timers are not set closer than this.
+TIMER_MIN_S: Final = 0.001
+
+
+def boot_clock() -> float:
+    """Seconds that count pauses and suspends in full (rule 8)."""
+    clock = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+    return time.clock_gettime(clock)
+
+
+class _Writer:
+    """The journal's thread. What waits while one write is synced goes together in the next (group commit)."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        done: Callable[[int], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._done = done
+        self._failed = failed
+        self._queue: queue.SimpleQueue[tuple[int, list[Op]] | Callable[[], None] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raft journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, position: int, ops: list[Op]) -> None:
+        self._queue.put((position, ops))
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run something of the journal's between two writes."""
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """Write what is queued and end; blocking."""
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            item = self._queue.get()
+            while item is not None:
+                if not isinstance(item, tuple):
+                    item()
+                    item = self._queue.get()
+                    continue
+                position, ops = item
+                item = self._next()
+                while isinstance(item, tuple):
+                    position, more = item
+                    ops = ops + more
+                    item = self._next()
+                if not self._append(ops):
+                    return
+                self._done(position)
+                if item is _NOTHING:
+                    item = self._queue.get()
+        except OSError as error:
+            # After a failed sync nobody knows what the disk holds (rule 9).
+            self._failed(f"journal: {error.strerror or error}")
+        except Exception as error:
+            logger.exception("journal writer failed")
+            self._failed(f"journal: {error}")
+
+    def _next(self) -> tuple[int, list[Op]] | Callable[[], None] | None:
+        try:
+            return self._queue.get_nowait()
+        except queue.Empty:
+            return _NOTHING
+
+    def _append(self, ops: list[Op]) -> bool:
+        """Write, waiting for room as long as it takes; False if the member closed meanwhile."""
+        said = False
+        while True:
+            try:
+                self._journal.append(ops)
+                if said:
+                    logger.info("journal has room again")
+                return True
+            except StorageFull as error:
+                if not said:
+                    logger.error("journal full: %s; acknowledging nothing until there is room", error)
+                    said = True
+                if self._closing.wait(FULL_RETRY_S):
+                    return False
+
+
+def _nothing() -> None:
+    """Marks an empty queue."""
+
+
+_NOTHING: Final = _nothing
+
+
+class Driver:
+    """The engine's ports and the transport's owner: everything of one member that waits or touches the
+    machine.
+
+    Args:
+        on_fatal: Called at most once, on the loop.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        machine: StateMachine,
+        *,
+        on_peer_message: Callable[[str, bytes], None],
+        on_change: Callable[[], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._machine = machine
+        self._on_peer_message = on_peer_message
+        self._on_change = on_change
+        self._on_fatal = on_fatal
+        self._volatile = config.durability == "memory"
+        self._directory: DataDirectory | None = None
+        self._journal: Journal | None = None
+        self._snapshots: Snapshots | None = None
+        self._writer: _Writer | None = None
+        self._memory_image: tuple[int, int, bytes] | None = None
+        self._step_due = self._change_due = self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        try:
+            self.engine, self.transport = self._open()
+        except BaseException:
+            self._close_files()
+            raise
+
+    # ---- life
+
+    def _open(self) -> tuple[Engine, Transport]:
+        config = self._config
+        directory = self._directory = DataDirectory(config)
+        identity = directory.identity
+        term, vote = directory.load_vote()
+        recovered = (
+            Recovered(term=term, vote=vote) if self._volatile else self._recover(directory, term, vote)
+        )
+        if set(identity.members) != set(config.peers):
+            logger.warning(
+                "stored members rule stored=%s peers=%s", ",".join(identity.members), ",".join(config.peers)
+            )
+        engine = Engine(
+            me=config.me,
+            members=identity.members,
+            machine=self._machine,
+            ports=self,
+            clock=boot_clock,
+            rng=random.Random(os.urandom(16)),
+            standing=directory.standing,
+            recovered=recovered,
+            election_timeout_ms=config.election_timeout_ms,
+            volatile=self._volatile,
+            compact_bytes=config.compact_bytes,
+            entry_size_max=config.entry_size_max,
+        )
+        credentials = Credentials(
+            me=config.me,
+            members=frozenset(identity.members),
+            cluster=identity.cluster,
+            secret=config.secret,
+        )
+        frame_size_max = config.entry_size_max + FRAME_OVERHEAD
+        return engine, Transport(credentials, owner=self, frame_size_max=frame_size_max)
+
+    def _recover(self, directory: DataDirectory, term: int, vote: str | None) -> Recovered:
+        self._snapshots = Snapshots(directory.raft)
+        self._journal = Journal(directory.raft, sync=self._config.durability == "fsync")
+        try:
+            found = self._snapshots.recover()
+            replay, journal_bytes = self._journal.recover()
+        except (OSError, StorageFull) as error:
+            raise RaftStartError(f"raft: {directory.raft}: {error}") from error
+        image = None
+        if found is not None:
+            image, data = found
+            self._machine.restore(data)
+        recovered = join(image, replay, term=term, vote=vote, journal_bytes=journal_bytes)
+        if recovered is None:
+            raise RaftStartError(
+                f"raft: {directory.raft}: the journal begins after the snapshot ends: a file is missing; "
+                "restore it, or empty this member's data directory while the others are up"
+            )
+        return recovered
+
+    async def start(self) -> str:
+        """Replay, bind, take part; return the bound address.
+
+        Raises:
+            RaftStartError: The address cannot be bound, or needs a secret.
+        """
+        if self._journal is not None:
+            self._writer = _Writer(self._journal, done=self._written, failed=self._write_failed)
+            self._writer.start()
+        bound = await self.transport.listen(self._config.listen or self._config.me)
+        self.engine.start()
+        await self.transport.go()
+        self._timer_fired()
+        return bound
+
+    async def close(self) -> None:
+        """Stop taking part; write what is queued; close everything. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.engine.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.transport.close()
+        if self._background:
+            await asyncio.wait(self._background)
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._journal is not None:
+            try:
+                self._journal.close()
+            except OSError as error:
+                logger.error("journal close failed error=%s", error.strerror)
+        if self._snapshots is not None:
+            self._snapshots.close()
+        if self._directory is not None:
+            self._directory.close()
+
+    # ---- time
+
+    def wake(self) -> None:
+        """Step once after everything that is ready in this turn of the loop (group commit)."""
+        if not self._step_due and not self._closed:
+            self._step_due = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._step_due = False
+        if self._closed:
+            return
+        self.engine.step()
+        wake_at = self.engine.next_wake()
+        if wake_at < self._timer_at:
+            self._set_timer(wake_at)
+
+    def _set_timer(self, wake_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wake_at
+        self._timer = self._loop.call_later(max(0.0, wake_at - boot_clock()), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
+        self._timer = None
+        self._timer_at = math.inf
+        if self._closed:
+            return
+        if self.engine.next_wake() <= boot_clock():
+            self.engine.step()
+        self._set_timer(max(self.engine.next_wake(), boot_clock() + TIMER_MIN_S))
+
+    def changed(self) -> None:
+        if not self._change_due and not self._closed:
+            self._change_due = True
+            self._loop.call_soon(self._tell_change)
+
+    def _tell_change(self) -> None:
+        self._change_due = False
+        if not self._closed:
+            self._on_change()
+
+    # ---- links (transport.Owner, engine.Ports)
+
+    def link_up(self, peer: str) -> None:
+        self.engine.link_up(peer)
+        self.changed()
+
+    def link_down(self, peer: str) -> None:
+        self.engine.link_down(peer)
+        self.changed()
+
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        try:
+            self.engine.receive(peer, data)
+        except MessageError as error:
+            raise LinkError(str(error)) from error
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        if self._closed:
+            return
+        if not self.engine.linked_to(peer):
+            raise LinkError("application message before a hello")
+        try:
+            self._on_peer_message(peer, data)
+        except Exception:
+            # A handler's defect must not close the link: the peer would send the same again for ever.
+            logger.exception("peer message handler failed peer=%s", peer)
+
+    def send(self, member: str, message: bytes) -> bool:
+        return self.transport.send(member, RAFT, message)
+
+    def send_application(self, member: str, message: bytes) -> bool:
+        return self.engine.linked_to(member) and self.transport.send(member, APPLICATION, message)
+
+    # ---- storage (engine.Ports)
+
+    def write(self, position: int, ops: list[Op]) -> None:
+        assert self._writer is not None
+        self._writer.write(position, ops)
+
+    def _written(self, position: int) -> None:
+        """On the writer's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._durable, position)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+    def _durable(self, position: int) -> None:
+        if not self._closed:
+            self.engine.durable(position)
+
+    def _write_failed(self, reason: str) -> None:
+        """On the writer's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.fatal, reason)
+        except RuntimeError:
+            pass  # as above
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        assert self._directory is not None
+        self._saved(lambda directory: directory.save_vote(term, vote))
+
+    def save_standing(self, standing: Standing) -> None:
+        self._saved(lambda directory: directory.save_standing(standing))
+
+    def _saved(self, save: Callable[[DataDirectory], None]) -> None:
+        """A promise that is not on the disk must not leave: stop instead."""
+        assert self._directory is not None
+        try:
+            save(self._directory)
+        except OSError as error:
+            reason = f"cannot store term, vote or standing: {error.strerror}"
+            self.fatal(reason)
+            raise StopMember(reason) from error
+
+    def fatal(self, reason: str) -> None:
+        if not self._closed:
+            self.engine.stop()
+            logger.critical("raft member stops me=%s reason=%s", self._config.me, reason)
+            self._on_fatal(reason)
+
+    # ---- state images (engine.Ports)
+
+    def image(self) -> tuple[int, int, int] | None:
+        if self._volatile:
+            held = self._memory_image
+            return None if held is None else (held[0], held[1], len(held[2]))
+        newest = self._snapshots.newest if self._snapshots is not None else None
+        return None if newest is None else (newest.index, newest.term, newest.size)
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        if self._volatile:
+            held = self._memory_image
+            return held[2][offset : offset + size] if held is not None and held[0] == index else None
+        return self._snapshots.read(index, offset, size) if self._snapshots is not None else None
+
+    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+        if self._writer is not None:
+            self._writer.call(self._rotate)
+        self._in_background(self._store(index, term, encode, lambda _: self.engine.image_made(index)))
+
+    def install_image(self, index: int, term: int, image: bytes) -> None:
+        done = self.engine.image_installed
+        self._in_background(self._store(index, term, lambda: image, lambda data: done(index, term, data)))
+
+    def trim(self, index: int) -> None:
+        if self._writer is not None and self._journal is not None:
+            journal = self._journal
+            self._writer.call(lambda: journal.trim(index))
+
+    def _rotate(self) -> None:
+        """On the writer's thread."""
+        assert self._journal is not None
+        try:
+            self._journal.rotate()
+        except StorageFull as error:
+            logger.error("journal full: %s; the segment goes on", error)
+
+    async def _store(
+        self, index: int, term: int, encode: Callable[[], bytes], done: Callable[[bytes], None]
+    ) -> None:
+        """Encode and store one image in a thread, then tell the engine; a failure costs nothing but room
+        (D28).
+        """
+        try:
+            data = await asyncio.to_thread(encode)
+            if self._volatile:
+                self._memory_image = (index, term, data)
+            else:
+                snapshots = self._snapshots
+                assert snapshots is not None
+                snapshots.publish(await asyncio.to_thread(snapshots.store, index, term, data))
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("snapshot failed index=%d", index)
+            self.engine.image_failed(str(error))
+        else:
+            if not self._closed:
+                done(data)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name="raft snapshot")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def join(
+    image: Image | None, replay: Replay, *, term: int, vote: str | None, journal_bytes: int
+) -> Recovered | None:
+    """Put what the journal holds behind the image. Pure.
+
+    The image may be newer than the journal's first entries (a crash before the journal was trimmed), or newer
+    than all of them; what follows it in the journal stays (D14). A journal that differs from the image at its
+    index was replaced by it.
+
+    Returns:
+        None if entries between image and journal are missing.
+    """
+    index, index_term = (image.index, image.term) if image is not None else (FIRST_INDEX, FIRST_TERM)
+    entries = replay.entries
+    if replay.base_index is not None:
+        if replay.base_index > index:
+            return None
+        offset = index - replay.base_index
+        if offset > len(entries):
+            entries = []
+        elif offset > 0:
+            entries = entries[offset:] if entries[offset - 1][2] == index_term else []
+    last = index + len(entries)
+    return Recovered(
+        base_index=index,
+        base_term=index_term,
+        entries=list(entries),
+        commit_index=min(max(replay.commit_index, index), last),
+        term=term,
+        vote=vote,
+        journal_bytes=journal_bytes,
+    )

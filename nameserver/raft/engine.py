@@ -1,0 +1,637 @@
+"""One member as a state machine: link, message, append, timer, durable in; send, write, apply, snapshot out.
+
+The engine opens no file, no socket and reads no clock of its own: all of that is behind :class:`Ports` and
+the two functions it is given, so that the simulator runs this very code on virtual time. Entry points are
+called on one thread and never from within each other, except :meth:`Engine.append` and
+:meth:`Engine.send_application` from ``apply``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from . import members as membership
+from .contact import Contact
+from .hardening import CANDIDATE, LEADER, RaftCore, Stopped
+from .log import FIRST_INDEX, Op, RaftLog, Recovered
+from .members import Standing
+from .messages import Append, Hello, Message, MessageError, SnapshotPart, SnapshotReply, Stale, decode, encode
+from .types import Role, StateMachine
+
+logger = logging.getLogger(__name__)
+
+#: A journal write that takes longer makes the leader step down (rule 9).
+STALL_S: Final = 1.0
+#: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
+HOUSEKEEPING_S: Final = 0.25
+#: Wait after a failed snapshot, doubled up to the second value (D28).
+SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
+#: Largest state image that is taken from a leader.
+IMAGE_SIZE_MAX: Final = 1 << 31
+#: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
+TAIL_BYTES: Final = 1024 * 1024
+
+
+class Ports(Protocol):
+    """The engine's way out. Nothing here may call back into the engine before returning."""
+
+    def send(self, member: str, message: bytes) -> bool:
+        """Hand a message to the link, in order; False if there is none."""
+
+    def write(self, position: int, ops: list[Op]) -> None:
+        """Write to the journal; :meth:`Engine.durable` follows, in order of position."""
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        """Make term and vote durable before returning."""
+
+    def save_standing(self, standing: Standing) -> None:
+        """Make the standing durable before returning."""
+
+    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+        """Encode and store in the background; :meth:`Engine.image_made` or ``image_failed`` follows."""
+
+    def install_image(self, index: int, term: int, image: bytes) -> None:
+        """Store an image received from a leader; :meth:`Engine.image_installed` or ``image_failed`` follows."""
+
+    def image(self) -> tuple[int, int, int] | None:
+        """Index, term and size of the newest durable image."""
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        """A piece of the image at ``index``; None if it is there no more."""
+
+    def trim(self, index: int) -> None:
+        """The journal needs nothing up to ``index`` any more."""
+
+    def wake(self) -> None:
+        """Call :meth:`Engine.step` soon."""
+
+    def changed(self) -> None:
+        """Something in the public state may have changed."""
+
+    def fatal(self, reason: str) -> None:
+        """This member must stop."""
+
+
+class Engine:
+    """The Raft member without IO."""
+
+    def __init__(
+        self,
+        *,
+        me: str,
+        members: tuple[str, ...],
+        machine: StateMachine,
+        ports: Ports,
+        clock: Callable[[], float],
+        rng: random.Random,
+        standing: Standing,
+        recovered: Recovered,
+        election_timeout_ms: int,
+        volatile: bool,
+        compact_bytes: int,
+        entry_size_max: int,
+    ) -> None:
+        self.me = me
+        self.members = members
+        self._machine = machine
+        self._ports = ports
+        self._clock = clock
+        self._standing = standing
+        self._volatile = volatile
+        self._compact_bytes = compact_bytes
+        self._entry_size_max = entry_size_max
+        self._election_timeout_ms = election_timeout_ms
+        self._log = RaftLog(recovered)
+        self._replay_end = self._log.last_index
+        self._contact = Contact(len(members))
+        self._hellos: dict[str, Hello] = {}
+        self._links: set[str] = set()
+        self._writes: deque[tuple[int, float]] = deque()  # position, when it was handed over
+        self._stalled = False
+        self._next_housekeeping = -math.inf
+        self._making_image = False
+        self._image_retry_at = -math.inf
+        self._image_retry_s = SNAPSHOT_RETRY_S[0]
+        self._image_failures = 0
+        self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
+        self._installing = 0
+        self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
+        self._handing_over = False
+        self._stopped = False
+        self._seen: tuple[object, ...] = ()
+        self._core = RaftCore(
+            me=me,
+            members=members,
+            log=self._log,
+            host=self,
+            contact=self._contact,
+            clock=clock,
+            rng=rng,
+            election_timeout_s=election_timeout_ms / 1000,
+        )
+
+    # ---- public state
+
+    @property
+    def role(self) -> Role:
+        if not self._standing.voter:
+            return Role.LEARNER
+        state = self._core.state
+        return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def leader(self) -> str | None:
+        return self._core.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self._core.applied_index
+
+    @property
+    def leads(self) -> bool:
+        return self._core.leads
+
+    @property
+    def linked(self) -> frozenset[str]:
+        return frozenset(self._hellos)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever promised or stored here."""
+        return not self._standing.voter and self._log.last_index == FIRST_INDEX
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        return membership.waiting_for(self.me, self.members, self._hellos) if self.empty else ()
+
+    @property
+    def contact_limit(self) -> float:
+        """The smallest election timeout that any member has stated, in seconds."""
+        stated = (hello.election_timeout_ms for hello in self._hellos.values())
+        return min(self._election_timeout_ms, *stated, self._election_timeout_ms) / 1000
+
+    def contact_age(self) -> float:
+        """Seconds since the newest instant at which this member certainly belonged to the cluster (rule 8)."""
+        now = self._clock()
+        if self._core.leads and self._core.applied_index >= self._core.commit_index:
+            self._contact.led(now)
+        return max(0.0, now - self._contact.date)
+
+    def member_age(self, member: str) -> float:
+        """Leader: seconds since ``member`` certainly accepted this leader; inf if it never did in this term."""
+        if member == self.me:
+            return 0.0
+        return max(0.0, self._clock() - self._contact.member_date(member))
+
+    def next_wake(self) -> float:
+        """The instant, on the engine's clock, by which :meth:`step` must be called."""
+        return min(self._core.next_wake(), self._next_housekeeping)
+
+    def status(self) -> dict[str, object]:
+        """Figures for people and metrics."""
+        age = self.contact_age()
+        image = self._ports.image()
+        return {
+            "role": str(self.role),
+            "term": self.term,
+            "commit_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "last_index": self._log.last_index,
+            "durable_index": self._log.durable_index,
+            "leader": self.leader,
+            "last_contact_ms": None if age == math.inf else round(age * 1000, 3),
+            "contact_limit_ms": round(self.contact_limit * 1000),
+            "members": list(self.members),
+            "linked": sorted(self.linked),
+            "waiting_for": list(self.waiting_for),
+            "journal_bytes": self._log.journal_bytes,
+            "log_bytes": self._log.retained_bytes,
+            "snapshot_index": image[0] if image else 0,
+            "snapshot_bytes": image[2] if image else 0,
+            "snapshot_failures": self._image_failures,
+            "storage_stalled": self._stalled,
+            "leader_changes": self._core.leader_changes,
+            "refused_truncations": self._core.refused_truncations,
+            "apply_errors": self._core.apply_errors,
+        }
+
+    # ---- start
+
+    def start(self) -> None:
+        """Apply what is known to be committed, and take part."""
+        self._core.enter()
+        try:
+            self._core.apply_committed()
+        except Stopped as error:
+            self._stop(str(error))
+            return
+        self._consider_founding()
+        if len(self.members) == 1:
+            self._core.stand_now()
+        self.step()
+
+    # ---- links and messages
+
+    def link_up(self, peer: str) -> None:
+        """An authenticated link to ``peer`` is up; the peer's hello is the first message on it."""
+        if self._stopped:
+            return
+        self._core.enter()
+        if peer in self._links:
+            self.link_down(peer)
+        self._links.add(peer)
+        self._learner_base = None
+        self._say_hello(peer)
+
+    def link_down(self, peer: str) -> None:
+        if self._stopped or peer not in self._links:
+            return
+        self._core.enter()
+        self._links.discard(peer)
+        if self._hellos.pop(peer, None) is not None:
+            self._core.link_down(peer)
+        if self._incoming is not None and self._incoming[0] == peer:
+            self._incoming = None
+        self._ports.wake()
+
+    def receive(self, peer: str, data: bytes | memoryview) -> None:
+        """Take one message.
+
+        Raises:
+            MessageError: The link must be closed: the peer speaks another format, or is broken.
+        """
+        if self._stopped or peer not in self._links:
+            return
+        message = decode(data)
+        self._core.enter()
+        if isinstance(message, Hello):
+            self._on_hello(peer, message)
+        elif peer not in self._hellos:
+            raise MessageError(f"{type(message).__name__} before a hello")
+        elif isinstance(message, SnapshotPart):
+            self._on_snapshot_part(peer, message)
+        elif self._installing and isinstance(message, Append) and message.term >= self.term:
+            # The log is about to be replaced; keep the leader, and let it know that we live.
+            self._core.follow(self._core.node(peer), message.term)
+            self._heard(peer, message)
+            self._core.say_alive(peer)
+        else:
+            was_empty = self.empty
+            self._core.receive(peer, message)
+            if isinstance(message, Append) and not self._standing.voter:
+                self._leave_learning(peer, message)
+            if was_empty and not self.empty:
+                self._say_hello_to_all()
+        self._ports.wake()
+
+    def _heard(self, peer: str, m: Append | SnapshotPart) -> None:
+        age, commit = (m.age, m.commit) if isinstance(m, Append) else (None, 0)
+        self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=age, commit=commit)
+
+    def _on_hello(self, peer: str, hello: Hello) -> None:
+        first = peer not in self._hellos
+        self._hellos[peer] = hello
+        if first:
+            logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
+            self._core.link_up(peer)
+        self._consider_founding()
+
+    def _say_hello(self, peer: str) -> None:
+        standing = self._standing
+        self._send(
+            peer,
+            Hello(
+                standing.instance,
+                standing.voter,
+                self.empty,
+                self._election_timeout_ms,
+                dict(standing.founders),
+                self.term,
+            ),
+        )
+
+    def _say_hello_to_all(self) -> None:
+        for peer in sorted(self._links):
+            self._say_hello(peer)
+
+    def _consider_founding(self) -> None:
+        if not self.empty:
+            return
+        founded = membership.found(self._standing, self.me, self.members, self._hellos)
+        if founded is None:
+            return
+        self._set_standing(founded)
+        logger.info("cluster founded me=%s members=%s", self.me, ",".join(self.members))
+        self._say_hello_to_all()
+
+    def _set_standing(self, standing: Standing) -> None:
+        self._ports.save_standing(standing)
+        self._standing = standing
+
+    def _leave_learning(self, leader: str, m: Append) -> None:
+        """D25: a learner is a voter again once an entry appended after it came back is committed without its
+        help.
+        """
+        if m.term != self.term or leader != self.leader:
+            return
+        if self._learner_base is None or self._learner_base[0] != m.term:
+            self._learner_base = (m.term, m.last)
+        done = (
+            m.commit > self._learner_base[1]
+            and self._log.term_at(m.commit) == m.term
+            and min(self.commit_index, self._log.durable_index) >= m.commit
+        )
+        if done:
+            # It may have voted in this very term in its former life: only for this leader could that have
+            # mattered.
+            self._log.setCurrentTerm(self.term, leader)
+            self._core.remember_vote(leader)
+            self._flush_vote()
+            self._set_standing(replace(self._standing, voter=True))
+            logger.info("learner caught up me=%s index=%d term=%d", self.me, m.commit, m.term)
+            self._say_hello_to_all()
+
+    # ---- entries
+
+    def append(self, payload: bytes, *, term: int) -> int | None:
+        """Append one entry if this member leads in ``term``.
+
+        Raises:
+            ValueError: The payload is above ``entry_size_max``.
+        """
+        if len(payload) > self._entry_size_max:
+            raise ValueError(f"entry of {len(payload)} bytes, at most {self._entry_size_max} are allowed")
+        if self._stopped or self._handing_over:
+            return None
+        self._core.enter()
+        index = self._core.append(payload, term)
+        if index is not None:
+            self._ports.wake()
+        return index
+
+    def durable(self, position: int) -> None:
+        """The journal holds everything written up to ``position``."""
+        if self._stopped:
+            return
+        self._core.enter()
+        while self._writes and self._writes[0][0] <= position:
+            self._writes.popleft()
+        self._log.durable(position)
+        if self._stalled and not self._writes:
+            self._stalled = False
+            logger.info("journal works again me=%s durable_index=%d", self.me, self._log.durable_index)
+        self._core.on_durable()
+        self._ports.wake()
+
+    # ---- the step
+
+    def step(self) -> None:
+        """Do what is due: elections, heartbeats, replication, commit, apply, writes."""
+        if self._stopped:
+            return
+        self._core.enter()
+        now = self._clock()
+        try:
+            self._core.tick()
+        except Stopped as error:
+            self._stop(str(error))
+            return
+        if self._core.applied_index < self._core.commit_index:
+            self._ports.wake()
+        self._contact.applied(self._core.applied_index)
+        housekeeping = now >= self._next_housekeeping
+        if housekeeping:
+            self._next_housekeeping = now + HOUSEKEEPING_S
+            self._look_for_stalls(now)
+        self._flush(now, commit_too=housekeeping)
+        self._consider_image(now)
+        self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        seen = (
+            self.role,
+            self.term,
+            self.leader,
+            self.commit_index,
+            self.applied_index,
+            len(self._hellos),
+            self.leads,
+        )
+        if seen != self._seen:
+            self._seen = seen
+            self._ports.changed()
+
+    def _flush_vote(self) -> None:
+        if self._log.vote_dirty:
+            self._log.vote_dirty = False
+            self._ports.save_vote(self._log.term, self._log.vote)
+
+    def _flush(self, now: float, *, commit_too: bool) -> None:
+        """Hand to the journal what changed; memory-only members have it durable at once."""
+        self._flush_vote()
+        if not (self._log.has_ops or commit_too):
+            return
+        taken = self._log.take_ops()
+        if taken is None:
+            return
+        position, ops = taken
+        if self._volatile:
+            self._log.durable(position)
+            self._core.on_durable()
+            if self._core.state == LEADER:
+                self._ports.wake()  # the entry may be committed now
+        else:
+            self._writes.append((position, now))
+            self._ports.write(position, ops)
+
+    def _look_for_stalls(self, now: float) -> None:
+        """Rule 9: whoever cannot write must not lead."""
+        if self._writes and now - self._writes[0][1] > STALL_S and not self._stalled:
+            self._stalled = True
+            logger.warning("journal stalls me=%s seconds=%.1f", self.me, now - self._writes[0][1])
+            if self._core.state == LEADER:
+                self._core.hand_over()
+                self._core.step_down()
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = True
+        logger.critical("member stops me=%s reason=%s", self.me, reason)
+        self._ports.fatal(reason)
+
+    def stop(self) -> None:
+        """Take part no more; what was handed to the journal is still written."""
+        self._stopped = True
+
+    def hand_over(self) -> bool:
+        """Ask the best follower to take over; False if this member does not lead any more (nothing to do)."""
+        self._core.enter()
+        if self._core.state != LEADER or len(self.members) == 1:
+            return False
+        self._handing_over = True
+        self._core.hand_over()
+        self._ports.wake()
+        return True
+
+    # ---- state images
+
+    def _consider_image(self, now: float) -> None:
+        """Rule 10 of compaction: by bytes; the shallow copy is made here, everything else elsewhere (D28,
+        D29).
+        """
+        if self._making_image or self._installing or now < self._image_retry_at:
+            return
+        image = self._ports.image()
+        threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
+        if self._log.journal_bytes < threshold or self._core.applied_index <= (
+            image[0] if image else FIRST_INDEX
+        ):
+            return
+        index = self._core.applied_index
+        term = self._log.term_at(index)
+        assert term is not None
+        self._making_image = True
+        self._log.journal_bytes = 0
+        self._ports.make_image(index, term, self._machine.snapshot())
+
+    def image_made(self, index: int) -> None:
+        """The image at ``index`` is durable: the log before it may go."""
+        if self._stopped:
+            return
+        self._core.enter()
+        self._making_image = False
+        self._image_retry_s = SNAPSHOT_RETRY_S[0]
+        if index > self._log.base_index:
+            self._log.trim(self._tail_from(index))
+            self._ports.trim(index)
+        self._ports.wake()
+
+    def _tail_from(self, index: int) -> int:
+        """Keep some entries behind the image for peers that lag a little."""
+        size = 0
+        while index > self._log.base_index + 1 and size < TAIL_BYTES:
+            index -= 1
+            size += self._log.size_at(index)
+        return index
+
+    def image_failed(self, error: str) -> None:
+        """Storing an image failed; nothing is lost, the log stays longer (D28)."""
+        if self._stopped:
+            return
+        self._core.enter()
+        self._making_image = False
+        self._installing = 0
+        self._image_failures += 1
+        self._image_retry_at = self._clock() + self._image_retry_s
+        logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self.me, error, self._image_retry_s)
+        self._image_retry_s = min(2 * self._image_retry_s, SNAPSHOT_RETRY_S[1])
+        self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
+
+    def _on_snapshot_part(self, peer: str, m: SnapshotPart) -> None:
+        if m.term < self.term:
+            self._send(peer, Stale(self.term))
+            return
+        self._core.follow(self._core.node(peer), m.term)
+        self._heard(peer, m)
+        if not self._standing.voter and (self._learner_base is None or self._learner_base[0] != m.term):
+            self._learner_base = (m.term, m.last)
+        if m.index <= self._core.applied_index:
+            # D16: never back. What is committed is the same at the leader, so it may go on from there.
+            self._incoming = None
+            self._core.acknowledge_committed()
+            return
+        if self._installing or m.size > IMAGE_SIZE_MAX:
+            self._core.say_alive(peer)
+            return
+        if m.offset == 0:
+            self._incoming = (peer, m.index, bytearray())
+        incoming = self._incoming
+        if incoming is None or incoming[:2] != (peer, m.index) or m.offset != len(incoming[2]):
+            self._core.say_alive(peer)
+            return
+        buffer = incoming[2]
+        buffer += m.data
+        complete = len(buffer) >= m.size
+        self._send(
+            peer,
+            SnapshotReply(
+                self.term,
+                m.index,
+                len(buffer),
+                not self._standing.voter,
+                self._clock(),
+                self._contact.echo_for(peer),
+            ),
+        )
+        if complete:
+            self._incoming = None
+            self._installing = m.index
+            self._ports.install_image(m.index, m.index_term, bytes(buffer))
+
+    def image_installed(self, index: int, term: int, image: bytes) -> None:
+        """An image received from a leader is durable: it becomes the state unless that has moved beyond
+        (D16).
+        """
+        if self._stopped:
+            return
+        self._core.enter()
+        self._installing = 0
+        if index > self._core.applied_index:
+            was_empty = self.empty
+            logger.info("snapshot installed me=%s index=%d bytes=%d", self.me, index, len(image))
+            self._machine.restore(image)
+            self._log.reset(index, term)
+            self._core.restored(index)
+            self._ports.trim(index)
+            if was_empty:
+                self._say_hello_to_all()
+        self._core.acknowledge_committed()
+        self._ports.wake()
+
+    # ---- sending
+
+    def _send(self, peer: str, message: Message) -> bool:
+        self._flush_vote()  # durable before anything that depends on it leaves
+        return peer in self._links and self._ports.send(peer, encode(message))
+
+    # ---- what the core asks (hardening.Host)
+
+    @property
+    def may_vote(self) -> bool:
+        return self._standing.voter
+
+    @property
+    def may_stand(self) -> bool:
+        return self._standing.voter and not self._stalled
+
+    def send(self, peer: str, message: Message) -> bool:
+        return peer in self._hellos and self._send(peer, message)
+
+    def apply(self, payload: bytes, index: int, term: int) -> None:
+        self._machine.apply(payload, index=index, term=term, live=index > self._replay_end)
+
+    def image(self) -> tuple[int, int, int] | None:
+        return self._ports.image()
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        return self._ports.read_image(index, offset, size)
+
+    def role_changed(self) -> None:
+        self._handing_over = False
+        self._ports.wake()
+
+    def linked_to(self, peer: str) -> bool:
+        return peer in self._hellos

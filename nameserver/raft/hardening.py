@@ -1,0 +1,907 @@
+"""The Raft core of PySyncObj 0.3.17 with its known defects closed.
+
+Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
+in which entries are applied are the library's. What it gets wrong is overridden here, one method a defect
+where that is possible; D-numbers name the defects with their scenarios, each of which has a test:
+
+D1
+    A follower drops entries it has acknowledged when it is sent older ones again. :meth:`RaftCore.on_append`
+D2
+    The commit index is taken from snapshot messages without a log check. :meth:`RaftCore.follow`
+D3
+    Acknowledgements of an earlier leadership count. :meth:`RaftCore.on_append_reply`
+D4
+    A member that was cut off or paused deposes a working leader. :meth:`RaftCore._ask_before_standing`
+D5
+    Votes are counted by message, not by voter. :meth:`RaftCore.on_vote_reply`
+D6
+    A stale leader or candidate is not told. :class:`messages.Stale`
+D7
+    Nothing is durable before it is acknowledged. :meth:`RaftCore.on_durable`, :meth:`RaftCore._onTick`
+D8, D9
+    Leadership has no lease, quorum is counted in connections, reads have no date. :mod:`.contact` (a barrier is
+    a majority's echo of a later clock), ``leaderFallbackTimeout``
+D10
+    Anyone connected takes part. :meth:`RaftCore.receive`, :mod:`.auth`
+D11
+    A command that raises stops the cluster for ever. ``_SyncObj__doApplyCommand``
+D12, D13, D23, D27
+    Callbacks, forwarded commands and their numbers. There are none: ``_applyCommand`` is refused.
+D14, D15, D16
+    Dumps roll back, are broken, or throw the journal away. The library's are never used: :mod:`.snapshot`,
+    :mod:`.journal`, :func:`.driver.join`, :class:`.engine.Engine`
+D17
+    A peer that came back with less still counts with what it had. :meth:`RaftCore.link_up`
+D18, D19, D22
+    Backtracking by one entry a heartbeat, beyond the own log, and resends. :mod:`.replication`
+D20, D26, D34
+    Floods, broken chunks, unbounded buffers. ``_SyncObj__sendAppendEntries``
+D21, D24, D32, D33
+    The library's sockets, wake-up pipe and default bind address. :mod:`.transport`
+D25
+    An emptied member votes. ``Host.may_vote``, :mod:`.members`, :class:`.engine.Engine` (learner)
+D28, D29, D30
+    Failing dumps without back-off, forked children, FileJournal. :class:`.engine.Engine`, :mod:`.journal`
+D31, D35, D36, D37
+    Version and membership commands. They are refused, so these cannot occur.
+
+All this leans on private names, hence the exact pin and :func:`check_library`. The library's module is loaded
+a second time for us alone, so that its clock, random source, poller, journal and pickle can be replaced
+without touching the installed one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import random
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Final, NoReturn, Protocol
+
+from pysyncobj.config import SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport as LibraryTransport
+
+from .contact import Contact
+from .log import NO_OP, REGULAR, RaftLog
+from .messages import (
+    ALIVE,
+    MATCH,
+    RESET,
+    Append,
+    AppendReply,
+    Message,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    SnapshotPart,
+    SnapshotReply,
+    Stale,
+    TimeoutNow,
+    VoteReply,
+)
+from .replication import (
+    BATCH_BYTES,
+    PART_BYTES,
+    PARTS_WINDOW,
+    TRANSFER_TIMEOUT_S,
+    Progress,
+    Transfer,
+    quorum_index,
+)
+from .types import RaftStartError, StopMember
+
+logger = logging.getLogger(__name__)
+
+LIBRARY_VERSION: Final = "0.3.17"
+FOLLOWER: Final = 0
+CANDIDATE: Final = 1
+LEADER: Final = 2
+
+#: Entries applied in one step, so that a long replay does not hold the loop.
+APPLY_STEP: Final = 512
+
+#: Methods of the library that are overridden or called by their private names.
+PRIVATE_METHODS: Final = (
+    "_onTick",
+    "_applyCommand",
+    "_checkCommandsToApply",
+    "_SyncObj__onMessageReceived",
+    "_SyncObj__onNodeConnected",
+    "_SyncObj__onNodeDisconnected",
+    "_SyncObj__doApplyCommand",
+    "_SyncObj__applyLogEntries",
+    "_SyncObj__parseChangeClusterRequest",
+    "_SyncObj__sendAppendEntries",
+    "_SyncObj__sendNextNodeIdx",
+    "_SyncObj__onBecomeLeader",
+    "_SyncObj__setState",
+    "_SyncObj__setCurrentTerm",
+    "_SyncObj__getCurrentLogIndex",
+    "_SyncObj__getCurrentLogTerm",
+    "_SyncObj__generateRaftTimeout",
+    "_SyncObj__tryLogCompaction",
+    "_SyncObj__loadDumpFile",
+)
+#: Attributes of its objects that are read or set.
+PRIVATE_ATTRIBUTES: Final = (
+    "_SyncObj__raftState",
+    "_SyncObj__raftCurrentTerm",
+    "_SyncObj__raftLeader",
+    "_SyncObj__raftElectionDeadline",
+    "_SyncObj__raftCommitIndex",
+    "_SyncObj__raftLastApplied",
+    "_SyncObj__raftMatchIndex",
+    "_SyncObj__lastResponseTime",
+    "_SyncObj__transferInProgress",
+    "_SyncObj__newAppendEntriesTime",
+    "_SyncObj__noopIDx",
+    "_SyncObj__connectedNodes",
+    "_SyncObj__votedForNodeId",
+)
+#: Names of its module that are replaced.
+MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
+
+
+class _NoPickle:
+    """Stands where the library has pickle: nothing is ever loaded or dumped through it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AssertionError(f"pickle.{name} reached: a library path that must not be used")
+
+
+class _NoPoller:
+    """The event loop does what the library's poller would."""
+
+    def subscribe(self, *_: object) -> None: ...
+    def unsubscribe(self, *_: object) -> None: ...
+    def poll(self, _: float) -> None: ...
+
+
+class _Seam:
+    """Clock and random source of the core that runs right now; the library knows only module-level ones.
+
+    Everything runs on one thread and each entry into a core sets both, so cores with different clocks can
+    share a process (tests, simulator).
+    """
+
+    def __init__(self) -> None:
+        self.clock: Callable[[], float] = lambda: math.nan
+        self.rng = random.Random(0)
+
+    def random(self) -> float:
+        return self.rng.random()
+
+
+_seam: Final = _Seam()
+
+
+def _load_library() -> ModuleType:
+    spec = importlib.util.find_spec("pysyncobj.syncobj")
+    if spec is None or spec.loader is None:
+        raise RaftStartError(f"raft: pysyncobj {LIBRARY_VERSION} is not installed")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_library: Any = _load_library()
+_missing_module_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(_library, name))
+_library.monotonicTime = lambda: _seam.clock()
+_library.random = _seam
+_library.pickle = _NoPickle()
+_library.createPoller = lambda _kind: _NoPoller()
+_library.createJournal = lambda log: log
+
+
+def check_library(core: RaftCore | None = None) -> None:
+    """Make sure that the library is the one this module was written for.
+
+    Raises:
+        RaftStartError: If its version differs or a private name is gone.
+    """
+    missing = [name for name in PRIVATE_METHODS if not callable(getattr(_library.SyncObj, name, None))]
+    missing += _missing_module_names
+    if core is not None:
+        missing += [name for name in PRIVATE_ATTRIBUTES if name not in vars(core)]
+    if _library.VERSION != LIBRARY_VERSION or missing:
+        raise RaftStartError(
+            f"raft: needs pysyncobj {LIBRARY_VERSION}, found {_library.VERSION}"
+            + (f" without {', '.join(missing)}" if missing else "")
+        )
+
+
+class Host(Protocol):
+    """What the core needs from the engine around it."""
+
+    @property
+    def may_vote(self) -> bool:
+        """False for a learner (D25)."""
+
+    @property
+    def may_stand(self) -> bool:
+        """False for a learner, and while the own journal stalls."""
+
+    def send(self, peer: str, message: Message) -> bool: ...
+    def apply(self, payload: bytes, index: int, term: int) -> None: ...
+    def image(self) -> tuple[int, int, int] | None:
+        """Index, term and size of the newest state image."""
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None: ...
+    def role_changed(self) -> None: ...
+    def linked_to(self, peer: str) -> bool: ...
+
+
+class Stopped(Exception):
+    """The state machine cannot read an entry; this member must stop."""
+
+
+class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
+    """The library's transport: its few own messages become ours."""
+
+    ready = True
+
+    def __init__(self, host: Host, core: RaftCore) -> None:
+        super().__init__(None, None, [])
+        self._host = host
+        self._core = core
+
+    def send(self, node: Any, message: Mapping[str, Any]) -> bool:
+        match message["type"]:
+            case "request_vote":
+                request = RequestVote(
+                    message["term"],
+                    message["last_log_index"],
+                    message["last_log_term"],
+                    self._core.transferring,
+                )
+                return self._host.send(node.id, request)
+            case "response_vote":
+                return self._host.send(node.id, VoteReply(message["term"]))
+            case "timeout_now":
+                return self._host.send(node.id, TimeoutNow(message["term"]))
+        raise AssertionError(f"the library sent {message['type']}, which we do ourselves")
+
+
+class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no types
+    """One member's Raft state; messages, appends and ticks in, messages and applied entries out."""
+
+    # The library's own, set by its constructor.
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: str | None
+    _SyncObj__raftLeader: Any
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__raftMatchIndex: dict[Any, int]
+    _SyncObj__lastResponseTime: dict[Any, float]
+    _SyncObj__transferInProgress: bool
+    _SyncObj__newAppendEntriesTime: float
+    _SyncObj__noopIDx: int
+    _SyncObj__connectedNodes: set[Any]
+
+    def __init__(
+        self,
+        *,
+        me: str,
+        members: tuple[str, ...],
+        log: RaftLog,
+        host: Host,
+        contact: Contact,
+        clock: Callable[[], float],
+        rng: random.Random,
+        election_timeout_s: float,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._host = host
+        self._contact = contact
+        self._log = log
+        self._timeout = election_timeout_s
+        self._period = election_timeout_s / 6
+        self._members = members
+        self._nodes: dict[str, Any] = {name: Node(name) for name in members if name != me}
+        self._progress: dict[str, Progress] = {}
+        self._votes: set[str] = set()
+        self._pre_term = 0
+        self._pre_votes: set[str] = set()
+        self._go = False  # a majority would vote for us: stand in the next tick
+        self._heard = -math.inf
+        self._matched = 0  # follower: our log equals the current leader's up to here
+        self._acknowledged = 0
+        self._reply_seq = 0
+        self._commit_limit: int | None = None
+        self.transferring = False
+        self.leader_changes = 0
+        self.refused_truncations = 0
+        self.apply_errors = 0
+        self.enter()
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=self._period,
+            raftMinTimeout=election_timeout_s,
+            raftMaxTimeout=2 * election_timeout_s,
+            leaderFallbackTimeout=2 * election_timeout_s,
+            connectionTimeout=2 * election_timeout_s,  # checked by the library, used only by its transport
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            useFork=False,
+        )
+        conf.journalFile = log  # createJournal is the identity
+        super().__init__(Node(me), list(self._nodes.values()), conf=conf, transport=_Port(host, self))
+        self._SyncObj__raftLastApplied = log.base_index
+        self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
+        check_library(self)
+
+    def enter(self) -> None:
+        """Make the library use this core's clock and random source."""
+        _seam.clock = self._clock
+        _seam.rng = self._rng
+
+    # ---- what the engine reads
+
+    @property
+    def state(self) -> int:
+        return self._SyncObj__raftState
+
+    @property
+    def term(self) -> int:
+        return self._SyncObj__raftCurrentTerm
+
+    @property
+    def leader_id(self) -> str | None:
+        node = self._SyncObj__raftLeader
+        return None if node is None else str(node.id)
+
+    @property
+    def commit_index(self) -> int:
+        return self._SyncObj__raftCommitIndex
+
+    @property
+    def applied_index(self) -> int:
+        return self._SyncObj__raftLastApplied
+
+    @property
+    def leads(self) -> bool:
+        """Leader, and an entry of its own term is committed."""
+        return self.state == LEADER and self.commit_index >= self._SyncObj__noopIDx
+
+    @property
+    def progress(self) -> Mapping[str, Progress]:
+        return self._progress
+
+    def next_wake(self) -> float:
+        """The next instant at which a tick has something to do."""
+        if self.state == LEADER:
+            return min((p.beat_at for p in self._progress.values()), default=math.inf)
+        return self._SyncObj__raftElectionDeadline
+
+    # ---- what the engine does
+
+    def tick(self) -> None:
+        self._onTick(0.0)
+
+    def append(self, payload: bytes, term: int) -> int | None:
+        """Append one entry if this member leads in ``term``; return its index."""
+        if self.state != LEADER or self.term != term:
+            return None
+        index = self._log.last_index + 1
+        self._log.add(REGULAR + payload, index, term)
+        return index
+
+    def append_no_op(self) -> int:
+        index = self._log.last_index + 1
+        self._log.add(NO_OP, index, self.term)
+        return index
+
+    def stand_now(self) -> None:
+        """Do not wait for the election timeout (the only member; the one asked to take over)."""
+        self._SyncObj__raftElectionDeadline = -math.inf
+
+    def step_down(self) -> None:
+        """Stop leading without a new term."""
+        if self.state == LEADER:
+            self._SyncObj__setState(FOLLOWER)
+            self._SyncObj__raftLeader = None
+            self._postpone(self._clock())
+
+    def hand_over(self) -> str | None:
+        """Ask the most caught-up voter to take over; None if there is no candidate with the whole log."""
+        ready = [
+            name
+            for name, p in self._progress.items()
+            if not p.learner and p.match == self._log.last_index and self._host.linked_to(name)
+        ]
+        if self.state != LEADER or not ready:
+            return None
+        target = min(ready)
+        self._host.send(target, TimeoutNow(self.term))
+        return target
+
+    def restored(self, index: int) -> None:
+        """The state machine holds the image at ``index``; the log was reset to it."""
+        self._SyncObj__raftLastApplied = index
+        self._SyncObj__raftCommitIndex = max(self.commit_index, index)
+        self._log.setRaftCommitIndex(self.commit_index)
+        self._matched = max(self._matched, index)
+
+    def link_up(self, peer: str) -> None:
+        """A link to ``peer`` is up. D17: it may have come back with less, so nothing it said before counts."""
+        self._contact.forget(peer)
+        self._SyncObj__onNodeConnected(self._nodes[peer])
+        if self.state == LEADER:
+            self._set_progress(peer)
+
+    def link_down(self, peer: str) -> None:
+        self._SyncObj__onNodeDisconnected(self._nodes[peer])
+        if self.state == LEADER:
+            self._set_progress(peer)
+        elif peer == self.leader_id:
+            # A killed leader's links close at once. Asking early is harmless: who still hears it refuses
+            # (D4).
+            soon = self._clock() + self._rng.uniform(0.0, self._timeout / 2)
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
+
+    def receive(self, peer: str, message: Message) -> None:
+        """Take one message from an authenticated peer. D10: only members take part."""
+        node = self._nodes.get(peer)
+        if node is None:
+            return
+        match message:
+            case Append():
+                self.on_append(node, message)
+            case AppendReply():
+                self.on_append_reply(node, message)
+            case SnapshotReply():
+                self.on_snapshot_reply(node, message)
+            case PreVote():
+                self.on_pre_vote(node, message)
+            case PreVoteReply():
+                self.on_pre_vote_reply(node, message)
+            case RequestVote():
+                self.on_request_vote(node, message)
+            case VoteReply():
+                self.on_vote_reply(node, message)
+            case Stale():
+                self.on_stale(message.term)
+            case TimeoutNow():
+                if self._host.may_stand:
+                    self._SyncObj__onMessageReceived(node, {"type": "timeout_now", "term": message.term})
+            case _:
+                raise AssertionError(f"{type(message).__name__} is the engine's")
+
+    # ---- D4, D5, D6: elections
+
+    def _postpone(self, now: float) -> None:
+        self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
+
+    def _ask_before_standing(self, now: float) -> None:
+        """D4: a real election, which raises the term, only after a majority said that it would vote for us.
+
+        A member that was cut off or paused cannot depose a working leader: those who hear it refuse. Whoever
+        wakes late reads first what waited for it.
+        """
+        deadline = self._SyncObj__raftElectionDeadline
+        if deadline >= now or self._go or self._SyncObj__transferInProgress or not self._nodes:
+            return
+        if math.isfinite(deadline) and now - deadline > self._timeout / 2:
+            self._SyncObj__raftElectionDeadline = now + self._period
+            return
+        self._postpone(now)
+        if not self._host.may_stand:
+            return
+        self._pre_term = self.term + 1
+        self._pre_votes.clear()
+        for name in self._nodes:
+            self._host.send(
+                name, PreVote(self._pre_term, self._log.last_index, self._SyncObj__getCurrentLogTerm())
+            )
+
+    def _hears_leader(self, now: float) -> bool:
+        """Whether a leader works as far as this member can tell (stickiness)."""
+        if self.state == LEADER:
+            return now - self._contact.majority_date(now) < self._timeout
+        leader = self.leader_id
+        return leader is not None and self._host.linked_to(leader) and now - self._heard < self._timeout
+
+    def on_pre_vote(self, node: Any, m: PreVote) -> None:
+        if m.term <= self.term:
+            self._host.send(node.id, Stale(self.term))
+            return
+        mine = (self._SyncObj__getCurrentLogTerm(), self._log.last_index)
+        if (
+            self._host.may_vote
+            and (m.last_term, m.last_index) >= mine
+            and not self._hears_leader(self._clock())
+        ):
+            self._host.send(node.id, PreVoteReply(m.term))
+
+    def on_pre_vote_reply(self, node: Any, m: PreVoteReply) -> None:
+        if (
+            m.term != self._pre_term
+            or m.term != self.term + 1
+            or self.state == LEADER
+            or not self._host.may_stand
+        ):
+            return
+        self._pre_votes.add(node.id)
+        if len(self._pre_votes) + 1 > len(self._members) / 2:
+            self._go = True
+            self._SyncObj__raftElectionDeadline = -math.inf
+
+    def on_request_vote(self, node: Any, m: RequestVote) -> None:
+        if m.term < self.term:
+            self._host.send(node.id, Stale(self.term))  # D6
+        elif self._host.may_vote and (m.transfer or not self._hears_leader(self._clock())):
+            self._SyncObj__onMessageReceived(
+                node,
+                {
+                    "type": "request_vote",
+                    "term": m.term,
+                    "last_log_index": m.last_index,
+                    "last_log_term": m.last_term,
+                },
+            )
+
+    def on_vote_reply(self, node: Any, m: VoteReply) -> None:
+        """D5: one vote per voter."""
+        if m.term == self.term and node.id not in self._votes:
+            self._votes.add(node.id)
+            self._SyncObj__onMessageReceived(node, {"type": "response_vote", "term": m.term})
+
+    def on_stale(self, term: int) -> None:
+        """D6: someone is in a later term."""
+        if term > self.term:
+            self._SyncObj__setCurrentTerm(term, None)
+            self._SyncObj__setState(FOLLOWER)
+            self._SyncObj__raftLeader = None
+
+    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        if term != self.term:
+            self._votes.clear()
+            self._matched = self._acknowledged = 0
+            self._contact.new_term()
+        super()._SyncObj__setCurrentTerm(term, votedForNodeId)
+
+    def _SyncObj__setState(self, newState: int) -> None:
+        before = self._SyncObj__raftState
+        super()._SyncObj__setState(newState)
+        if before != newState:
+            if newState != LEADER:
+                self._progress.clear()
+            self._host.role_changed()
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        for name in self._nodes:
+            self._set_progress(name)
+        super()._SyncObj__onBecomeLeader()
+        self.leader_changes += 1
+        logger.info(
+            "leader elected term=%d me=%s last_index=%d", self.term, self.selfNode.id, self._log.last_index
+        )
+
+    # ---- following: D1, D2, D7
+
+    def follow(self, node: Any, term: int, commit: int = 0) -> None:
+        """Accept ``node`` as leader of ``term``.
+
+        D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
+        a snapshot says nothing about the log and brings 0.
+        """
+        if self.leader_id != node.id:
+            self.leader_changes += 1
+            logger.info("leader changed term=%d leader=%s", term, node.id)
+        self._heard = self._clock()
+        self._SyncObj__onMessageReceived(
+            node, {"type": "append_entries", "term": term, "commit_index": commit}
+        )
+
+    def node(self, peer: str) -> Any:
+        return self._nodes[peer]
+
+    def on_append(self, node: Any, m: Append) -> None:
+        """D1: keep what matches; drop only from the first entry that differs, and never a committed one."""
+        if m.term < self.term:
+            self._host.send(node.id, Stale(self.term))
+            return
+        log = self._log
+        prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
+        if prev < log.base_index:  # our image covers it, so it is committed and the same
+            entries = entries[log.base_index - prev :]
+            prev = log.base_index
+        elif log.term_at(prev) != prev_term:
+            self.follow(node, m.term)
+            self._heard_statement(node.id, m)
+            # D18: one step back to what is certainly the same, not one entry a heartbeat.
+            hint = log.last_index + 1 if prev > log.last_index else self.commit_index + 1
+            self._reply(node.id, m.seq, RESET, hint)
+            return
+        kept = 0
+        while kept < len(entries) and log.term_at(prev + 1 + kept) == entries[kept][0]:
+            kept += 1
+        match, rest = prev + kept, entries[kept:]
+        if rest and match < min(log.last_index, max(self.commit_index, self.applied_index)):
+            self.refused_truncations += 1
+            logger.critical(
+                "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",
+                match + 1,
+                self.commit_index,
+                node.id,
+                m.term,
+            )
+            return
+        self.follow(node, m.term, min(m.commit, match))
+        if rest:
+            self._SyncObj__onMessageReceived(
+                node,
+                {
+                    "type": "append_entries",
+                    "term": m.term,
+                    "commit_index": min(m.commit, match + len(rest)),
+                    "prevLogIdx": match,
+                    "prevLogTerm": log.term_at(match),
+                    "entries": [(command, match + 1 + i, term) for i, (term, command) in enumerate(rest)],
+                },
+            )
+        self._matched = max(self._matched, match + len(rest))
+        self._reply_seq = max(self._reply_seq, m.seq)
+        self._heard_statement(node.id, m)
+        durable = min(self._matched, log.durable_index)
+        if m.beat or (entries and durable == self._matched):
+            self._acknowledge(durable)
+
+    def _heard_statement(self, leader: str, m: Append) -> None:
+        self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
+
+    def on_durable(self) -> None:
+        """D7: an entry is acknowledged when the journal holds it, not before."""
+        durable = min(self._matched, self._log.durable_index)
+        if self.state == FOLLOWER and self.leader_id is not None and durable > self._acknowledged:
+            self._acknowledge(durable)
+
+    def _acknowledge(self, index: int) -> None:
+        leader = self.leader_id
+        if leader is not None and self.state == FOLLOWER:
+            self._acknowledged = max(self._acknowledged, index)
+            self._reply(leader, self._reply_seq, MATCH, index)
+
+    def acknowledge_committed(self) -> None:
+        """Everything committed here is the same at the leader, whatever was compared in this term."""
+        self._matched = max(self._matched, self.commit_index)
+        self._acknowledge(min(self._matched, self._log.durable_index))
+
+    def remember_vote(self, leader: str) -> None:
+        """A learner becomes a voter in the middle of a term: it must not vote for anyone else in it (D25)."""
+        self._SyncObj__votedForNodeId = leader
+
+    def say_alive(self, leader: str) -> None:
+        """Answer the leader's clock while a state image is being installed."""
+        self._reply(leader, 0, ALIVE, 0)
+
+    def _reply(self, leader: str, seq: int, state: int, index: int) -> None:
+        self._host.send(
+            leader,
+            AppendReply(
+                self.term,
+                seq,
+                state,
+                index,
+                not self._host.may_vote,
+                self._clock(),
+                self._contact.echo_for(leader),
+            ),
+        )
+
+    def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
+        """D7, D18: :meth:`on_append` answers, when the entries are durable."""
+
+    # ---- leading: D3, D17, D18, D19, D20, D22, D26, D34
+
+    def _set_progress(self, peer: str) -> None:
+        self._progress[peer] = Progress(next=self._log.last_index + 1)
+        self._SyncObj__raftMatchIndex[self._nodes[peer]] = 0
+
+    def _heard_follower(self, node: Any, m: AppendReply | SnapshotReply) -> Progress | None:
+        """D3: an answer counts only in the term it was given in."""
+        if m.term != self.term or self.state != LEADER:
+            return None
+        progress = self._progress[node.id]
+        progress.learner = m.learner
+        self._contact.accepted_by(node.id, clock=m.clock, echo=m.echo, voter=not m.learner)
+        # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
+        # counts from when it was asked for, a learner's never.
+        seen = -math.inf if m.learner else self._contact.member_date(node.id)
+        times = self._SyncObj__lastResponseTime
+        times[node] = max(seen, times.get(node, -math.inf)) if not m.learner else seen
+        return progress
+
+    def on_append_reply(self, node: Any, m: AppendReply) -> None:
+        progress = self._heard_follower(node, m)
+        if progress is None:
+            return
+        if m.state == MATCH:
+            progress.acknowledged(min(m.index, self._log.last_index))
+            if progress.transfer is not None and progress.match >= progress.transfer.index:
+                progress.transfer = None
+            # D25: what a learner holds does not count for the majority.
+            self._SyncObj__raftMatchIndex[node] = 0 if m.learner else progress.match
+        elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
+            progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
+        if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
+            # D25: a learner is done when an entry appended after it came back is committed without it.
+            progress.catch_up_entry = self.append_no_op()
+
+    def on_snapshot_reply(self, node: Any, m: SnapshotReply) -> None:
+        progress = self._heard_follower(node, m)
+        transfer = progress.transfer if progress is not None else None
+        if transfer is not None and transfer.index == m.index and m.offset > transfer.acknowledged:
+            transfer.acknowledged = min(m.offset, transfer.size)
+            transfer.sent = max(transfer.sent, transfer.acknowledged)
+            transfer.moved_at = self._clock()
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        """Send each peer what it lacks, as far as its window allows; a heartbeat if one is due.
+
+        D20, D26, D34: no clock-bounded loop, no chunks of entries, a bound on what is under way. D21, D24:
+        see transport.
+        """
+        self._SyncObj__newAppendEntriesTime = -math.inf  # asked in each tick; what is due is decided here
+        now = self._clock()
+        age: float | None = None
+        if self.leads and self.applied_index >= self.commit_index:
+            age = now - self._contact.majority_date(now)
+        for peer, progress in self._progress.items():
+            if self._nodes[peer] in self._SyncObj__connectedNodes:
+                self._replicate(peer, progress, now, None if age == math.inf else age)
+            else:
+                progress.beat_at = now + self._period
+
+    def _replicate(self, peer: str, p: Progress, now: float, age: float | None) -> None:
+        log = self._log
+        beat = now >= p.beat_at
+        if p.next <= log.base_index or p.transfer is not None:
+            self._send_image(peer, p, now)
+        while True:
+            more = p.transfer is None and log.base_index < p.next <= log.last_index and p.window_open
+            if not (beat or more or (p.commit_sent < self.commit_index and p.transfer is None)):
+                return
+            prev = min(p.next, log.last_index + 1) - 1
+            if prev < log.base_index:
+                prev = log.last_index
+            entries = log.read(p.next, bytes_max=BATCH_BYTES) if more else []
+            p.seq += 1
+            self._host.send(
+                peer,
+                Append(
+                    self.term,
+                    p.seq,
+                    self.commit_index,
+                    prev,
+                    log.term_at(prev) or 0,
+                    entries,
+                    log.last_index,
+                    beat,
+                    now,
+                    self._contact.echo_for(peer),
+                    age,
+                ),
+            )
+            p.commit_sent = self.commit_index
+            if beat:
+                p.beat_at = now + self._period
+                beat = False
+            if entries:
+                p.sent(prev + len(entries), sum(len(command) for _, command in entries))
+
+    def _send_image(self, peer: str, p: Progress, now: float) -> None:
+        """The peer lacks what only the state image has: send it in pieces, a few under way.
+
+        D20: a new image may be in the making meanwhile; the one at hand is sent.
+        """
+        if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
+            p.transfer = None
+        if p.transfer is None:
+            image = self._host.image()
+            if image is None or image[0] < self._log.base_index:
+                return
+            p.transfer = Transfer(*image, moved_at=now)
+            logger.info("snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
+        t = p.transfer
+        while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
+            data = self._host.read_image(t.index, t.sent, PART_BYTES)
+            if not data:
+                p.transfer = None  # replaced by a newer one: begin again with that
+                return
+            p.seq += 1
+            part = SnapshotPart(
+                self.term,
+                p.seq,
+                t.index,
+                t.index_term,
+                t.size,
+                t.sent,
+                data,
+                self._log.last_index,
+                now,
+                self._contact.echo_for(peer),
+            )
+            self._host.send(peer, part)
+            t.sent += len(data)
+
+    # ---- the tick: D7 (commit), D11
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        now = self._clock()
+        if self.state == LEADER:
+            # The library counts the leader for every index it has; the journal may not have it yet.
+            matches = [0 if p.learner else p.match for p in self._progress.values()]
+            self._commit_limit = quorum_index(len(self._members), self._log.durable_index, matches)
+        else:
+            self._ask_before_standing(now)
+        self.transferring = self._SyncObj__transferInProgress
+        try:
+            super()._onTick(0.0)
+        finally:
+            self._commit_limit = None
+            self._go = False
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        last = self._log.last_index
+        return last if self._commit_limit is None else min(last, self._commit_limit)
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """Apply a bounded number of entries; the rest in the next step."""
+        commit = self._SyncObj__raftCommitIndex
+        self._SyncObj__raftCommitIndex = min(commit, self.applied_index + APPLY_STEP)
+        self._commit_limit = None  # the commit loop is over; entries may be appended from here on
+        try:
+            super()._SyncObj__applyLogEntries()
+        finally:
+            self._SyncObj__raftCommitIndex = commit
+        return False
+
+    def apply_committed(self) -> None:
+        """Apply what the journal says is committed (start), without taking part in anything yet."""
+        while self.applied_index < self.commit_index:
+            self._SyncObj__applyLogEntries()
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        """D11: an entry is applied once, whatever happens; one that cannot be read stops the member."""
+        index = self.applied_index + 1
+        term = self._log.term_at(index) or 0
+        kind = command[:1]
+        if kind == NO_OP:
+            return
+        if kind != REGULAR:
+            raise Stopped(
+                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+            )
+        try:
+            self._host.apply(command[1:], index, term)
+        except StopMember as error:
+            raise Stopped(f"entry {index}: {error}") from error
+        except Exception:
+            self.apply_errors += 1
+            logger.exception("apply raised index=%d term=%d", index, term)
+
+    # ---- library paths that must not run
+
+    def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
+        """D12, D13, D23, D27, D31, D35: entries enter by :meth:`append`, on the leader, and nowhere else."""
+        raise AssertionError("commands are not forwarded: use append")
+
+    def _checkCommandsToApply(self) -> None:
+        """There is no command queue."""
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
+        """D35, D36, D37: no membership commands."""
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """D14, D28, D29: the engine takes snapshots."""
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:
+        raise AssertionError("the library's dumps are not used")

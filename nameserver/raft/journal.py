@@ -1,0 +1,332 @@
+"""The durable log: append-only segments of checksummed frames.
+
+A frame is what one group commit wrote, so a frame is durable as a whole or not at all::
+
+    mark      4 bytes  D7 52 4B 4A
+    size      u32      bytes of payload
+    crc       u32      CRC-32 of size and payload
+    payload   msgpack  list of operations (nameserver.raft.log.Op)
+
+The first frame of a segment is its header: ``[format, segment number]``. A frame with a bad checksum is a
+torn tail only if it is in the last segment and no valid frame follows it: then it was never acknowledged, and
+it is cut. Anything else is corruption, and the member refuses to start (rule 9). ``next frame begins only
+after the former was synced`` makes the distinction exact.
+
+Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new one, and once
+the image is durable the segments that it covers are deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from .log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
+from .types import RaftStartError
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+MARK: Final = b"\xd7RKJ"
+_HEAD: Final = struct.Struct(">4sII")
+#: A frame above this is never written, so a size above it is damage.
+FRAME_SIZE_MAX: Final = 1 << 30
+_PREFIX: Final = "journal-"
+
+#: The disk is full, in the words of the file systems and limits we know.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class StorageFull(Exception):
+    """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
+
+
+class Corrupt(Exception):
+    """Bytes that were once valid are not any more."""
+
+
+def encode_frame(payload: bytes) -> bytes:
+    """Return one frame."""
+    return _HEAD.pack(MARK, len(payload), _checksum(payload)) + payload
+
+
+def _checksum(payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack(">I", len(payload))))
+
+
+def _frame_at(data: memoryview, start: int) -> memoryview | None:
+    """The payload of the valid frame that begins at ``start``, or None."""
+    if len(data) - start < _HEAD.size:
+        return None
+    mark, size, checksum = _HEAD.unpack_from(data, start)
+    if mark != MARK or size > FRAME_SIZE_MAX or start + _HEAD.size + size > len(data):
+        return None
+    payload = data[start + _HEAD.size : start + _HEAD.size + size]
+    return payload if _checksum(payload) == checksum else None
+
+
+def scan(data: bytes) -> tuple[list[memoryview], int]:
+    """Split a segment into payloads.
+
+    Returns:
+        The payloads, and the number of bytes that are good; what follows those is a torn tail.
+
+    Raises:
+        Corrupt: A valid frame follows a bad one.
+    """
+    view, payloads, good = memoryview(data), [], 0
+    while (payload := _frame_at(view, good)) is not None:
+        payloads.append(payload)
+        good += _HEAD.size + len(payload)
+    at = data.find(MARK, good + 1)
+    while at >= 0:
+        if _frame_at(view, at) is not None:
+            raise Corrupt(f"bad frame at byte {good}, but a valid one at byte {at}")
+        at = data.find(MARK, at + 1)
+    return payloads, good
+
+
+@dataclass(slots=True)
+class Replay:
+    """The log that a sequence of operations describes."""
+
+    base_index: int | None = None  # of the entry before the first; None before anything was read
+    base_term: int | None = None
+    entries: list[Entry] = field(default_factory=list)
+    commit_index: int = FIRST_INDEX
+
+    @property
+    def last_index(self) -> int:
+        assert self.base_index is not None
+        return self.base_index + len(self.entries)
+
+    def apply(self, op: Any) -> None:
+        """Take one operation.
+
+        Raises:
+            Corrupt: It does not continue what was read before.
+        """
+        match op:
+            case [kind, int(index), int(term), bytes(command)] if kind == OP_ENTRY:
+                if self.base_index is None:
+                    self.base_index = index - 1
+                if index != self.last_index + 1:
+                    raise Corrupt(f"entry {index} follows entry {self.last_index}")
+                self.entries.append((command, index, term))
+            case [kind, int(first)] if kind == OP_TRUNCATE:
+                if self.base_index is None or first <= self.base_index:
+                    self.base_index, self.base_term, self.entries = first - 1, None, []
+                del self.entries[first - self.base_index - 1 :]
+            case [kind, int(index)] if kind == OP_COMMIT:
+                self.commit_index = max(self.commit_index, index)
+            case [kind, int(index), int(term)] if kind == OP_RESET:
+                self.base_index, self.base_term, self.entries = index, term, []
+                self.commit_index = max(self.commit_index, index)
+            case _:
+                raise Corrupt("an operation of an unknown kind (a newer format?)")
+
+
+_encode_ops: Final = msgspec.msgpack.Encoder().encode
+_decode_ops: Final = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def _header(number: int) -> bytes:
+    return encode_frame(_encode_ops([FORMAT, number]))
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename or a new name in ``path`` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    path: Path
+    last_index: int  # highest index that any of its entries has
+
+
+class Journal:
+    """The segments of one member. Blocking; opened on one thread, then used by one writer thread only.
+
+    Args:
+        directory: Holds nothing but the raft files of this member.
+        sync: fdatasync each write (durability ``fsync``).
+    """
+
+    def __init__(self, directory: Path, *, sync: bool) -> None:
+        self._directory = directory
+        self._sync = sync
+        self._segments: list[_Segment] = []
+        self._file = -1
+        self._size = 0
+
+    # ---- start
+
+    @staticmethod
+    def segment_paths(directory: Path) -> list[tuple[int, Path]]:
+        found = []
+        for path in directory.glob(f"{_PREFIX}*"):
+            number = path.name.removeprefix(_PREFIX)
+            if number.isascii() and number.isdigit():
+                found.append((int(number), path))
+        return sorted(found)
+
+    def recover(self) -> tuple[Replay, int]:
+        """Read all segments and open the last one for writing.
+
+        Returns:
+            The log, and the bytes it takes on the disk.
+
+        Raises:
+            RaftStartError: Something that was durable is damaged or missing.
+        """
+        replay = Replay()
+        paths = self.segment_paths(self._directory)
+        good = size_total = 0
+        for position, (number, path) in enumerate(paths):
+            last = position == len(paths) - 1
+            if position and number != paths[position - 1][0] + 1:
+                raise _refuse(path, f"segment {number - 1} before it is missing")
+            data = path.read_bytes()
+            try:
+                payloads, good = scan(data)
+                if good < len(data):
+                    if not last:
+                        raise Corrupt(f"bad frame at byte {good}, but later segments exist")
+                    logger.warning(
+                        "journal torn tail cut file=%s bytes=%d: never acknowledged",
+                        path.name,
+                        len(data) - good,
+                    )
+                segment = _Segment(number, path, 0)
+                for op in self._operations(payloads, number):
+                    replay.apply(op)
+                    if op[0] == OP_ENTRY:
+                        segment.last_index = max(segment.last_index, op[1])
+            except (Corrupt, msgspec.MsgspecError) as error:
+                raise _refuse(path, str(error)) from error
+            self._segments.append(segment)
+            size_total += good
+        if not self._segments:
+            self._begin(1)
+        else:
+            self._file = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.ftruncate(self._file, good)
+            self._size = good
+            if good == 0:  # killed while the segment was begun
+                self._write(_header(self._segments[-1].number))
+            # What a former life wrote without syncing counts from now on as durable.
+            os.fsync(self._file)
+        return replay, size_total
+
+    @staticmethod
+    def _operations(payloads: list[memoryview], number: int) -> Iterator[Any]:
+        for i, payload in enumerate(payloads):
+            content = _decode_ops(payload)
+            if i:
+                yield from content
+            elif content[:1] != [FORMAT]:
+                raise Corrupt(f"format {content[:1]}, this program knows {FORMAT}")
+            elif content[1:2] != [number]:
+                raise Corrupt(f"this is segment {content[1:2]}, not {number}")
+
+    # ---- writing
+
+    def append(self, ops: list[Op]) -> None:
+        """Write one frame; durable on return if ``sync``.
+
+        Raises:
+            StorageFull: Nothing was kept.
+            OSError: The disk is broken; the process must end.
+        """
+        self._write(encode_frame(_encode_ops(ops)))
+        segment = self._segments[-1]
+        for op in ops:
+            if op[0] == OP_ENTRY:
+                segment.last_index = max(segment.last_index, op[1])
+
+    def _write(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+            if self._sync:
+                os.fdatasync(self._file)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            os.ftruncate(self._file, self._size)
+            raise StorageFull(f"{self._directory}: {error.strerror}") from error
+        self._size += len(data)
+
+    def rotate(self) -> None:
+        """Begin a new segment: what comes now is not covered by the snapshot being made.
+
+        Raises:
+            StorageFull: The old segment goes on.
+        """
+        number = self._segments[-1].number + 1
+        old, old_size = self._file, self._size
+        try:
+            if not self._sync:
+                os.fdatasync(old)  # a later segment must not survive an earlier one
+            self._begin(number)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self._undo_begin(number, old, old_size)
+            raise StorageFull(f"{self._directory}: {error.strerror}") from error
+        except StorageFull:
+            self._undo_begin(number, old, old_size)
+            raise
+        os.close(old)
+
+    def _begin(self, number: int) -> None:
+        path = self._directory / f"{_PREFIX}{number:08d}"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = 0
+        self._segments.append(_Segment(number, path, 0))
+        self._write(_header(number))
+        os.fsync(self._file)
+        sync_directory(self._directory)
+
+    def _undo_begin(self, number: int, old: int, old_size: int) -> None:
+        if self._segments[-1].number == number:
+            segment = self._segments.pop()
+            segment.path.unlink(missing_ok=True)
+        if self._file != old:
+            os.close(self._file)
+        self._file, self._size = old, old_size
+
+    def trim(self, index: int) -> None:
+        """Delete the segments that an image at ``index`` covers; never the one being written."""
+        while len(self._segments) > 1 and self._segments[0].last_index <= index:
+            self._segments.pop(0).path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Sync and close."""
+        if self._file >= 0:
+            os.fdatasync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+
+def _refuse(path: Path, what: str) -> RaftStartError:
+    return RaftStartError(
+        f"raft: {path} is damaged: {what}; restore it, or empty this member's data directory while the others "
+        "are up (it then catches up from them)"
+    )

@@ -1,0 +1,189 @@
+"""The log in memory, in the shape the library wants, with what is still to be written and what is durable.
+
+The library indexes the log by position; entry 0 is the base: the last entry that the state image covers
+(index 1 of term 0 in an empty log), of which only index and term matter. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from pysyncobj.journal import Journal
+
+Entry = tuple[bytes, int, int]  # command with its kind in the first byte, index, term: the library's order
+
+REGULAR: Final = b"\x00"
+NO_OP: Final = b"\x01"
+
+#: Index and term of the base of a log that never held anything.
+FIRST_INDEX: Final = 1
+FIRST_TERM: Final = 0
+
+# One change of the journal: (kind, ...).
+OP_ENTRY: Final = 1  # index, term, command
+OP_TRUNCATE: Final = 2  # first index that goes
+OP_COMMIT: Final = 3  # commit index
+OP_RESET: Final = 4  # base index, base term: a state image replaced everything
+Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a member finds on its disk."""
+
+    base_index: int = FIRST_INDEX
+    base_term: int = FIRST_TERM
+    entries: list[Entry] = field(default_factory=list)
+    commit_index: int = FIRST_INDEX
+    term: int = 0
+    vote: str | None = None
+    journal_bytes: int = 0
+
+
+class RaftLog(Journal):  # type: ignore[misc]  # the library has no types
+    """Entries from the base on; records each change as an operation for the journal.
+
+    ``durable_index`` is the last index up to which the journal certainly holds this log.
+    """
+
+    def __init__(self, recovered: Recovered) -> None:
+        self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
+        self._ops: list[Op] = []
+        self._position = 0
+        self._unwritten: deque[tuple[int, int]] = deque()  # (position, last index once it is durable)
+        self._commit = self._commit_written = recovered.commit_index
+        self.durable_index: int = self.last_index
+        self.term = recovered.term
+        self.vote = recovered.vote
+        self.vote_dirty = False
+        self.journal_bytes = recovered.journal_bytes  # since the last image was begun
+        self.retained_bytes = sum(len(command) for command, _, _ in self._entries)
+
+    # ---- what the engine asks
+
+    @property
+    def base_index(self) -> int:
+        return self._entries[0][1]
+
+    @property
+    def last_index(self) -> int:
+        return self._entries[-1][1]
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at ``index``, None outside the log."""
+        offset = index - self._entries[0][1]
+        return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
+
+    def size_at(self, index: int) -> int:
+        return len(self._entries[index - self._entries[0][1]][0])
+
+    def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
+        """(term, command) from ``first`` on: at least one, then as many as fit."""
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        for offset in range(first - self._entries[0][1], len(self._entries)):
+            command, _, term = self._entries[offset]
+            size += len(command) + 16
+            if found and size > bytes_max:
+                break
+            found.append((term, command))
+        return found
+
+    def take_ops(self) -> tuple[int, list[Op]] | None:
+        """What the journal must write now, with its position; None if nothing changed."""
+        if self._commit != self._commit_written:
+            self._ops.append((OP_COMMIT, self._commit))
+            self._commit_written = self._commit
+        if not self._ops:
+            return None
+        ops, self._ops = self._ops, []
+        self._position += 1
+        self._unwritten.append((self._position, self.last_index))
+        return self._position, ops
+
+    @property
+    def has_ops(self) -> bool:
+        """Whether entries wait for the journal; a commit index alone can wait."""
+        return bool(self._ops)
+
+    def durable(self, position: int) -> None:
+        """The journal holds everything up to ``position``."""
+        while self._unwritten and self._unwritten[0][0] <= position:
+            self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
+
+    @property
+    def awaiting_write(self) -> bool:
+        return bool(self._unwritten)
+
+    def trim(self, index: int) -> None:
+        """Forget entries before ``index``, which becomes the base; the image that covers them is durable."""
+        offset = index - self._entries[0][1]
+        if offset > 0:
+            self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[:offset])
+            del self._entries[:offset]
+
+    def reset(self, index: int, term: int) -> None:
+        """A durable image at ``index`` replaces the log, keeping what follows it if the log is the same
+        there.
+        """
+        if self.term_at(index) == term:
+            self.trim(index)
+            self.durable_index = max(self.durable_index, index)
+            return
+        self._entries = [(NO_OP, index, term)]
+        self._ops = [(OP_RESET, index, term)]
+        self._unwritten = deque((position, index) for position, _ in self._unwritten)
+        self.durable_index = index  # the image is
+        self.retained_bytes = 0
+        self._commit = self._commit_written = index
+
+    # ---- what the library calls
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self._entries.append((command, idx, term))
+        self._ops.append((OP_ENTRY, idx, term, command))
+        self.journal_bytes += len(command) + 32
+        self.retained_bytes += len(command)
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        first = self._entries[0][1] + entryFrom
+        self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
+        del self._entries[entryFrom:]
+        self._ops.append((OP_TRUNCATE, first))
+        self.durable_index = min(self.durable_index, first - 1)
+        self._unwritten = deque((position, min(last, first - 1)) for position, last in self._unwritten)
+
+    def clear(self) -> None:
+        raise AssertionError(
+            "the library clears the journal only when it loads a dump, which we do ourselves"
+        )
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        raise AssertionError("the library trims the journal only in its own compaction, which we replace")
+
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._entries[item]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _destroy(self) -> None:
+        pass
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        self._commit = raftCommitIndex
+
+    def getRaftCommitIndex(self) -> int:
+        return self._commit
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        if (term, votedForNodeId) != (self.term, self.vote):
+            self.term, self.vote, self.vote_dirty = term, votedForNodeId, True
+
+    def getCurrentTerm(self) -> int:
+        return self.term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self.vote

@@ -1,0 +1,179 @@
+"""What members say to each other: closed set of messages, msgpack, one format byte in front.
+
+Fields are positional; a later version may append fields with defaults (older members skip them) and raises
+:data:`FORMAT` when an older member could not understand the message.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+FORMAT: Final = 1
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+Term = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class MessageError(Exception):
+    """A peer sent bytes that are no message of ours, or of a format that this program does not know."""
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
+    """First message on a link, and again when the standing changes.
+
+    ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
+    cluster; ``founders`` are the instances that founded it, as far as the sender knows.
+    """
+
+    instance: str
+    voter: bool
+    empty: bool
+    election_timeout_ms: Annotated[int, msgspec.Meta(gt=0)]
+    founders: dict[str, str]
+    term: Term
+
+
+class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """Would you vote for me in ``term``? Changes nothing at either side."""
+
+    term: Term
+    last_index: Index
+    last_term: Term
+
+
+class PreVoteReply(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    term: Term
+
+
+class RequestVote(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """``transfer``: the leader itself asked for this election, so its followers need not protect it."""
+
+    term: Term
+    last_index: Index
+    last_term: Term
+    transfer: bool
+
+
+class VoteReply(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    term: Term
+
+
+class Stale(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """Your term is over; ``term`` is the newer one."""
+
+    term: Term
+
+
+class TimeoutNow(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    """From the leader: stand for election now."""
+
+    term: Term
+
+
+class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
+    """Log entries, commit index and contact.
+
+    Attributes:
+        entries: (term, command) from ``prev_index + 1`` on.
+        last: The leader's last index.
+        beat: Answer at once; otherwise an answer follows when the entries are durable.
+        clock, echo, age: See :mod:`nameserver.raft.contact`; seconds.
+    """
+
+    term: Term
+    seq: int
+    commit: Index
+    prev_index: Index
+    prev_term: Term
+    entries: list[tuple[Term, bytes]]
+    last: Index
+    beat: bool
+    clock: float
+    echo: float | None
+    age: float | None
+
+
+#: What an :class:`AppendReply` says of ``index``.
+MATCH: Final = 0  # the log is the leader's up to here, and durable
+RESET: Final = 1  # send from here
+ALIVE: Final = 2  # nothing; only the clocks count
+
+
+class AppendReply(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    term: Term
+    seq: int
+    state: int
+    index: Index
+    learner: bool
+    clock: float
+    echo: float | None
+
+
+class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """A piece of the state image at ``index``; says nothing about the commit index (D2)."""
+
+    term: Term
+    seq: int
+    index: Index
+    index_term: Term
+    size: Index
+    offset: Index
+    data: bytes
+    last: Index
+    clock: float
+    echo: float | None
+
+
+class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """``offset``: how much of the image at ``index`` has arrived without a gap."""
+
+    term: Term
+    index: Index
+    offset: Index
+    learner: bool
+    clock: float
+    echo: float | None
+
+
+Message = (
+    Hello
+    | PreVote
+    | PreVoteReply
+    | RequestVote
+    | VoteReply
+    | Stale
+    | TimeoutNow
+    | Append
+    | AppendReply
+    | SnapshotPart
+    | SnapshotReply
+)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """Return the format byte and the message."""
+    buffer = bytearray((FORMAT,))
+    _encoder.encode_into(message, buffer, 1)
+    return bytes(buffer)
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """Read one message.
+
+    Raises:
+        MessageError: Whoever sent this is broken or newer than we are.
+    """
+    if not data or data[0] != FORMAT:
+        raise MessageError(
+            f"peer message of format {data[0] if data else 'none'}, this program knows {FORMAT}"
+        )
+    try:
+        message: Message = _decoder.decode(data[1:])
+        return message
+    except msgspec.MsgspecError as error:
+        raise MessageError(f"peer message of {len(data)} bytes: {error}") from error

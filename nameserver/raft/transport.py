@@ -1,0 +1,406 @@
+"""Links between members on the running event loop: framing, handshake, bounds, keeping alive, redialling.
+
+A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
+the MAC. Of two members the one with the greater identity dials. Nothing is read from a peer before it is
+proven, except handshake frames of at most 1 KB within 3 s, from a bounded number of connections at a time; a
+flood pushes out its own oldest.
+
+Seam for TLS: :attr:`Transport.ssl_server` and ``ssl_client`` go to the loop as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import struct
+from typing import Final, Protocol, cast
+
+from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
+from .types import RaftStartError, split_address
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_FRAME_MAX: Final = 1024
+HANDSHAKE_TIMEOUT_S: Final = 3.0
+UNPROVEN_MAX: Final = 64
+#: A peer that does not read holds at most this much of our memory; then the link is closed.
+BUFFER_MAX: Final = 64 * 1024 * 1024
+#: Application messages are refused above this much unsent data.
+APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
+#: A ping leaves when nothing else did for one check; after this many checks without a byte the link is dead.
+CHECK_S: Final = 1.0
+SILENT_CHECKS_MAX: Final = 4
+RETRY_S: Final = (0.05, 0.5)
+
+PING: Final = 0
+RAFT: Final = 1
+APPLICATION: Final = 2
+
+_SIZE: Final = struct.Struct(">I")
+
+
+class Owner(Protocol):
+    """Who is told about links; every call is on the loop."""
+
+    def link_up(self, peer: str) -> None: ...
+    def link_down(self, peer: str) -> None: ...
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        """May raise :class:`LinkError` to have the link closed."""
+
+    def application_message(self, peer: str, data: bytes) -> None: ...
+
+
+class LinkError(Exception):
+    """What the peer sent cannot be used: its link must be closed."""
+
+
+class Link(asyncio.Protocol):
+    """One connection, first unproven, then of one member."""
+
+    def __init__(self, transport: Transport, dialled: str | None) -> None:
+        self._owner = transport
+        self._dialled = dialled
+        self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._session: Session | None = None
+        self._buffer = bytearray()
+        self._wire: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._sent_since_check = False
+        self._received_since_check = False
+        self._silent_checks = 0
+        self.ended = asyncio.get_running_loop().create_future()
+
+    @property
+    def peer(self) -> str | None:
+        return self._session.peer if self._session is not None else None
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        _tune(transport.get_extra_info("socket"))
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
+        self._owner.unproven(self)
+        if self._dialled is not None:
+            self._write_frame(self._handshake.begin())
+
+    def data_received(self, data: bytes) -> None:
+        self._received_since_check = True
+        buffer = self._buffer
+        buffer += data
+        position, end = 0, len(buffer)
+        try:
+            with memoryview(buffer) as view:
+                while end - position >= 4 and not self._closed:
+                    (size,) = _SIZE.unpack_from(view, position)
+                    limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
+                    if size > limit:
+                        raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
+                    if end - position - 4 < size:
+                        break
+                    with view[position + 4 : position + 4 + size] as frame:
+                        self._take(frame)
+                    position += 4 + size
+        except (AuthError, LinkError) as error:
+            self._owner.report(self, str(error))
+            self.close()
+        if self._closed:
+            self._buffer = bytearray()
+        elif position:
+            del buffer[:position]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # ---- frames
+
+    def _take(self, frame: memoryview) -> None:
+        session = self._session
+        if session is None:
+            answer = self._handshake.receive(bytes(frame))
+            if answer is not None:
+                self._write_frame(answer)
+            if self._handshake.session is not None:
+                self._proven(self._handshake.session)
+            return
+        body_size = len(frame) - session.incoming.size
+        if body_size < 1:
+            raise LinkError(f"frame of {len(frame)} bytes is too short")
+        body = frame[:body_size]
+        session.incoming.check(body, frame[body_size:])
+        match body[0]:
+            case kind if kind == RAFT:
+                self._owner.owner.raft_message(session.peer, body[1:])
+            case kind if kind == APPLICATION:
+                self._owner.owner.application_message(session.peer, bytes(body[1:]))
+            case kind if kind == PING:
+                pass
+            case kind:
+                raise LinkError(f"frame of unknown kind {kind}")
+
+    def _proven(self, session: Session) -> None:
+        self._session = session
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+        self._owner.joined(self, session.peer)
+
+    def _write_frame(self, frame: bytes) -> None:
+        if self._wire is not None and not self._closed:
+            self._wire.write(_SIZE.pack(len(frame)) + frame)
+
+    def send(self, kind: int, payload: bytes) -> bool:
+        """Send one frame to the proven peer; False if the link is down or its buffer is full."""
+        session, wire = self._session, self._wire
+        if session is None or wire is None or self._closed:
+            return False
+        waiting = wire.get_write_buffer_size()
+        if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
+            return False
+        if waiting > BUFFER_MAX:
+            # Never leave out a message on a link that stays: the peer could not know.
+            self._owner.report(self, f"{waiting} bytes unsent")
+            asyncio.get_running_loop().call_soon(self.close)
+            return False
+        body = bytes((kind,)) + payload
+        mac = session.outgoing.next(body)
+        self._sent_since_check = True
+        wire.write(b"".join((_SIZE.pack(len(body) + len(mac)), body, mac)))
+        return True
+
+    # ---- ends
+
+    def _check(self) -> None:
+        """D24: an idle link is kept in use, so that its death is noticed and its first message is not lost."""
+        if self._closed:
+            return
+        self._silent_checks = 0 if self._received_since_check else self._silent_checks + 1
+        if self._silent_checks >= SILENT_CHECKS_MAX:
+            self._owner.report(self, f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
+            self.close()
+            return
+        if not self._sent_since_check:
+            self.send(PING, b"")
+        self._received_since_check = self._sent_since_check = False
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _too_slow(self) -> None:
+        if self._session is None and not self._closed:
+            self._owner.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
+            self.close()
+
+    def close(self) -> None:
+        """Drop the connection at once; what is unsent is lost."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._wire is not None:
+            self._wire.abort()
+        self._owner.left(self)
+
+    @property
+    def address(self) -> str:
+        if self._dialled is not None:
+            return self._dialled
+        name = self._wire.get_extra_info("peername") if self._wire is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown"
+
+
+def _tune(connection: socket.socket) -> None:
+    """Small messages leave at once; a dead host is noticed within seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+
+
+class Transport:
+    """All links of one member."""
+
+    ssl_server: ssl.SSLContext | None = None
+    ssl_client: ssl.SSLContext | None = None
+
+    def __init__(self, credentials: Credentials, *, owner: Owner, frame_size_max: int) -> None:
+        self.credentials = credentials
+        self.owner = owner
+        self.frame_size_max = frame_size_max
+        self._links: dict[str, Link] = {}
+        self._unproven: dict[Link, None] = {}  # oldest first
+        self._server: asyncio.Server | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._closing = False
+        self._reports = _ReportLimit()
+
+    async def listen(self, address: str) -> str:
+        """Bind; return the bound address. Connections wait until :meth:`go`.
+
+        Raises:
+            RaftStartError: The address cannot be bound, or is open to others and there is no secret.
+        """
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            listener = _bind(found[0])
+        except OSError as error:
+            raise RaftStartError(f"raft: cannot listen on {address}: {error.strerror or error}") from error
+        bound_host, bound_port = listener.getsockname()[:2]
+        if self.credentials.secret is None and self.ssl_server is None and not _is_loopback(bound_host):
+            listener.close()
+            raise RaftStartError(
+                f"raft: {bound_host}:{bound_port} can be reached from other machines: a secret is needed"
+            )
+        self._server = await loop.create_server(
+            lambda: Link(self, None), sock=listener, ssl=self.ssl_server, start_serving=False
+        )
+        return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+
+    async def go(self) -> None:
+        """Accept, and dial those whom it is ours to dial."""
+        assert self._server is not None
+        await self._server.start_serving()
+        self._dialling = asyncio.get_running_loop().create_task(self._dial_all(), name="raft dial")
+
+    async def close(self) -> None:
+        """Close everything and wait until it is closed."""
+        self._closing = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.wait([self._dialling])
+        if self._server is not None:
+            self._server.close()
+        links = [*self._links.values(), *self._unproven]
+        for link in links:
+            link.close()
+        if links:
+            await asyncio.wait([link.ended for link in links], timeout=1.0)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def send(self, peer: str, kind: int, payload: bytes) -> bool:
+        link = self._links.get(peer)
+        return link is not None and link.send(kind, payload)
+
+    def drop(self, peer: str) -> None:
+        """Close the link to ``peer``; it is dialled anew."""
+        if (link := self._links.get(peer)) is not None:
+            link.close()
+
+    # ---- links
+
+    def unproven(self, link: Link) -> None:
+        """A connection was made. Too many strangers push out the oldest of them."""
+        if self._closing:
+            link.close()
+            return
+        self._unproven[link] = None
+        if len(self._unproven) > UNPROVEN_MAX:
+            oldest = next(iter(self._unproven))
+            self.report(oldest, f"more than {UNPROVEN_MAX} unproven connections")
+            oldest.close()
+
+    def joined(self, link: Link, peer: str) -> None:
+        self._unproven.pop(link, None)
+        old = self._links.pop(peer, None)
+        if old is not None:  # nothing of the old connection may arrive after the new one is up
+            old.close()
+            self.owner.link_down(peer)
+        self._links[peer] = link
+        self.owner.link_up(peer)
+
+    def left(self, link: Link) -> None:
+        self._unproven.pop(link, None)
+        if link.peer is not None and self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self.owner.link_down(link.peer)
+
+    def report(self, link: Link, what: str) -> None:
+        """One log line a closed connection, but not one for each of a flood."""
+        suppressed = self._reports.allow(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            logger.warning(
+                "raft link closed peer=%s reason=%s suppressed=%d",
+                link.peer or link.address,
+                what,
+                suppressed,
+            )
+
+    # ---- dialling
+
+    async def _dial_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for member in self.credentials.members:
+                if member < self.credentials.me:
+                    group.create_task(self._dial(member), name=f"raft dial {member}")
+
+    async def _dial(self, member: str) -> None:
+        """Keep a link to ``member``: dial, wait until it ends, dial again. The name is resolved each time."""
+        loop = asyncio.get_running_loop()
+        host, port = split_address(member)
+        wait = RETRY_S[0]
+        while True:
+            link: Link | None = None
+            try:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    _, link = await loop.create_connection(
+                        lambda: Link(self, member), host, port, ssl=self.ssl_client
+                    )
+            except (OSError, TimeoutError) as error:
+                logger.debug("raft dial failed peer=%s error=%s", member, error)
+            if link is not None:
+                await link.ended
+                if link.peer is not None:
+                    wait = RETRY_S[0]
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, RETRY_S[1])
+
+
+class _ReportLimit:
+    """At most a few log lines a second, and how many were left out."""
+
+    _PER_SECOND: Final = 5
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._count = 0
+        self._suppressed = 0
+
+    def allow(self, now: float) -> int | None:
+        if int(now) != self._second:
+            self._second, self._count = int(now), 0
+        self._count += 1
+        if self._count > self._PER_SECOND:
+            self._suppressed += 1
+            return None
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed
+
+
+def _bind(
+    found: tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]],
+) -> socket.socket:
+    family, kind, protocol, _, address = found
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

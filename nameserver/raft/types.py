@@ -1,0 +1,116 @@
+"""What the raft package shows to the layer above: settings, roles, the state machine it drives."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+Durability = Literal["memory", "journal", "fsync"]
+
+#: N in milliseconds. A silent leader is replaced after N..2N (the smaller of two draws: 4/3 N on average, 0.4
+#: s), heartbeats leave every N/6. A killed process closes its links and is replaced sooner.
+ELECTION_TIMEOUT_MS: Final = 300
+
+#: A smaller secret could be guessed from a recorded handshake.
+SECRET_SIZE_MIN: Final = 16
+
+
+class Role(enum.StrEnum):
+    """What a member is right now. A learner neither votes nor counts."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEARNER = "learner"
+
+
+class RaftStartError(Exception):
+    """The member must not start. The text is one line for the operator; the program exits with 2."""
+
+
+class StopMember(Exception):
+    """Raised by :meth:`StateMachine.apply` for an entry it cannot read (a newer format).
+
+    The member stops with the message; the entry does not count as applied, so nothing is lost.
+    """
+
+
+class StateMachine(Protocol):
+    """The replicated state. Everything is called on the event loop."""
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        """Apply one committed entry; never raises, except :class:`StopMember`.
+
+        ``live`` is False for entries that this member already had in its log when it started.
+        """
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return quickly with a function that encodes the state as it is now; that function runs in a thread."""
+
+    def restore(self, image: bytes) -> None:
+        """Replace the state by an image that :meth:`snapshot` made, here or on another member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """One member's settings.
+
+    Attributes:
+        me: Identity, ``HOST:PORT``; compared as text, resolved at each dial.
+        peers: Identities of all members, this one included.
+        listen: Address to bind if other than ``me``.
+        secret: Shared by all members; needed as soon as the bound address is not loopback.
+        election_timeout_ms: N. Election timeouts are drawn from N..2N, a heartbeat leaves every N/6.
+        entry_size_max: Largest payload of one entry, in bytes.
+        compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
+            (or by twice the last image, if that is more).
+    """
+
+    me: str
+    peers: tuple[str, ...]
+    listen: str | None
+    data_dir: Path
+    durability: Durability = "journal"
+    secret: bytes | None = None
+    election_timeout_ms: int = ELECTION_TIMEOUT_MS
+    entry_size_max: int = 5 * 1024 * 1024
+    compact_bytes: int = 16 * 1024 * 1024
+
+    def validate(self) -> None:
+        """Check what can be checked without touching the machine.
+
+        Raises:
+            RaftStartError: Naming the first bad setting.
+        """
+        for address in (*self.peers, self.me, *((self.listen,) if self.listen else ())):
+            split_address(address)
+        if self.me not in self.peers:
+            raise RaftStartError(f"raft: {self.me} is not among the peers {','.join(self.peers)}")
+        if len(set(self.peers)) != len(self.peers):
+            raise RaftStartError(f"raft: a member is named twice in the peers {','.join(self.peers)}")
+        if not 30 <= self.election_timeout_ms <= 60_000:
+            raise RaftStartError(
+                f"raft: election timeout {self.election_timeout_ms} ms is not within 30..60000"
+            )
+        if self.durability not in ("memory", "journal", "fsync"):
+            raise RaftStartError(f"raft: durability {self.durability} is none of memory, journal, fsync")
+        if self.secret is not None and len(self.secret) < SECRET_SIZE_MIN:
+            raise RaftStartError(
+                f"raft: the secret has {len(self.secret)} bytes, at least {SECRET_SIZE_MIN} are needed"
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; an IPv6 host may stand in brackets.
+
+    Raises:
+        RaftStartError: If there is no host or no port within 0..65535.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise RaftStartError(f"raft: {address!r} is not HOST:PORT")
+    return host, int(port)
