@@ -1,0 +1,377 @@
+"""Client side of the wire on asyncio: one connection per address, made on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, Self, cast
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, RequestTimeout, TooManyRequests
+from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 3.0
+#: Oneway requests that may be handed over while the peer does not read. Java allows 256 per process.
+ONEWAY_MAX: Final = 256
+#: Open connections of one client; the one unused for longest makes room.
+CONNECTIONS_MAX: Final = 4096
+
+#: A peer's request to us: ``(address, request)``; the answer is ignored for oneway requests.
+PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
+
+
+class Hook(Protocol):
+    """Sees each request before it is sent and each answer before its caller does."""
+
+    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        """Return the request to send in its place."""
+        ...
+
+    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
+
+
+def split_address(addr: str) -> tuple[str, int]:
+    """Split ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        LocalProtocolError: If it is neither.
+    """
+    host, _, port = addr.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise LocalProtocolError(f"address {addr!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """Requests to any number of addresses, each over one connection that is made when it is needed.
+
+    Safe for concurrent use by the tasks of one loop. Use as ``async with RemotingClient() as client``, or
+    call :meth:`close`.
+
+    Args:
+        connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
+        close_on_timeout: Close the connection on which a request timed out, as Java does.
+        idle_s: Close a connection on which nothing moved for this long.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 3.0,
+        outstanding_max: int = OUTSTANDING_MAX,
+        close_on_timeout: bool = True,
+        idle_s: float = 120.0,
+        hooks: tuple[Hook, ...] = (),
+        on_connected: Callable[[str], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._outstanding_max = outstanding_max
+        self._close_on_timeout = close_on_timeout
+        self._idle_s = idle_s
+        self._hooks = hooks
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._connections: dict[str, _Connection] = {}
+        self._connecting: dict[str, asyncio.Task[_Connection]] = {}
+        self._handlers: dict[int, PeerHandler] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._next_opaque = 0
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    def on_request(self, code: int, handler: PeerHandler) -> None:
+        """Serve a peer's requests of ``code``; codes without handler are answered "not supported"."""
+        self._handlers[code] = handler
+
+    def connected(self, addr: str) -> bool:
+        """Say whether a connection to the address is open."""
+        return addr in self._connections
+
+    async def invoke(
+        self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
+            RequestTimeout: If no answer came in time.
+            TooManyRequests: If too many requests wait on the connection already.
+            LocalProtocolError: If the request cannot be encoded.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        connection = self._connections.get(addr) or await self._connect(addr, deadline)
+        for hook in self._hooks:
+            request = hook.before(addr, request)
+        answer = await connection.invoke(request, deadline)
+        for hook in self._hooks:
+            hook.after(addr, request, answer)
+        return answer
+
+    async def invoke_oneway(
+        self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Hand a oneway request to the connection; no answer, no promise.
+
+        Raises:
+            ConnectionLost: If no connection could be made.
+            TooManyRequests: If the peer does not read and too many already wait to be sent.
+            LocalProtocolError: If the request is not marked oneway or cannot be encoded.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        connection = self._connections.get(addr) or await self._connect(addr, deadline)
+        for hook in self._hooks:
+            request = hook.before(addr, request)
+        connection.oneway(request)
+
+    def disconnect(self, addr: str) -> None:
+        """Close the connection to an address, if there is one; its requests fail as lost."""
+        connection = self._connections.get(addr)
+        if connection is not None:
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close all connections; requests that wait fail as lost."""
+        self._closed = True
+        pending = [*self._connecting.values(), *self._work]
+        for task in pending:
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        if pending:
+            await asyncio.wait(pending)
+        await asyncio.sleep(0)  # let the loop tell the protocols that they are closed
+
+    async def _connect(self, addr: str, deadline: float) -> _Connection:
+        if self._closed:
+            raise ConnectionLost("the client is closed", sent=False)
+        attempt = self._connecting.get(addr)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._open(addr))
+            self._connecting[addr] = attempt
+            attempt.add_done_callback(lambda _task: self._connecting.pop(addr, None))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(attempt)  # others may wait for the same attempt
+        except TimeoutError:
+            raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False) from None
+        except asyncio.CancelledError:
+            if attempt.cancelled():
+                raise ConnectionLost("the client is closed", sent=False) from None
+            raise
+
+    async def _open(self, addr: str) -> _Connection:
+        host, port = split_address(addr)
+        loop = asyncio.get_running_loop()
+        session = ClientSession(outstanding_max=self._outstanding_max, first_opaque=self._next_opaque)
+        # Each connection counts on in a range of its own, so that a log line names one request only.
+        self._next_opaque = (self._next_opaque + 1_000_000) % 2_000_000_000
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self, addr, session, loop), host, port
+                )
+        except TimeoutError:
+            message = f"no connection to {addr} within {self._connect_timeout_s} s"
+            raise ConnectionLost(message, sent=False) from None
+        except OSError as error:
+            raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
+        if connection.lost:
+            raise ConnectionLost(f"{addr} closed the connection at once", sent=False)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            oldest = min(self._connections.values(), key=lambda known: known.moved_at)
+            oldest.abort()
+        self._connections[addr] = connection
+        if self._on_connected is not None:
+            self._on_connected(addr)
+        return connection
+
+    # For connections ----------------------------------------------------------------------------
+
+    def _lost(self, connection: _Connection) -> None:
+        if self._connections.get(connection.addr) is connection:
+            del self._connections[connection.addr]
+            if self._on_lost is not None:
+                self._on_lost(connection.addr)
+
+    def _serve(self, connection: _Connection, request: RemotingCommand) -> None:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            connection.answer(
+                request,
+                request.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f" request type {request.code} not supported",
+                ),
+            )
+            return
+        try:
+            result = handler(connection.addr, request)
+        except Exception as error:  # the boundary of one request of a peer
+            connection.answer(request, _failure(request, error))
+            return
+        if result is None or isinstance(result, RemotingCommand):
+            connection.answer(request, result)
+            return
+        task = asyncio.get_running_loop().create_task(self._serve_later(connection, request, result))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _serve_later(
+        self, connection: _Connection, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        try:
+            answer = await result
+        except Exception as error:  # the boundary of one request of a peer
+            answer = _failure(request, error)
+        connection.answer(request, answer)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: carries bytes between the loop and the session."""
+
+    def __init__(
+        self, client: RemotingClient, addr: str, session: ClientSession, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.addr = addr
+        self.moved_at = loop.time()
+        self._client = client
+        self._session = session
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._oneways_waiting = 0
+
+    @property
+    def lost(self) -> bool:
+        return self._transport is None
+
+    # Called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._idle = self._loop.call_later(self._client._idle_s, self._check_idle)
+
+    def data_received(self, data: bytes) -> None:
+        self.moved_at = self._loop.time()
+        for event in self._session.receive(data):
+            match event:
+                case Response(opaque, command):
+                    future = self._futures.pop(opaque)
+                    if not future.done():
+                        future.set_result(command)
+                case PeerRequest(command):
+                    self._client._serve(self, command)
+                case Broken(error):
+                    log.warning("bad frame peer=%s reason=%s", self.addr, error)
+                    self.abort()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._oneways_waiting = 0
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        for timer in (self._timer, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._client._lost(self)
+        cause = f": {error}" if error is not None else ""
+        for opaque in self._session.lost():
+            future = self._futures.pop(opaque)
+            if not future.done():
+                future.set_exception(ConnectionLost(f"connection to {self.addr} was lost{cause}", sent=True))
+
+    # Called by the client
+
+    async def invoke(self, request: RemotingCommand, deadline: float) -> RemotingCommand:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLost(f"connection to {self.addr} was lost", sent=False)
+        now = self._loop.time()
+        opaque, frame = self._session.start(request, now=now, timeout_s=deadline - now)
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self._futures[opaque] = future
+        self.moved_at = now
+        transport.write(frame)
+        if self._timer is None or self._timer.when() > deadline:
+            self._schedule()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._session.forget(opaque)
+            self._futures.pop(opaque, None)
+            raise
+
+    def oneway(self, request: RemotingCommand) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLost(f"connection to {self.addr} was lost", sent=False)
+        if self._paused:
+            if self._oneways_waiting >= ONEWAY_MAX:
+                raise TooManyRequests(f"{self.addr} does not read, {self._oneways_waiting} requests wait")
+            self._oneways_waiting += 1
+        frame = self._session.oneway(request)
+        self.moved_at = self._loop.time()
+        transport.write(frame)
+
+    def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        transport = self._transport
+        if answer is None or request.is_oneway or transport is None or transport.is_closing():
+            return
+        transport.write(answer.encode())
+
+    def abort(self) -> None:
+        # The client must not hand this connection out again, also before the loop says that it is lost.
+        self._client._lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Timers
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._session.next_deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        expired = self._session.expire(self._loop.time())
+        for opaque in expired:
+            future = self._futures.pop(opaque)
+            if not future.done():
+                future.set_exception(RequestTimeout(f"{self.addr} gave no answer within the deadline"))
+        if expired and self._client._close_on_timeout:
+            self.abort()
+        else:
+            self._schedule()
+
+    def _check_idle(self) -> None:
+        left = self.moved_at + self._client._idle_s - self._loop.time()
+        if left <= 0 and not self._session.outstanding:
+            log.debug("connection idle peer=%s", self.addr)
+            self.abort()
+        else:
+            self._idle = self._loop.call_later(max(left, 1.0), self._check_idle)
+
+
+def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    if not isinstance(error, RemotingError):
+        log.error("handler of a peer's request failed code=%s", request.code, exc_info=error)
+    return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

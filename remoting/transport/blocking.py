@@ -1,0 +1,345 @@
+"""Client side of the wire on plain blocking sockets: for scripts, tools and gevent-patched programs.
+
+Without a handler for the peer's requests no thread is started: of the callers that wait on one connection,
+one reads for all of them. With a handler, a thread per connection reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+from remoting.transport.aio import Hook, split_address
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 3.0
+_CHUNK: Final = 256 * 1024
+
+#: A peer's request to us: ``(address, request)``; it runs in the connection's reader thread.
+PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | None"]
+
+
+class BlockingClient:
+    """Requests to any number of addresses, each over one connection that is made when it is needed.
+
+    Safe for concurrent use by threads, and by greenlets once gevent has patched the standard library.
+
+    Args:
+        connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
+        close_on_timeout: Close the connection on which a request timed out, as Java does.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 3.0,
+        outstanding_max: int = OUTSTANDING_MAX,
+        close_on_timeout: bool = True,
+        hooks: tuple[Hook, ...] = (),
+    ) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._outstanding_max = outstanding_max
+        self._close_on_timeout = close_on_timeout
+        self._hooks = hooks
+        self._lock = threading.Lock()
+        self._connections: dict[str, _Connection] = {}
+        self._dialing: dict[str, threading.Lock] = {}
+        self._handlers: dict[int, PeerHandler] = {}
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def on_request(self, code: int, handler: PeerHandler) -> None:
+        """Serve a peer's requests of ``code`` on connections made from now on."""
+        self._handlers[code] = handler
+
+    def invoke(self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
+            RequestTimeout: If no answer came in time.
+            TooManyRequests: If too many requests wait on the connection already.
+            LocalProtocolError: If the request cannot be encoded.
+        """
+        deadline = time.monotonic() + timeout_s
+        connection = self._connection(addr, deadline)
+        for hook in self._hooks:
+            request = hook.before(addr, request)
+        try:
+            answer = connection.invoke(request, deadline)
+        except RequestTimeout:
+            if self._close_on_timeout:
+                self._drop(connection, "a request timed out")
+            raise
+        except ConnectionLost:
+            self._drop(connection, "the connection was lost")
+            raise
+        for hook in self._hooks:
+            hook.after(addr, request, answer)
+        return answer
+
+    def invoke_oneway(self, addr: str, request: RemotingCommand, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Send a oneway request; no answer, no promise.
+
+        Raises:
+            ConnectionLost: If no connection could be made, or it was lost.
+            LocalProtocolError: If the request is not marked oneway or cannot be encoded.
+        """
+        deadline = time.monotonic() + timeout_s
+        connection = self._connection(addr, deadline)
+        for hook in self._hooks:
+            request = hook.before(addr, request)
+        try:
+            connection.oneway(request, deadline)
+        except ConnectionLost:
+            self._drop(connection, "the connection was lost")
+            raise
+
+    def disconnect(self, addr: str) -> None:
+        """Close the connection to an address, if there is one; its requests fail as lost."""
+        with self._lock:
+            connection = self._connections.get(addr)
+        if connection is not None:
+            self._drop(connection, "it was closed here")
+
+    def close(self) -> None:
+        """Close all connections; requests that wait fail as lost."""
+        with self._lock:
+            self._closed = True
+            connections = list(self._connections.values())
+        for connection in connections:
+            self._drop(connection, "the client was closed")
+            connection.join()
+
+    def _drop(self, connection: _Connection, reason: str) -> None:
+        with self._lock:
+            if self._connections.get(connection.addr) is connection:
+                del self._connections[connection.addr]
+        connection.shut(reason)
+
+    def _connection(self, addr: str, deadline: float) -> _Connection:
+        with self._lock:
+            connection = self._connections.get(addr)
+            dialing = self._dialing.setdefault(addr, threading.Lock())
+        if connection is not None:
+            if connection.usable():
+                return connection
+            self._drop(connection, "the peer closed it")
+        if not dialing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
+        try:
+            with self._lock:
+                connection = self._connections.get(addr)  # another thread was faster
+                if self._closed:
+                    raise ConnectionLost("the client is closed", sent=False)
+            if connection is not None:
+                return connection
+            connection = self._dial(addr, deadline)
+            with self._lock:
+                if not self._closed:
+                    self._connections[addr] = connection
+                    return connection
+            connection.shut("the client was closed")
+            raise ConnectionLost("the client is closed", sent=False)
+        finally:
+            dialing.release()
+
+    def _dial(self, addr: str, deadline: float) -> _Connection:
+        timeout_s = min(self._connect_timeout_s, deadline - time.monotonic())
+        if timeout_s <= 0:
+            raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
+        try:
+            sock = socket.create_connection(split_address(addr), timeout=timeout_s)
+        except OSError as error:
+            raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _Connection(addr, sock, ClientSession(outstanding_max=self._outstanding_max), self._handlers)
+
+
+class _Connection:
+    """One connection, shared by threads: one of them reads for all."""
+
+    def __init__(
+        self, addr: str, sock: socket.socket, session: ClientSession, handlers: dict[int, PeerHandler]
+    ) -> None:
+        self.addr = addr
+        self._session = session
+        self._handlers = handlers
+        # Two handles on one socket: reader and writers set timeouts without disturbing each other.
+        self._reader = sock
+        self._writer = sock.dup()
+        self._writing = threading.Lock()
+        self._changed = threading.Condition()  # guards everything below, and the session
+        self._answers: dict[int, RemotingCommand] = {}
+        self._reading = False
+        self._lost: str | None = None
+        self._thread: threading.Thread | None = None
+        if handlers:
+            self._thread = threading.Thread(target=self._read_always, name=f"remoting {addr}", daemon=True)
+            self._thread.start()
+
+    def usable(self) -> bool:
+        """Say whether the connection is open; finds out that the peer closed an unused one."""
+        with self._changed:
+            if self._lost is not None or self._reading or self._thread is not None:
+                return self._lost is None
+            try:
+                self._reader.settimeout(0)
+                return bool(self._reader.recv(1, socket.MSG_PEEK))
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+
+    def invoke(self, request: RemotingCommand, deadline: float) -> RemotingCommand:
+        with self._changed:
+            self._check_open(sent=False)
+            now = time.monotonic()
+            opaque, frame = self._session.start(request, now=now, timeout_s=deadline - now)
+        try:
+            self._send(frame, deadline)
+            return self._wait(opaque, deadline)
+        finally:
+            with self._changed:
+                self._session.forget(opaque)
+                self._answers.pop(opaque, None)
+
+    def oneway(self, request: RemotingCommand, deadline: float) -> None:
+        with self._changed:
+            self._check_open(sent=False)
+            frame = self._session.oneway(request)
+        self._send(frame, deadline)
+
+    def shut(self, reason: str) -> None:
+        """Close; everybody who waits fails."""
+        with self._changed:
+            if self._lost is None:
+                self._lost = reason
+                self._session.lost()
+            self._changed.notify_all()
+            try:
+                self._reader.shutdown(socket.SHUT_RDWR)  # wakes whoever reads
+            except OSError:
+                pass  # the peer was faster
+            if not self._reading and self._thread is None:
+                self._reader.close()
+        with self._writing:
+            self._writer.close()
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=TIMEOUT_S)
+
+    def _check_open(self, *, sent: bool) -> None:
+        if self._lost is not None:
+            raise ConnectionLost(f"connection to {self.addr} was lost: {self._lost}", sent=sent)
+
+    def _send(self, frame: bytes, deadline: float) -> None:
+        with self._writing:
+            try:
+                self._writer.settimeout(max(0.001, deadline - time.monotonic()))
+                self._writer.sendall(frame)
+            except TimeoutError:
+                # A part of the frame may be out, so that nothing can be sent after it any more.
+                raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
+            except OSError as error:
+                raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
+
+    def _wait(self, opaque: int, deadline: float) -> RemotingCommand:
+        with self._changed:
+            while True:
+                answer = self._answers.get(opaque)
+                if answer is not None:
+                    return answer
+                self._check_open(sent=True)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise RequestTimeout(f"{self.addr} gave no answer within the deadline")
+                if self._reading or self._thread is not None:
+                    self._changed.wait(left)
+                    continue
+                self._reading = True
+                self._changed.release()
+                try:
+                    data = self._receive(left)
+                finally:
+                    self._changed.acquire()
+                    self._reading = False
+                self._take(data)
+
+    def _receive(self, timeout_s: float | None) -> bytes | None:
+        """Return bytes, nothing if none came in time, None if the connection is gone."""
+        try:
+            self._reader.settimeout(timeout_s)
+            return self._reader.recv(_CHUNK) or None
+        except TimeoutError:
+            return b""
+        except OSError:
+            return None
+
+    def _take(self, data: bytes | None) -> list[RemotingCommand]:
+        """Give answers to those who wait; return the peer's requests. Called under the lock."""
+        requests = []
+        if data is None:
+            self._lost = self._lost or "the peer closed it"
+            self._session.lost()
+            self._reader.close()
+        else:
+            for event in self._session.receive(data):
+                match event:
+                    case Response(opaque, command):
+                        self._answers[opaque] = command
+                    case PeerRequest(command):
+                        requests.append(command)
+                    case Broken(error):
+                        log.warning("bad frame peer=%s reason=%s", self.addr, error)
+                        self._lost = str(error)
+                        self._session.lost()
+        self._changed.notify_all()
+        return requests
+
+    def _read_always(self) -> None:
+        while True:
+            data = self._receive(None)
+            with self._changed:
+                requests = self._take(data)
+                lost = self._lost is not None
+            if lost:
+                self._reader.close()
+                return
+            for request in requests:
+                self._serve(request)
+
+    def _serve(self, request: RemotingCommand) -> None:
+        handler = self._handlers.get(request.code)
+        answer: RemotingCommand | None
+        if handler is None:
+            answer = request.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+        else:
+            try:
+                answer = handler(self.addr, request)
+            except Exception as error:  # the boundary of one request of a peer
+                if not isinstance(error, RemotingError):
+                    log.exception("handler of a peer's request failed code=%s", request.code)
+                answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        if answer is not None and not request.is_oneway:
+            try:
+                self._send(answer.encode(), time.monotonic() + TIMEOUT_S)
+            except ConnectionLost:
+                pass  # the next read finds out
