@@ -28,11 +28,11 @@ class FileError(Exception):
     """A file and its ``.bak`` exist and neither can be read; starting empty would lose what they hold."""
 
 
-KvTable = Mapping[str, Mapping[str, str]]
-"""Namespace to key to value."""
+KvTable = Mapping[str, Mapping[str, str | None]]
+"""Namespace to key to value; RocketMQ stores a missing value as null."""
 
 
-def load_kv_file(path: Path) -> dict[str, dict[str, str]]:
+def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
     """Return the KV configuration, empty if there is none yet.
 
     Raises:
@@ -229,24 +229,24 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _parse_kv(content: bytes) -> dict[str, dict[str, str]]:
+def _parse_kv(content: bytes) -> dict[str, dict[str, str | None]]:
     document = orjson.loads(content)
     table = document.get("configTable") if isinstance(document, dict) else None
     if table is None:
         table = {}
     if not isinstance(table, dict):
         raise ValueError("configTable is no object")
-    parsed: dict[str, dict[str, str]] = {}
+    parsed: dict[str, dict[str, str | None]] = {}
     for space, keys in table.items():
         if not isinstance(keys, dict):
             raise ValueError(f"namespace {space!r} is no object")
-        # fastjson turns numbers and booleans into text; a null value is stored as null and read as none.
-        parsed[space] = {key: _text(value) for key, value in keys.items() if value is not None}
+        # fastjson turns numbers and booleans into text.
+        parsed[space] = {key: _text(value) for key, value in keys.items()}
     return parsed
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+def _text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _parse_settings(content: bytes) -> dict[str, str]:

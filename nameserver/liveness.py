@@ -54,6 +54,8 @@ class Closing:
     revision: int | None
     """Revision of the record applied here at that moment, or that a registration over this connection made
     afterwards; None while there is no record."""
+    unregistered: bool = False
+    """The broker said goodbye, its connection did not close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +210,7 @@ class Liveness:
         standing = self.standing(broker, origin)
         contact = self._contacts.get(broker)
         if standing is Standing.OWNER and contact is not None:
-            closing = Closing(at=self._clock, origin=origin, revision=revision)
+            closing = Closing(at=self._clock, origin=origin, revision=revision, unregistered=True)
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
         return standing
 

@@ -23,7 +23,12 @@ from nameserver.files import (
     write_atomic,
 )
 
-TABLE = {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "EMPTY": {}, "ä": {"ключ": "值\n"}}
+TABLE: dict[str, dict[str, str | None]] = {
+    "ORDER_TOPIC_CONFIG": {"T": "broker-a:4"},
+    "EMPTY": {},
+    "NULL": {"k": None},
+    "ä": {"ключ": "值\n"},
+}
 
 
 def test_kv_file_has_rocketmqs_format() -> None:
@@ -92,10 +97,10 @@ def test_oversized_file_is_refused_unread(tmp_path: Path) -> None:
         load_kv_file(path)
 
 
-def test_numbers_in_a_hand_written_file_are_text_and_null_is_absent(tmp_path: Path) -> None:
+def test_numbers_in_a_hand_written_file_are_text_and_null_stays(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_bytes(b'{"configTable":{"a":{"n":4,"b":true,"z":null}}}')
-    assert load_kv_file(path) == {"a": {"n": "4", "b": "true"}}
+    assert load_kv_file(path) == {"a": {"n": "4", "b": "true", "z": None}}
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
