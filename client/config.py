@@ -48,6 +48,7 @@ class ClientConfig:
     offset_persist_s: float = 5.0
     lock_s: float = 20.0
     call_timeout_s: float = 3.0
+    connect_timeout_s: float = 1.0
     nameserver_try_s: float = 1.0
     nameserver_avoid_s: float = 10.0
     shutdown_s: float = 5.0
@@ -69,6 +70,7 @@ class ClientConfig:
             "offset_persist_s",
             "lock_s",
             "call_timeout_s",
+            "connect_timeout_s",
             "nameserver_try_s",
         ):
             value = getattr(self, name)

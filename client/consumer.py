@@ -559,7 +559,7 @@ class PushConsumerCore:
                 yield from self._directory.refresh(topic)
             except ResponseError as error:
                 log.info("subscribed topic has no route yet topic=%s error=%s", topic, error)
-        self._core.add_consumer(self.config.group, self._describe, self.on_request)
+        self._core.add_consumer(self.config.group, self._describe, self.on_request, self.close)
         self._directory.watchers.append(self._rebalance.notify)
         yield from self._core.beat()
         yield Spawn(self._keep_balanced(), f"rebalance {self.config.group}")

@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from client.config import ClientConfig
 from client.directory import Directory
@@ -18,6 +19,13 @@ from remoting.errors import RemotingError
 from remoting.fields import UnregisterClientFields
 
 log = logging.getLogger(__name__)
+
+#: Requests of brokers that a driver hands to :meth:`ClientCore.peer_request`; it answers others "not
+#: supported".
+PEER_REQUESTS: Final = (
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,7 @@ class ClientCore:
         self.closing = False
         self._producer_groups: set[str] = set()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._closers: list[Callable[[], Operation[None]]] = []
         self._peer_handlers: dict[str, Callable[[RemotingCommand], RemotingCommand | None]] = {}
 
     def stopping(self) -> bool:
@@ -65,8 +74,12 @@ class ClientCore:
             yield Spawn(self.directory.keep_nameservers(self.stop, self.stopping), "nameservers")
         yield Spawn(self._keep_heartbeat(), "heartbeat")
 
-    def begin_close(self) -> None:
-        """Let all background operations come to their end."""
+    def close(self) -> Operation[None]:
+        """Close the consumers, leave the producer groups, let all background operations come to their end."""
+        for close in tuple(self._closers):
+            yield from close()
+        for group in sorted(self._producer_groups):
+            yield from self.leave(producer_group=group)
         self.closing = True
         self.stop.notify()
 
@@ -79,8 +92,11 @@ class ClientCore:
         group: str,
         describe: Callable[[], ConsumerData],
         on_request: Callable[[RemotingCommand], RemotingCommand | None],
+        close: Callable[[], Operation[None]],
     ) -> None:
-        """Name a consumer group in heartbeats and hand it the requests that brokers send us."""
+        """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
+        end."""
+        self._closers.append(close)
         self._consumers[group] = describe
         self._peer_handlers[group] = on_request
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from client.config import ClientConfig, parse_nameservers
-from client.errors import InvalidArgument, NoNameserver, NoRoute, PartialFailure, describe
+from client.errors import InvalidArgument, NoNameserver, NoRoute, describe
 from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, wait
 from client.retry import NameserverChoice, tries_next_nameserver
 from client.route_cache import PublishInfo, RouteCache, clamp_default_route
@@ -18,6 +19,15 @@ from remoting.fields import GetRouteFields
 from remoting.route import TopicRouteData, decode_route
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EachAnswer:
+    """What one of several nameservers said: exactly one of ``response`` and ``error`` is there."""
+
+    addr: str
+    response: RemotingCommand | None
+    error: RemotingError | None
 
 
 class Directory:
@@ -82,30 +92,28 @@ class Directory:
         raise NoNameserver(failures)
 
     def tell_each(
-        self, what: str, request: RemotingCommand, *, timeout_s: float | None = None
-    ) -> Operation[dict[str, RemotingCommand]]:
-        """Make a change at each nameserver, as RocketMQ's admin does; return each one's answer by address.
+        self, request: RemotingCommand, *, timeout_s: float | None = None
+    ) -> Operation[tuple[EachAnswer, ...]]:
+        """Send a request to each nameserver, as RocketMQ's admin does; return what each of them said.
+
+        No failure keeps the others from being told; who wants all or nothing looks at every answer.
 
         Raises:
-            PartialFailure: If any of them did not confirm it; every other one was told nevertheless.
+            NoNameserver: If no address is known.
         """
-        answers: dict[str, RemotingCommand] = {}
-        failures: dict[str, Exception] = {}
+        answers: list[EachAnswer] = []
         limit_s = self.config.call_timeout_s if timeout_s is None else timeout_s
         for addr in self.nameserver_list():
             try:
                 response = yield from invoke(addr, request, limit_s)
-                if response.code == ResponseCode.SUCCESS:
-                    answers[addr] = response
-                else:
-                    failures[addr] = ResponseError(response.code, response.remark, peer=addr)
+                ensure_success(response, addr)
             except RemotingError as error:
-                failures[addr] = error
-        if failures:
-            raise PartialFailure(what, tuple(answers), failures)
+                answers.append(EachAnswer(addr, None, error))
+            else:
+                answers.append(EachAnswer(addr, response, None))
         if not answers:
             raise NoNameserver({})
-        return answers
+        return tuple(answers)
 
     def nameserver_list(self) -> tuple[str, ...]:
         """Return the addresses as configured, first to last; those a page named in addition at the end."""

@@ -50,22 +50,6 @@ class NoRoute(NotApplied):
         self.topic = topic
 
 
-class PartialFailure(ClientError):
-    """A change that has to be made at several servers was made at some of them only, or at none.
-
-    Attributes:
-        done: Addresses that confirmed it.
-        failures: Address to what went wrong there.
-    """
-
-    def __init__(self, what: str, done: tuple[str, ...], failures: Mapping[str, Exception]) -> None:
-        reasons = "; ".join(f"{addr}: {describe(error)}" for addr, error in failures.items())
-        total = len(done) + len(failures)
-        super().__init__(f"{what} done at {len(done)} of {total} servers; failed at {reasons}")
-        self.done = done
-        self.failures = dict(failures)
-
-
 class ClientClosed(NotApplied):
     """The client was shut down; nothing was sent."""
 

@@ -1,0 +1,336 @@
+"""What administrators ask of nameservers and brokers, as operations without IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from client.directory import Directory, EachAnswer, ensure_success
+from client.errors import InvalidArgument
+from client.operation import Fetch, FetchReply, Operation, invoke
+from remoting.bodies import GroupList, KVTable, TopicList, TopicStats
+from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemoteProtocolError
+from remoting.fields import (
+    AddWritePermResponseFields,
+    CreateTopicFields,
+    DeleteKvFields,
+    DeleteTopicInNamesrvFields,
+    FieldError,
+    GetKvFields,
+    GetKvListFields,
+    GetKvResponseFields,
+    PutKvFields,
+    TopicFields,
+    WipeWritePermResponseFields,
+    WritePermFields,
+)
+from remoting.route import ClusterInfo, TopicConfig, TopicRouteData, decode_cluster_info
+
+T = TypeVar("T")
+#: Largest number of queues that a topic may be given. Source: our own limit; Java has none.
+QUEUE_NUMS_MAX: Final = 65536
+
+
+class Admin:
+    """Operations on nameservers and brokers.
+
+    Reads go to one nameserver. KV config, settings, write permissions and topic deletion go to each of them,
+    because independent nameservers share nothing; their answers come back one by one, failures included.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    # Reads from one nameserver ----------------------------------------------------------------------
+
+    def topic_route(self, topic: str, *, nameserver: str | None = None) -> Operation[TopicRouteData]:
+        """Return a topic's route as a nameserver knows it now.
+
+        Raises:
+            NoNameserver: If none answered.
+            ResponseError: If it refused; code 17 if there is no route.
+        """
+        return self._directory.fetch_route(topic, addr=nameserver)
+
+    def cluster_info(self) -> Operation[ClusterInfo]:
+        """Return all brokers and clusters.
+
+        Raises:
+            NoNameserver, ResponseError: As :meth:`topic_route`.
+        """
+        return (yield from self._read(RequestCode.GET_BROKER_CLUSTER_INFO, {}, decode_cluster_info))
+
+    def topic_list(self) -> Operation[TopicList]:
+        """Return all topics.
+
+        Raises:
+            NoNameserver, ResponseError: As :meth:`topic_route`.
+        """
+        return (yield from self._read(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, TopicList.decode))
+
+    def kv_get(self, namespace: str, key: str) -> Operation[str | None]:
+        """Return a value of the KV config, None if there is none.
+
+        Raises:
+            NoNameserver, ResponseError: As :meth:`topic_route`.
+        """
+        fields = GetKvFields(namespace=namespace, key=key)
+        request = RemotingCommand.request(RequestCode.GET_KV_CONFIG, fields.to_ext())
+        response = yield from self._directory.ask(request)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        ensure_success(response)
+        return GetKvResponseFields.parse(response.ext_fields).value
+
+    def kv_list(self, namespace: str) -> Operation[Mapping[str, str] | None]:
+        """Return a namespace of the KV config, None if there is no such namespace.
+
+        Raises:
+            NoNameserver, ResponseError: As :meth:`topic_route`.
+        """
+        request = RemotingCommand.request(
+            RequestCode.GET_KVLIST_BY_NAMESPACE, GetKvListFields(namespace=namespace).to_ext()
+        )
+        response = yield from self._directory.ask(request)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        ensure_success(response)
+        return KVTable.decode(response.body).table
+
+    # Changes at each nameserver ---------------------------------------------------------------------
+
+    def kv_put(self, namespace: str, key: str, value: str) -> Operation[tuple[EachAnswer, ...]]:
+        """Store a value of the KV config at each nameserver."""
+        fields = PutKvFields(namespace=namespace, key=key, value=value)
+        return self._directory.tell_each(RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields.to_ext()))
+
+    def kv_delete(self, namespace: str, key: str) -> Operation[tuple[EachAnswer, ...]]:
+        """Remove a key of the KV config at each nameserver; it need not exist."""
+        fields = DeleteKvFields(namespace=namespace, key=key)
+        return self._directory.tell_each(
+            RemotingCommand.request(RequestCode.DELETE_KV_CONFIG, fields.to_ext())
+        )
+
+    def wipe_write_perm(self, broker_name: str) -> Operation[tuple[EachAnswer, ...]]:
+        """Take write permission from all topics of a broker name, at each nameserver.
+
+        It returns with the broker's next changed registration. See :func:`topic_count` for the answers.
+        """
+        return self._directory.tell_each(
+            RemotingCommand.request(
+                RequestCode.WIPE_WRITE_PERM_OF_BROKER, WritePermFields(broker_name=broker_name).to_ext()
+            )
+        )
+
+    def add_write_perm(self, broker_name: str) -> Operation[tuple[EachAnswer, ...]]:
+        """Set all topics of a broker name to read and write, at each nameserver."""
+        return self._directory.tell_each(
+            RemotingCommand.request(
+                RequestCode.ADD_WRITE_PERM_OF_BROKER, WritePermFields(broker_name=broker_name).to_ext()
+            )
+        )
+
+    def namesrv_config(self) -> Operation[tuple[EachAnswer, ...]]:
+        """Return the settings of each nameserver; see :func:`properties`."""
+        return self._directory.tell_each(RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
+
+    def update_namesrv_config(self, settings: Mapping[str, str]) -> Operation[tuple[EachAnswer, ...]]:
+        """Change settings of each nameserver while it runs."""
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        return self._directory.tell_each(
+            RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        )
+
+    def delete_topic_in_nameservers(
+        self, topic: str, cluster_name: str | None
+    ) -> Operation[tuple[EachAnswer, ...]]:
+        """Forget a topic, in one cluster or in all, at each nameserver; its brokers must have dropped it
+        before."""
+        fields = DeleteTopicInNamesrvFields(topic=topic, cluster_name=cluster_name)
+        return self._directory.tell_each(
+            RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields.to_ext())
+        )
+
+    # At one broker ----------------------------------------------------------------------------------
+
+    def create_topic(self, broker_addr: str, topic: TopicConfig) -> Operation[None]:
+        """Create or change a topic at one broker.
+
+        Raises:
+            InvalidArgument: If a number is out of range; nothing was sent.
+            ResponseError: If the broker refused.
+            ConnectionLost, RequestTimeout: If it did not answer.
+        """
+        for name, value in (
+            ("readQueueNums", topic.read_queue_nums),
+            ("writeQueueNums", topic.write_queue_nums),
+        ):
+            if not 1 <= value <= QUEUE_NUMS_MAX:
+                raise InvalidArgument(f"{name}={value}, allowed 1..{QUEUE_NUMS_MAX}")
+        fields = CreateTopicFields(
+            topic=topic.topic_name,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            perm=topic.perm,
+            topic_filter_type=topic.topic_filter_type,
+            topic_sys_flag=topic.topic_sys_flag,
+            order=topic.order,
+            attributes=_attributes(topic.attributes),
+        )
+        yield from self._call(broker_addr, RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
+
+    def delete_topic_in_broker(self, broker_addr: str, topic: str) -> Operation[None]:
+        """Delete a topic and its queues at one broker.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        yield from self._call(
+            broker_addr, RequestCode.DELETE_TOPIC_IN_BROKER, TopicFields(topic=topic).to_ext()
+        )
+
+    def topic_stats(self, broker_addr: str, topic: str) -> Operation[tuple[TopicStats, bytes]]:
+        """Return the bounds of a topic's queues at one broker, with the body as it came.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        response = yield from self._call(
+            broker_addr, RequestCode.GET_TOPIC_STATS_INFO, TopicFields(topic=topic).to_ext()
+        )
+        return TopicStats.decode(response.body), response.body
+
+    def broker_runtime(self, broker_addr: str) -> Operation[Mapping[str, str]]:
+        """Return a broker's runtime figures by name.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        response = yield from self._call(broker_addr, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return KVTable.decode(response.body).table
+
+    def consumer_groups_of(self, broker_addr: str, topic: str) -> Operation[tuple[str, ...]]:
+        """Return the groups that consume a topic, as one of its brokers knows them.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        response = yield from self._call(
+            broker_addr, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicFields(topic=topic).to_ext()
+        )
+        return GroupList.decode(response.body).groups
+
+    # Compositions -----------------------------------------------------------------------------------
+
+    def add_to_order_conf(self, topic: str, addition: str) -> Operation[tuple[EachAnswer, ...]]:
+        """Merge ``broker:queues`` into a topic's order configuration and store it at each nameserver.
+
+        Raises:
+            NoNameserver, ResponseError: If the present value cannot be read; nothing was changed.
+        """
+        present = yield from self.kv_get(ORDER_TOPIC_NAMESPACE, topic)
+        return (yield from self.kv_put(ORDER_TOPIC_NAMESPACE, topic, merge_order_conf(present, addition)))
+
+    def explain_route(self, http: str, topic: str, *, token: str | None = None) -> Operation[FetchReply]:
+        """Ask a nameserver over HTTP why a topic has the route it has, or none.
+
+        Args:
+            http: The nameserver's HTTP address, host:port or with http:// before it.
+        """
+        base = http if http.startswith(("http://", "https://")) else f"http://{http}"
+        url = f"{base.rstrip('/')}/v1/topics/{quote(topic, safe='')}/explain"
+        reply: FetchReply = yield Fetch(url, self._directory.config.call_timeout_s)
+        return reply
+
+    def _read(self, code: int, ext_fields: Mapping[str, str], decode: Callable[[bytes], T]) -> Operation[T]:
+        response = yield from self._directory.ask(RemotingCommand.request(code, ext_fields))
+        ensure_success(response)
+        return decode(response.body)
+
+    def _call(self, addr: str, code: int, ext_fields: Mapping[str, str]) -> Operation[RemotingCommand]:
+        request = RemotingCommand.request(code, ext_fields)
+        response = yield from invoke(addr, request, self._directory.config.call_timeout_s)
+        return ensure_success(response, addr)
+
+
+def merge_order_conf(present: str | None, addition: str) -> str:
+    """Return an order configuration with ``broker:queues`` added or replaced.
+
+    Source: DefaultMQAdminExtImpl.createOrUpdateOrderConf.
+    """
+    parts: dict[str, str] = {}
+    for item in f"{present or ''};{addition}".split(";"):
+        broker_name, mark, nums = item.strip().partition(":")
+        if mark and broker_name:
+            parts[broker_name] = nums
+    return ";".join(f"{broker_name}:{nums}" for broker_name, nums in parts.items())
+
+
+def masters(info: ClusterInfo, cluster_name: str) -> dict[str, str]:
+    """Return the masters of a cluster: broker name to address, sorted; empty if there is no such cluster."""
+    return {
+        name: info.broker_addr_table[name].broker_addrs[MASTER_ID]
+        for name in sorted(info.cluster_addr_table.get(cluster_name, ()))
+        if name in info.broker_addr_table and MASTER_ID in info.broker_addr_table[name].broker_addrs
+    }
+
+
+def all_addrs(info: ClusterInfo, cluster_name: str) -> tuple[str, ...]:
+    """Return the addresses of all brokers of a cluster, masters before slaves within each broker name."""
+    return tuple(
+        addr
+        for name in sorted(info.cluster_addr_table.get(cluster_name, ()))
+        if name in info.broker_addr_table
+        for _, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
+    )
+
+
+def broker_name_of(info: ClusterInfo, broker_addr: str) -> str | None:
+    """Return the broker name that has this address."""
+    for name, data in info.broker_addr_table.items():
+        if broker_addr in data.broker_addrs.values():
+            return name
+    return None
+
+
+def topic_count(answer: RemotingCommand) -> int:
+    """Return how many topics an answer to 205 or 327 names.
+
+    Raises:
+        RemoteProtocolError: If it names none.
+    """
+    try:
+        if "wipeTopicCount" in answer.ext_fields:
+            return WipeWritePermResponseFields.parse(answer.ext_fields).wipe_topic_count
+        return AddWritePermResponseFields.parse(answer.ext_fields).add_topic_count
+    except FieldError as error:
+        raise RemoteProtocolError(f"answer without topic count: {error}") from None
+
+
+def properties(body: bytes) -> dict[str, str]:
+    """Split settings text: one ``key=value`` per line, nothing escaped."""
+    settings = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        name, mark, value = line.partition("=")
+        if mark and name.strip():
+            settings[name.strip()] = value.strip()
+    return settings
+
+
+def failed(answers: tuple[EachAnswer, ...]) -> dict[str, Exception]:
+    """Return what went wrong, by address."""
+    failures: dict[str, Exception] = {}
+    for answer in answers:
+        if answer.error is not None:
+            failures[answer.addr] = answer.error
+    return failures
+
+
+def _attributes(attributes: Mapping[str, str]) -> str | None:
+    """Write attributes as 5.x sends them: ``+key=value,-key``; the sign is part of the key as given."""
+    if not attributes:
+        return None
+    return ",".join(f"{name}={value}" if value else name for name, value in attributes.items())

@@ -1,0 +1,148 @@
+"""Registering a broker with one given nameserver, as operations without IO.
+
+For tools and load generators; our broker has its own schedule. The connection is the lease: the nameserver
+drops the broker as soon as the connection closes over which it registered, so each broker needs a client of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from client.errors import NotApplied, OutcomeUnknown
+from client.operation import Operation, invoke
+from client.retry import Outcome, judge_failure
+from remoting.bodies import KVTable
+from remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemoteProtocolError, RemotingError
+from remoting.fields import (
+    RegisterBrokerFields,
+    RegisterBrokerResponseFields,
+    UnregisterBrokerFields,
+)
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+
+#: Starts of a nameserver's remark that say what became of a write. Source: design.md section 4 rule 2.
+UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says of itself.
+
+    Attributes:
+        topics: Real brokers never have exactly one: the nameserver takes that for an increment.
+        data_version: Of ``topics``; a nameserver that has this version does not look at them.
+        heartbeat_timeout_ms: Lease to ask for; None for the nameserver's default (120 s).
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int = MASTER_ID
+    ha_server_addr: str = ""
+    topics: tuple[TopicConfig, ...] = ()
+    data_version: DataVersion = field(default_factory=DataVersion)
+    filter_servers: tuple[str, ...] = ()
+    heartbeat_timeout_ms: int | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """Answer to an accepted registration.
+
+    Attributes:
+        master_addr, ha_server_addr: For a slave whose master is registered.
+        order_topics: Order configuration for the broker; None if the nameserver does not send it.
+    """
+
+    master_addr: str | None
+    ha_server_addr: str | None
+    order_topics: Mapping[str, str] | None
+
+
+def encode_registration(registration: Registration) -> RemotingCommand:
+    """Return the request; a caller that registers the same again may keep it."""
+    body = encode_register_body(
+        RegisterBody(
+            data_version=registration.data_version,
+            topic_configs=registration.topics,
+            filter_servers=registration.filter_servers,
+        ),
+        compressed=registration.compressed,
+        version=VERSION,
+    )
+    fields = RegisterBrokerFields(
+        broker_name=registration.broker_name,
+        broker_addr=registration.broker_addr,
+        cluster_name=registration.cluster_name,
+        ha_server_addr=registration.ha_server_addr,
+        broker_id=registration.broker_id,
+        compressed=registration.compressed,
+        body_crc32=body_crc32(body),
+        heartbeat_timeout_ms=registration.heartbeat_timeout_ms,
+        enable_acting_master=registration.enable_acting_master,
+    )
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
+
+
+def register(
+    nameserver: str, registration: Registration | RemotingCommand, *, timeout_s: float = 3.0
+) -> Operation[Registered]:
+    """Register once with one nameserver.
+
+    Raises:
+        NotApplied: If the nameserver refused, or the request never left.
+        OutcomeUnknown: If the registration may have been applied.
+    """
+    request = registration if isinstance(registration, RemotingCommand) else encode_registration(registration)
+    response = yield from _tell(nameserver, request, timeout_s)
+    fields = RegisterBrokerResponseFields.parse(response.ext_fields)
+    return Registered(
+        master_addr=fields.master_addr,
+        ha_server_addr=fields.ha_server_addr,
+        order_topics=KVTable.decode(response.body).table if response.body else None,
+    )
+
+
+def unregister(nameserver: str, registration: Registration, *, timeout_s: float = 3.0) -> Operation[None]:
+    """Take a broker back from one nameserver, over the connection it registered on.
+
+    Raises:
+        NotApplied, OutcomeUnknown: As :func:`register`.
+    """
+    fields = UnregisterBrokerFields(
+        broker_name=registration.broker_name,
+        broker_addr=registration.broker_addr,
+        cluster_name=registration.cluster_name,
+        broker_id=registration.broker_id,
+    )
+    request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
+    yield from _tell(nameserver, request, timeout_s)
+
+
+def judge_write(code: int, remark: str | None) -> Outcome:
+    """Say what a nameserver's answer means for the change it was asked for."""
+    if code == ResponseCode.SUCCESS:
+        return Outcome.APPLIED
+    return Outcome.UNKNOWN if (remark or "").startswith(UNKNOWN_MARK) else Outcome.NOT_APPLIED
+
+
+def _tell(nameserver: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:
+    try:
+        response = yield from invoke(nameserver, request, timeout_s)
+    except RemoteProtocolError as error:
+        raise OutcomeUnknown(f"{nameserver}: {error}") from error
+    except RemotingError as error:
+        if judge_failure(error).outcome is Outcome.UNKNOWN:
+            raise OutcomeUnknown(f"{nameserver}: {error}") from error
+        raise NotApplied(f"{nameserver}: {error}") from error
+    outcome = judge_write(response.code, response.remark)
+    if outcome is Outcome.APPLIED:
+        return response
+    text = f"{nameserver}: code={response.code} remark={response.remark or ''}"
+    raise OutcomeUnknown(text) if outcome is Outcome.UNKNOWN else NotApplied(text)
