@@ -95,6 +95,7 @@ class RegisterBroker(_Wire, frozen=True, tag=1):
     """Request 103: a broker's registration.
 
     Attributes:
+        topics: Each topic at most once.
         incremental: The body has exactly one topic (5.x's own criterion).
         filter_servers: None leaves the stored list as it is, empty removes it.
         lease_ms: How long the broker may be silent; resolved from the request or the default of 120,000.

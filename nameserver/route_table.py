@@ -173,6 +173,7 @@ class Applied:
     Attributes:
         topics: Topics whose own entry changed, came or went.
         names: Broker names of which something shows in the routes of all their topics.
+        joined: The broker that this change listed anew.
         kv_changed: The KV configuration differs from before.
     """
 
@@ -180,6 +181,7 @@ class Applied:
     reply: Reply = None
     topics: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    joined: BrokerKey | None = None
     left: tuple[BrokerLeft, ...] = ()
     lost: tuple[TopicsLost, ...] = ()
     min_changes: tuple[MinBrokerChange, ...] = ()
@@ -215,11 +217,12 @@ Verdict: TypeAlias = Applied | NoChange | Moved | Rejected
 class _Facts:
     """What one change did, gathered while it is made."""
 
-    __slots__ = ("kv_changed", "left", "lost", "min_changes", "names", "topics")
+    __slots__ = ("joined", "kv_changed", "left", "lost", "min_changes", "names", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[str, None] = {}
         self.names: dict[str, None] = {}
+        self.joined: BrokerKey | None = None
         self.left: list[BrokerLeft] = []
         self.lost: list[TopicsLost] = []
         self.min_changes: list[MinBrokerChange] = []
@@ -231,6 +234,7 @@ class _Facts:
             reply=reply,
             topics=tuple(self.topics),
             names=tuple(self.names),
+            joined=self.joined,
             left=tuple(self.left),
             lost=tuple(self.lost),
             min_changes=tuple(self.min_changes),
@@ -431,6 +435,7 @@ class RouteTable:
             self._drop(command.broker, LeaveReason.FENCED, facts)
             return facts.applied(self._revision, self._reply_to(command))
         first = record is None or not _same_place(record, command)
+        facts.joined = command.broker if first else None
         if record is not None and record.broker_name != command.broker_name:
             self._drop(command.broker, LeaveReason.MOVED, facts)
             name = self._names.get(command.broker_name)

@@ -1,0 +1,756 @@
+"""What a nameserver answers, as one pure function of the table, the request and what is known of its sender.
+
+:func:`decide` returns an answer, or what must happen first: a command for the table, a renewal of a lease, a
+goodbye, a change of settings. It does not know the mode. :func:`answer_for` turns a command's verdict into
+the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and 5.3;
+where we differ on purpose, the comment says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeAlias, assert_never
+
+from nameserver import explain
+from nameserver.commands import (
+    AddWritePerm,
+    BrokerQueues,
+    Command,
+    DeleteKv,
+    DeleteTopic,
+    PutKv,
+    QueueMapping,
+    RegisterBroker,
+    RegisterTopic,
+    TopicQueues,
+    Touch,
+    UnregisterBroker,
+    WipeWritePerm,
+)
+from nameserver.config import (
+    ChangeInvalid,
+    ChangeRefused,
+    NamesrvSettings,
+    check_changes,
+    format_settings,
+    parse_changes,
+)
+from nameserver.liveness import Standing
+from nameserver.route_table import (
+    Applied,
+    CountReply,
+    KvEntry,
+    Moved,
+    NoChange,
+    RegisterReply,
+    Rejected,
+    RouteView,
+    Verdict,
+)
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
+from remoting.codes import (
+    DEFAULT_TOPIC,
+    MASTER_ID,
+    VERSION_5_0_0,
+    RequestCode,
+    ResponseCode,
+)
+from remoting.errors import FieldError, RemoteProtocolError
+from remoting.fields import (
+    AddWritePermResponseFields,
+    BrokerHeartbeatFields,
+    DeleteKvFields,
+    DeleteTopicInNamesrvFields,
+    GetBrokerMemberGroupFields,
+    GetKvFields,
+    GetKvListFields,
+    GetKvResponseFields,
+    GetRouteFields,
+    GetTopicsByClusterFields,
+    PutKvFields,
+    QueryDataVersionFields,
+    QueryDataVersionResponseFields,
+    RegisterBrokerFields,
+    RegisterBrokerResponseFields,
+    TopicFields,
+    UnregisterBrokerFields,
+    WipeWritePermResponseFields,
+    WritePermFields,
+)
+from remoting.lenient import canonical
+from remoting.route import (
+    DataVersion,
+    RegisterBody,
+    TopicRouteData,
+    body_crc32,
+    decode_queue_datas,
+    decode_register_body,
+    dialect_for,
+    encode_cluster_info,
+    encode_route,
+)
+
+LEASE_MS: Final = 120_000
+"""Lease of a broker that asks for none. Source: BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
+
+FAQ_4: Final = "http://rocketmq.apache.org/docs/faq/"
+FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
+
+NOT_READY: Final = "name server not ready"
+"""Remark of 105 while ``needWaitForService`` refuses, and with a tag while there is no leader."""
+
+_FLAG_UNIT: Final = 1
+_FLAG_UNIT_SUB: Final = 2
+
+READS: Final = frozenset(
+    {
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+    }
+)
+"""Requests that read the table and change nothing: they follow ``routeFreshness``."""
+
+LOCAL: Final = frozenset({RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAMESRV_CONFIG})
+"""Requests about this process alone: served whatever the group does."""
+
+
+# -- decisions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """The table already is as the sender wants it; only its lease is renewed.
+
+    Attributes:
+        registration: It is a registration, not a heartbeat or a question.
+        revision: Of the broker's record; None for a fenced broker without one, which has no lease.
+        answer: What to answer if this process may vouch for the record.
+        otherwise: What to do if it may not: a command to propose, or another answer.
+    """
+
+    broker: BrokerKey
+    registration: bool
+    lease_ms: int | None
+    revision: int | None
+    answer: Answer
+    otherwise: Touch | RegisterBroker | Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farewell:
+    """Request 104 over a connection of the broker itself.
+
+    Attributes:
+        late: It came over an older connection than the broker's present one, so from a former process: it is
+            answered and noted, and nothing happens. Otherwise it is evidence as a close is.
+    """
+
+    broker: BrokerKey
+    late: bool
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChange:
+    """Request 318: put these settings in force and keep the changes in a file."""
+
+    after: NamesrvSettings
+    changes: Mapping[str, str]
+    answer: Answer
+
+
+Decision: TypeAlias = Answer | Renewal | Farewell | SettingsChange | Command
+
+
+class Heard(Protocol):
+    """What this process knows of the sender of one request."""
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since this process started to serve."""
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        """Return what the request's connection is to a broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A decoded request 103, so that deciding again does not decode again."""
+
+    fields: RegisterBrokerFields
+    data_version: DataVersion
+    topics: tuple[TopicQueues, ...]
+    filter_servers: tuple[str, ...] | None
+    mappings: tuple[QueueMapping, ...]
+
+    @property
+    def broker(self) -> BrokerKey:
+        return _broker_key(self.fields.cluster_name, self.fields.broker_addr)
+
+
+def decode_registration(request: Request) -> Registration | Answer:
+    """Decode a request 103 once for all decisions on it; an answer if it is no good."""
+    try:
+        fields = RegisterBrokerFields.parse(request.ext_fields)
+    except FieldError as error:
+        return _failure(str(error))
+    for name, value in (
+        ("brokerName", fields.broker_name),
+        ("brokerAddr", fields.broker_addr),
+        ("clusterName", fields.cluster_name),
+    ):
+        if not value:
+            return _failure(f"{name} is empty")
+    if fields.broker_id < 0:
+        return _failure(f"brokerId {fields.broker_id} is negative")
+    if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
+        return _failure("crc32 not match")
+    try:
+        body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
+        mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
+    except RemoteProtocolError as error:
+        return _failure(f"Failed to decode RegisterBrokerBody: {error}")
+    return Registration(
+        fields=fields,
+        data_version=body.data_version,
+        topics=_topics_of(body),
+        filter_servers=body.filter_servers,
+        mappings=mappings,
+    )
+
+
+def _topics_of(body: RegisterBody) -> tuple[TopicQueues, ...]:
+    # A compressed body can name a topic twice; the last one counts, as it does in Java's map.
+    topics = {
+        config.topic_name: TopicQueues(
+            topic=config.topic_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        for config in body.topic_configs
+    }
+    return tuple(topics.values())
+
+
+def _mapping(topic: str, info: Any) -> QueueMapping:
+    epoch = info.get("epoch", 0) if isinstance(info, dict) else 0
+    if type(epoch) is not int or not -(2**63) <= epoch < 2**63:
+        raise RemoteProtocolError(f"mapping info of {topic} has epoch {epoch!r}, not a 64-bit integer")
+    return QueueMapping(topic=topic, epoch=epoch, info=canonical(info))
+
+
+def decide(
+    view: RouteView,
+    request: Request,
+    settings: NamesrvSettings,
+    heard: Heard,
+    *,
+    decoded: Registration | None = None,
+) -> Decision:
+    """Decide a request on the table as it is.
+
+    Args:
+        view: The table; what a command names as its base is read from it.
+        heard: What this process knows of the sender.
+        decoded: The decoded request 103, if the caller has it.
+    """
+    handler = _HANDLERS.get(request.code)
+    if handler is None:
+        return Answer(
+            code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+        )
+    try:
+        if request.code == RequestCode.REGISTER_BROKER and decoded is not None:
+            return _decide_registration(view, decoded, settings)
+        return handler(view, request, settings, heard)
+    except FieldError as error:
+        # Java does not check what it marks as required and fails later, or stores null; we say which it is.
+        return _failure(str(error))
+    except RemoteProtocolError as error:
+        return _failure(f"body of request {request.code} cannot be read: {error}")
+
+
+def answer_for(command: Command, verdict: Verdict, request: Request, settings: NamesrvSettings) -> Answer:
+    """Build the answer to a request from what its command did. Never called with *moved*."""
+    match verdict:
+        case Rejected(code=code, remark=remark):
+            return Answer(code=code, remark=remark)
+        case Moved():
+            raise AssertionError("a command that moved is decided again, not answered")
+        case Applied(reply=reply) | NoChange(reply=reply):
+            pass
+        case _:
+            assert_never(verdict)
+    if isinstance(reply, RegisterReply):
+        return _registered(reply, settings)
+    if isinstance(reply, CountReply):
+        if isinstance(command, WipeWritePerm):
+            return Answer(ext_fields=WipeWritePermResponseFields(wipe_topic_count=reply.count).to_ext())
+        return Answer(ext_fields=AddWritePermResponseFields(add_topic_count=reply.count).to_ext())
+    return Answer()
+
+
+def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
+    """Whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
+    return settings.need_wait_for_service and uptime_s < settings.wait_seconds_for_service
+
+
+def _failure(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _broker_key(cluster_name: str, broker_addr: str) -> BrokerKey:
+    return BrokerKey(ClusterName(cluster_name), BrokerAddr(broker_addr))
+
+
+# -- brokers -----------------------------------------------------------------------------------------------
+
+
+def _register(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    decoded = decode_registration(request)
+    if isinstance(decoded, Answer):
+        return decoded
+    return _decide_registration(view, decoded, settings)
+
+
+def _decide_registration(view: RouteView, decoded: Registration, settings: NamesrvSettings) -> Decision:
+    fields = decoded.fields
+    broker = decoded.broker
+    name = BrokerName(fields.broker_name)
+    lease_ms = fields.heartbeat_timeout_ms or LEASE_MS
+    command = RegisterBroker(
+        cluster_name=broker.cluster_name,
+        broker_name=name,
+        broker_addr=broker.broker_addr,
+        broker_id=fields.broker_id,
+        ha_server_addr=fields.ha_server_addr,
+        data_version=decoded.data_version,
+        topics=decoded.topics,
+        incremental=len(decoded.topics) == 1,
+        filter_servers=decoded.filter_servers,
+        mappings=decoded.mappings,
+        lease_ms=lease_ms if lease_ms > 0 else LEASE_MS,
+        enable_acting_master=fields.enable_acting_master,
+        zone_name=fields.zone_name,
+        delete_absent=settings.delete_topic_with_broker_registration,
+        record_revision=view.base("record", broker),
+        name_revision=view.base("name", name),
+    )
+    if view.would_change(command):
+        return command
+    record = view.record(broker)
+    entry = view.name(name)
+    answer = _registered(view.register_reply(name, broker, fields.broker_id), settings)
+    if record is None or entry is None:
+        # Fenced, and no record to drop: there is nothing to touch, so a log must judge the whole of it again.
+        return Renewal(
+            broker=broker, registration=True, lease_ms=None, revision=None, answer=answer, otherwise=command
+        )
+    touch = Touch(
+        cluster_name=broker.cluster_name,
+        broker_name=name,
+        broker_addr=broker.broker_addr,
+        broker_id=record.broker_id,
+        ha_server_addr=record.ha_server_addr,
+        data_version=record.data_version,
+        complete=record.complete,
+        lease_ms=record.lease_ms,
+        enable_acting_master=entry.enable_acting_master,
+        zone_name=entry.zone_name,
+    )
+    return Renewal(
+        broker=broker,
+        registration=True,
+        lease_ms=record.lease_ms,
+        revision=record.revision,
+        answer=answer,
+        otherwise=touch,
+    )
+
+
+def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
+    body = b""
+    if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
+        # An empty table is sent as such: 4.9 brokers reset their order flags on a null body only.
+        body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
+    fields = RegisterBrokerResponseFields(ha_server_addr=reply.ha_server_addr, master_addr=reply.master_addr)
+    return Answer(ext_fields=fields.to_ext(), body=body)
+
+
+def _unregister(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
+    fields = UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
+    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    match heard.standing(broker):
+        case Standing.OWNER:
+            return Farewell(broker=broker, late=False, answer=Answer())
+        case Standing.OLDER:
+            return Farewell(broker=broker, late=True, answer=Answer())
+        case Standing.STRANGER:
+            name = BrokerName(fields.broker_name)
+            return UnregisterBroker(
+                cluster_name=broker.cluster_name,
+                broker_name=name,
+                broker_addr=broker.broker_addr,
+                broker_id=fields.broker_id,
+                record_revision=view.base("record", broker),
+                name_revision=view.base("name", name),
+            )
+
+
+def _query_data_version(
+    view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
+) -> Decision:
+    fields = QueryDataVersionFields.parse(request.ext_fields)
+    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    sent = DataVersion.decode(request.body)
+    record = view.record(broker)
+    if record is None:
+        return Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext())
+    changed = not record.complete or record.data_version != sent
+    body = record.data_version.encode()
+    says_changed = Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext(), body=body)
+    says = replace(says_changed, ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext())
+    return Renewal(
+        broker=broker,
+        registration=False,
+        lease_ms=record.lease_ms,
+        revision=record.revision,
+        answer=says,
+        otherwise=says_changed,
+    )
+
+
+def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = BrokerHeartbeatFields.parse(request.ext_fields)
+    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    record = view.record(broker)
+    if record is None:
+        return Answer()
+    return Renewal(
+        broker=broker,
+        registration=False,
+        lease_ms=record.lease_ms,
+        revision=record.revision,
+        answer=Answer(),
+        otherwise=Answer(),
+    )
+
+
+def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = GetBrokerMemberGroupFields.parse(request.ext_fields)
+    data = view.broker_data(fields.broker_name)
+    group = BrokerMemberGroup(
+        cluster=fields.cluster_name,
+        broker_name=fields.broker_name,
+        broker_addrs={} if data is None else data.broker_addrs,
+    )
+    # 5.x leaves this remark on the success; no reader may judge by it.
+    return Answer(remark="not set any response code", body=group.encode())
+
+
+# -- routes and topics -------------------------------------------------------------------------------------
+
+
+def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    if must_wait(settings, heard.uptime_s):
+        return _failure(NOT_READY)
+    fields = GetRouteFields.parse(request.ext_fields)
+    route = None
+    if fields.topic is not None:
+        route = view.route(
+            fields.topic,
+            acting_master=settings.support_acting_master,
+            order_conf=settings.order_message_enable,
+        )
+    if route is None:
+        return no_route(fields.topic, request.version)
+    if fields.zone_mode and fields.zone_name:
+        route = select_zone(route, fields.zone_name)
+    dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
+    return Answer(body=encode_route(route, dialect))
+
+
+def no_route(topic: str | None, version: int) -> Answer:
+    """Answer 105 for a topic without a route, to a caller of this release."""
+    shown = "null" if topic is None else topic
+    faq = FAQ_5 if version >= VERSION_5_0_0 else FAQ_4
+    return Answer(
+        code=ResponseCode.TOPIC_NOT_EXIST,
+        remark=(f"No topic route info in name server for the topic: {shown}\nSee {faq} for further details."),
+    )
+
+
+def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
+    """Keep the brokers of one zone, and those without a master; the result may be empty (5.x).
+
+    Source: ZoneRouteRPCHook. Unlike it, this leaves the dialect to the caller: number keys stay quoted for
+    those who asked for standard JSON.
+    """
+    kept = tuple(
+        data
+        for data in route.broker_datas
+        if MASTER_ID not in data.broker_addrs
+        or (data.zone_name is not None and data.zone_name.lower() == zone_name.lower())
+    )
+    names = {data.broker_name for data in kept}
+    addrs = {addr for data in kept for addr in data.broker_addrs.values()}
+    return replace(
+        route,
+        broker_datas=kept,
+        queue_datas=tuple(data for data in route.queue_datas if data.broker_name in names),
+        filter_server_table={a: s for a, s in route.filter_server_table.items() if a in addrs},
+    )
+
+
+def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    return Answer(body=encode_cluster_info(view.cluster_info()))
+
+
+def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    if not settings.enable_all_topic_list:
+        return _failure("disable")
+    return _topic_list(view.topics())
+
+
+def _topics_of_cluster(
+    view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
+) -> Decision:
+    if not settings.enable_topic_list:
+        return _failure("disable")
+    cluster = GetTopicsByClusterFields.parse(request.ext_fields).cluster
+    return _topic_list([] if cluster is None else view.topics_of_cluster(cluster))
+
+
+def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    info = view.cluster_info()
+    addr = next((data.broker_addrs[min(data.broker_addrs)] for data in info.broker_addr_table.values()), None)
+    return Answer(
+        body=TopicList(
+            topics=(*info.cluster_addr_table, *info.broker_addr_table),
+            broker_addr=addr,
+        ).encode()
+    )
+
+
+def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
+    def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+        if not settings.enable_topic_list:
+            return _failure("disable")
+        return _topic_list(view.topics_by_flag(accept))
+
+    return handler
+
+
+def _topic_list(topics: list[str]) -> Answer:
+    return Answer(body=TopicList(topics=tuple(topics)).encode())
+
+
+def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = DeleteTopicInNamesrvFields.parse(request.ext_fields)
+    return DeleteTopic(
+        topic=fields.topic,
+        cluster_name=ClusterName(fields.cluster_name) if fields.cluster_name else None,
+        topic_revision=view.base("topic", fields.topic),
+    )
+
+
+def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    topic = TopicFields.parse(request.ext_fields).topic
+    queues = {
+        data.broker_name: BrokerQueues(
+            broker_name=BrokerName(data.broker_name),
+            read_queue_nums=data.read_queue_nums,
+            write_queue_nums=data.write_queue_nums,
+            perm=data.perm,
+            topic_sys_flag=data.topic_sys_flag,
+        )
+        for data in (decode_queue_datas(request.body) if request.body else ())
+    }
+    if not topic or not queues:
+        return Answer()
+    return RegisterTopic(topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic))
+
+
+def _wipe_write_perm(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
+    return WipeWritePerm(broker_name=name, name_revision=view.base("name", name))
+
+
+def _add_write_perm(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
+    return AddWritePerm(broker_name=name, name_revision=view.base("name", name))
+
+
+# -- KV configuration and settings -------------------------------------------------------------------------
+
+
+def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = PutKvFields.parse(request.ext_fields)
+    if fields.namespace is None or fields.key is None:
+        return _failure("namespace or key is null")
+    return PutKv(
+        namespace=fields.namespace,
+        key=fields.key,
+        value=fields.value,
+        key_revision=view.base("key", (fields.namespace, fields.key)),
+    )
+
+
+def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = GetKvFields.parse(request.ext_fields)
+    entry: KvEntry | None = None
+    if fields.namespace is not None and fields.key is not None:
+        entry = view.kv_value(fields.namespace, fields.key)
+    if entry is None or entry.value is None:
+        return Answer(
+            code=ResponseCode.QUERY_NOT_FOUND,
+            remark=f"No config item, Namespace: {_shown(fields.namespace)} Key: {_shown(fields.key)}",
+        )
+    return Answer(ext_fields=GetKvResponseFields(value=entry.value).to_ext())
+
+
+def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    fields = DeleteKvFields.parse(request.ext_fields)
+    if fields.namespace is None or fields.key is None:
+        return Answer()
+    return DeleteKv(
+        namespace=fields.namespace,
+        key=fields.key,
+        key_revision=view.base("key", (fields.namespace, fields.key)),
+    )
+
+
+def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    namespace = GetKvListFields.parse(request.ext_fields).namespace
+    values = None if namespace is None else view.kv(namespace)
+    if values is None:
+        return Answer(
+            code=ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {_shown(namespace)}"
+        )
+    return Answer(body=_kv_body(values))
+
+
+def _kv_body(values: Mapping[str, str | None]) -> bytes:
+    return KVTable(table={key: value for key, value in values.items() if value is not None}).encode()
+
+
+def _shown(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def _update_config(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    if not request.body:
+        return Answer()
+    try:
+        after, changes = check_changes(settings, parse_changes(request.body))
+    except ChangeRefused as error:
+        return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error))
+    except ChangeInvalid as error:
+        return _failure(str(error))
+    return SettingsChange(after=after, changes=changes, answer=Answer()) if changes else Answer()
+
+
+def _get_config(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+    return Answer(body=format_settings(settings).encode())
+
+
+_Handler: TypeAlias = Callable[[RouteView, Request, NamesrvSettings, Heard], Decision]
+
+_HANDLERS: Final[Mapping[int, _Handler]] = {
+    RequestCode.PUT_KV_CONFIG: _put_kv,
+    RequestCode.GET_KV_CONFIG: _get_kv,
+    RequestCode.DELETE_KV_CONFIG: _delete_kv,
+    RequestCode.REGISTER_BROKER: _register,
+    RequestCode.UNREGISTER_BROKER: _unregister,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _wipe_write_perm,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _all_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _kv_list,
+    RequestCode.GET_TOPICS_BY_CLUSTER: _topics_of_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT)),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT_SUB)),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _topics_by_flag(
+        lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB
+    ),
+    RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
+    RequestCode.GET_NAMESRV_CONFIG: _get_config,
+    RequestCode.QUERY_DATA_VERSION: _query_data_version,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _add_write_perm,
+    RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
+    RequestCode.BROKER_HEARTBEAT: _heartbeat,
+}
+
+SERVED: Final = frozenset(_HANDLERS)
+"""Request codes that are known here."""
+
+
+# -- why something left ------------------------------------------------------------------------------------
+
+
+def note_applied(history: explain.History, command: Command, applied: Applied, *, at_ms: int) -> None:
+    """Keep in the history what a change did to brokers and topics."""
+    if applied.joined is not None:
+        history.broker_changed(applied.joined, explain.Note.REGISTERED, at_ms=at_ms)
+    for gone in applied.left:
+        history.broker_changed(gone.broker, gone.reason, at_ms=at_ms, detail=gone.broker_name)
+    for lost in applied.lost:
+        history.topics_changed(
+            lost.topics,
+            lost.reason,
+            at_ms=at_ms,
+            broker=lost.broker,
+            detail=lost.broker_name or "",
+        )
+    if isinstance(command, WipeWritePerm):
+        history.topics_changed(
+            applied.topics, explain.Note.PERMISSION_WIPED, at_ms=at_ms, detail=command.broker_name
+        )
+    if isinstance(command, AddWritePerm):
+        history.topics_changed(
+            applied.topics, explain.Note.PERMISSION_ADDED, at_ms=at_ms, detail=command.broker_name
+        )
+
+
+def explain_route(
+    view: RouteView,
+    topic: str,
+    history: explain.History,
+    *,
+    started_ms_ago: int,
+    keeps_routes: bool,
+) -> explain.Explanation:
+    """Say why a topic has a route or none, from the table and what is remembered."""
+    entry = view.topic(topic)
+    names = dict(view.names())
+    auto = view.topic(DEFAULT_TOPIC)
+    return explain.explain_topic(
+        topic,
+        history,
+        explain.Surroundings(
+            listed=entry is not None,
+            topic_brokers={} if entry is None else {name: data.perm for name, data in entry.queues.items()},
+            masterless=frozenset(name for name, kept in names.items() if MASTER_ID not in kept.addrs),
+            auto_creating=frozenset() if auto is None else frozenset(auto.queues),
+            broker_names=frozenset(names),
+            started_ms_ago=started_ms_ago,
+            keeps_routes=keeps_routes,
+        ),
+    )
