@@ -1,0 +1,386 @@
+"""Liveness of brokers over all members: what a member reports, and how the leader judges it.
+
+Reports decide nothing; the leader of a term gathers them in :class:`Evidence` and judges by :func:`judge`.
+Both sides keep copies that are brought up to date by differences: whatever changed after a version that the
+other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the receiver does not
+hold; its answer names what it holds, and the next message starts there.
+
+Pure: clocks are passed in, in seconds, always the liveness clock of the process that runs the code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from nameserver.exchange import Acknowledgement, Hearing, Line, Report
+from nameserver.liveness import LEASE_DEFAULT_S, Contact, Liveness
+from nameserver.route_table import Record
+from nameserver.types import BrokerKey, ConnectionId, LeaveReason
+
+REPORT_PERIOD_S: Final = 1.0
+"""A member reports who was heard this often; openings and closings are reported at once."""
+
+FRESH_SHARE: Final = 0.75
+"""Share of a lease within which an acknowledged hearing lets a registration be answered at once."""
+
+FORGET_S: Final = 10 * LEASE_DEFAULT_S
+"""How long a leader remembers a hearing of a broker that has no record and no connection."""
+
+_OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; younger ones contain the older
+
+
+# -- the member's side --------------------------------------------------------------------------------
+
+
+class Reporter:
+    """Makes one process's reports, and keeps what leaders acknowledged."""
+
+    def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
+        self._liveness = liveness
+        self._boot_id = boot_id
+        self._term = 0
+        self._base = 0
+        self._acknowledged_in_term = False
+        # Base, version and hearings of each report.
+        self._outstanding: deque[tuple[int, int, dict[BrokerKey, float]]] = deque(maxlen=_OUTSTANDING_MAX)
+        self._heard_acknowledged: dict[BrokerKey, float] = {}
+        self._hearings: dict[BrokerKey, float] = {}
+        self._hearings_seen = 0
+        self._handed: dict[BrokerKey, float] = {}
+        self._handed_term = 0
+        self._last_at: float | None = None
+
+    def lead_by(self, term: int) -> None:
+        """Note that the leader of ``term`` is known; the first report to it is full."""
+        if term == self._term:
+            return
+        if self._acknowledged_in_term:
+            self._handed, self._handed_term = self._hearings, self._term
+        self._term = term
+        self._base = 0
+        self._acknowledged_in_term = False
+        self._outstanding.clear()
+        self._hearings, self._hearings_seen = {}, 0
+        self._last_at = None
+
+    def due(self) -> bool:
+        """Whether a second has passed since the last report of this term."""
+        return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
+
+    def report(self) -> Report:
+        """Return what changed here since the last acknowledged report."""
+        changes = self._liveness.changes_since(self._base)
+        version = self._liveness.version
+        heard = {broker: contact.heard_at for broker, contact in changes}
+        self._outstanding.append((self._base, version, heard))
+        self._last_at = self._liveness.clock
+        handing = not self._acknowledged_in_term and bool(self._handed)
+        return Report(
+            term=self._term,
+            boot_id=self._boot_id,
+            base=self._base,
+            version=version,
+            clock=self._liveness.clock,
+            lines=tuple(_line(broker, contact) for broker, contact in changes),
+            hearings_seen=self._hearings_seen,
+            handed_term=self._handed_term if handing else 0,
+            handed=tuple(_hearing(broker, at) for broker, at in self._handed.items()) if handing else (),
+        )
+
+    def acknowledged(self, answer: Acknowledgement) -> bool:
+        """Take the leader's answer.
+
+        Returns:
+            Whether the leader holds less than the reports on their way build on: report again at once.
+        """
+        if answer.term != self._term or answer.boot_id != self._boot_id:
+            return False
+        self._base = min(answer.version, self._liveness.version)
+        while self._outstanding and self._outstanding[0][1] <= answer.version:
+            self._heard_acknowledged.update(self._outstanding.popleft()[2])
+        if answer.hearings_base <= self._hearings_seen:
+            offset = self._liveness.clock - answer.clock
+            for hearing in answer.hearings:
+                self._hearings[hearing.broker] = hearing.heard_at + offset
+            self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
+            self._acknowledged_in_term = True
+        gap = bool(self._outstanding) and self._outstanding[0][0] > answer.version
+        if gap:
+            self._outstanding.clear()
+        return gap
+
+    def heard_acknowledged(self, broker: BrokerKey) -> float | None:
+        """Return the youngest hearing of a broker by this member that a leader acknowledged."""
+        return self._heard_acknowledged.get(broker)
+
+    def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
+        """Forget brokers that have neither a record nor a contact here."""
+        for known in (self._heard_acknowledged, self._hearings, self._handed):
+            for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
+                del known[broker]
+
+
+class Unchanged(Enum):
+    """What to do with a registration that changes nothing (rule 3)."""
+
+    ANSWER = "answer"
+    TOUCH = "touch"
+
+
+def answer_or_touch(
+    contact: Contact | None,
+    origin: ConnectionId,
+    *,
+    acknowledged_at: float | None,
+    clock: float,
+    in_contact: bool,
+    lease_s: float,
+) -> Unchanged:
+    """Decide whether a registration or question that changes nothing needs the log.
+
+    Args:
+        contact: What this member knows of the broker.
+        origin: The connection it came over.
+        acknowledged_at: Youngest hearing by this member that a leader acknowledged.
+        in_contact: This member is in contact with a leader (rule 8).
+        lease_s: The lease in the broker's record.
+    """
+    if (
+        in_contact
+        and contact is not None
+        and contact.owner == origin
+        and contact.connected
+        and contact.confirmed
+        and acknowledged_at is not None
+        and clock - acknowledged_at < FRESH_SHARE * lease_s
+    ):
+        return Unchanged.ANSWER
+    return Unchanged.TOUCH
+
+
+# -- the leader's side --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A broker whose record should go, at exactly this revision."""
+
+    broker: BrokerKey
+    revision: int
+    reason: LeaveReason
+
+
+@dataclass(slots=True, kw_only=True)
+class _Member:
+    """Copy of one member's evidence. Instants are on this leader's clock."""
+
+    boot_id: int
+    version: int = 0
+    counts: bool = False
+    lines: dict[BrokerKey, Line] = field(default_factory=dict)
+
+
+class Evidence:
+    """What the leader of one term was told, and whom it judges gone.
+
+    Args:
+        members: Identities of all members, this leader included: it reports to itself.
+        prior_term: Term of the last leader before this one that took office. Hearings handed over from an
+            older term are worth nothing: somebody else may have heard the broker since.
+        clock: The instant of taking office.
+        judge_after_s: Two maximum election timeouts; by then whoever has not reported is not waited for.
+    """
+
+    def __init__(
+        self, *, term: int, members: Collection[str], prior_term: int, clock: float, judge_after_s: float
+    ) -> None:
+        self.term = term
+        self._names = frozenset(members)
+        self._prior_term = prior_term
+        self._office_at = clock
+        self._judge_after_s = judge_after_s
+        self._members: dict[str, _Member] = {}
+        # In the order of change, as Liveness keeps contacts: (youngest hearing, version).
+        self._hearings: dict[BrokerKey, tuple[float, int]] = {}
+        self._version = 0
+        self._judged: dict[BrokerKey, int] = {}
+        self._understands: dict[str, int] = {}
+
+    def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
+        """Take a report and return the answer; None if it is not for this term or of no member."""
+        if report.term != self.term or member not in self._names:
+            return None
+        known = self._members.get(member)
+        if known is None or known.boot_id != report.boot_id:
+            known = self._members[member] = _Member(boot_id=report.boot_id)
+        if report.base <= known.version <= report.version:
+            offset = clock - report.clock
+            for line in report.lines:
+                self._note(line.broker, line.heard_at + offset)
+                known.lines[line.broker] = _shifted(line, offset)
+            known.version = report.version
+            known.counts = True
+            self._understands[member] = report.understands
+            if report.handed_term >= self._prior_term:
+                for hearing in report.handed:
+                    self._note(hearing.broker, hearing.heard_at + offset)
+        seen = min(report.hearings_seen, self._version)
+        return Acknowledgement(
+            term=self.term,
+            boot_id=report.boot_id,
+            version=known.version,
+            clock=clock,
+            hearings_base=seen,
+            hearings_version=self._version,
+            hearings=tuple(self._hearings_after(seen)),
+        )
+
+    def out_of_contact(self, members: Iterable[str]) -> None:
+        """Note who is out of contact; each of them counts again with its next report."""
+        for member in members:
+            if member in self._members:
+                self._members[member].counts = False
+
+    def understood(self) -> int:
+        """Return the newest command format that every member understands; 0 if one has yet to say."""
+        if len(self._understands) < len(self._names):
+            return 0
+        return min(self._understands.values())
+
+    def ready(self, clock: float) -> bool:
+        """Whether this leader may judge yet."""
+        return len(self._members) == len(self._names) or clock - self._office_at >= self._judge_after_s
+
+    def judge(
+        self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
+    ) -> tuple[Judgement, ...]:
+        """Return whom to evict, in the order of the records; each revision of a record is judged only once.
+
+        Args:
+            records: Of the brokers to look at: all of them now and then, those of a report at once.
+            in_contact: Members heard within two minimum election timeouts, this one included.
+        """
+        if not self.ready(clock):
+            return ()
+        counting = [
+            self._members[m] for m in sorted(in_contact) if m in self._members and self._members[m].counts
+        ]
+        # Somebody who is here, but has yet to report, may have a connection with anyone.
+        complete = len(counting) == len(self._names.intersection(in_contact))
+        found = []
+        for record in records:
+            if self._judged.get(record.broker) == record.revision:
+                continue
+            hearing = self._hearings.get(record.broker)
+            reason = judge(
+                record,
+                [member.lines.get(record.broker) for member in counting] if complete else None,
+                heard_at=self._office_at if hearing is None else hearing[0],
+                clock=clock,
+            )
+            if reason is not None:
+                self._judged[record.broker] = record.revision
+                found.append(Judgement(broker=record.broker, revision=record.revision, reason=reason))
+        return tuple(found)
+
+    def unjudge(self, judgement: Judgement) -> None:
+        """Take a judgement back that could not be appended, so that it is made again."""
+        if self._judged.get(judgement.broker) == judgement.revision:
+            del self._judged[judgement.broker]
+
+    def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
+        """Forget brokers without a record that nobody has been connected with or heard for long."""
+        for broker in [b for b in self._judged if not is_listed(b)]:
+            del self._judged[broker]
+        late = [b for b, (heard_at, _) in self._hearings.items() if clock - heard_at > FORGET_S]
+        for broker in late:
+            if not is_listed(broker):
+                del self._hearings[broker]
+        for member in self._members.values():
+            for broker, line in list(member.lines.items()):
+                if not line.connected and clock - line.heard_at > FORGET_S and not is_listed(broker):
+                    del member.lines[broker]
+
+    def _note(self, broker: BrokerKey, at: float) -> None:
+        before = self._hearings.get(broker)
+        if before is not None and before[0] >= at:
+            return
+        self._version += 1
+        self._hearings.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
+        self._hearings[broker] = (at, self._version)
+
+    def _hearings_after(self, version: int) -> Iterator[Hearing]:
+        for broker in reversed(self._hearings):
+            at, changed = self._hearings[broker]
+            if changed <= version:
+                return
+            yield _hearing(broker, at)
+
+
+def judge(
+    record: Record, lines: Iterable[Line | None] | None, *, heard_at: float, clock: float
+) -> LeaveReason | None:
+    """Say why a broker's record should go, or None if it stays (rule 5).
+
+    Gone: none of the members in contact has a connection with it, and one of them says that its connection
+    closed at the record's current revision. Silent: nobody has heard it for its lease.
+
+    Args:
+        lines: What each member in contact says of this broker, None for one that knows nothing of it; None
+            instead of all if one of them has yet to report.
+        heard_at: The youngest hearing known, or the instant at which this leader took office.
+    """
+    lease_s = record.lease_ms / 1000
+    if lines is not None:
+        closings = []
+        for line in lines:
+            if line is None:
+                continue
+            if line.connected:
+                break
+            if (
+                line.closed_at is not None
+                and line.closed_revision == record.revision
+                and clock - line.closed_at <= lease_s
+            ):
+                closings.append(line)
+        else:
+            if closings:
+                goodbye = any(line.unregistered for line in closings)
+                return LeaveReason.UNREGISTERED if goodbye else LeaveReason.CONNECTION_CLOSED
+    if clock - heard_at > lease_s:
+        return LeaveReason.LEASE_EXPIRED
+    return None
+
+
+def _line(broker: BrokerKey, contact: Contact) -> Line:
+    closing = contact.closing
+    return Line(
+        cluster_name=broker.cluster_name,
+        broker_addr=broker.broker_addr,
+        heard_at=contact.heard_at,
+        connected=contact.connected,
+        closed_at=None if closing is None else closing.at,
+        closed_revision=None if closing is None else closing.revision,
+        unregistered=closing is not None and closing.unregistered,
+    )
+
+
+def _shifted(line: Line, offset: float) -> Line:
+    return Line(
+        cluster_name=line.cluster_name,
+        broker_addr=line.broker_addr,
+        heard_at=line.heard_at + offset,
+        connected=line.connected,
+        closed_at=None if line.closed_at is None else line.closed_at + offset,
+        closed_revision=line.closed_revision,
+        unregistered=line.unregistered,
+    )
+
+
+def _hearing(broker: BrokerKey, at: float) -> Hearing:
+    return Hearing(cluster_name=broker.cluster_name, broker_addr=broker.broker_addr, heard_at=at)

@@ -1,0 +1,156 @@
+"""What the nameservers of a group say to each other beside the log: proposals and liveness reports.
+
+Messages travel over the members' authenticated links, in order on each link. Form: one byte format version,
+then msgpack, positional. A later version may append fields with defaults; a message that an older member
+could not understand needs a new format, sent only once every member reports that it knows it.
+
+Instants are seconds on the sender's liveness clock, beside that clock's reading; the receiver turns them into
+ages, then into instants of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
+from nameserver.commands import Proposal
+from nameserver.types import BrokerAddr, BrokerKey, ClusterName
+
+FORMAT: Final = 1
+
+
+class ExchangeError(Exception):
+    """A member sent bytes that are no message of ours, or of a newer format."""
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Base of what travels: immutable, compared by value, written as arrays."""
+
+
+class Line(_Wire, frozen=True):
+    """What one member knows of one broker from its own connections.
+
+    Attributes:
+        heard_at: Youngest hearing.
+        closed_at: When its connection closed or it said goodbye; None if neither, or it was heard since.
+        closed_revision: The record's revision that the closing speaks of; None if there was no record.
+        unregistered: It said goodbye.
+    """
+
+    cluster_name: ClusterName
+    broker_addr: BrokerAddr
+    heard_at: float
+    connected: bool
+    closed_at: float | None = None
+    closed_revision: int | None = None
+    unregistered: bool = False
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class Hearing(_Wire, frozen=True):
+    """The youngest hearing of one broker that a leader counts."""
+
+    cluster_name: ClusterName
+    broker_addr: BrokerAddr
+    heard_at: float
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class Report(_Wire, frozen=True, tag=1):
+    """A member's evidence, to the leader of ``term``: what changed after ``base`` up to ``version``.
+
+    Attributes:
+        boot_id: Of the reporting process; versions of two lives are not compared.
+        base: Version that the leader acknowledged; 0 makes the report full.
+        clock: Reading of the reporter's liveness clock.
+        hearings_seen: Version of the leader's hearings that the reporter holds.
+        handed: Hearings counted by the leader of ``handed_term``, until the first acknowledgement of this
+            term; then empty.
+        understands: Newest command format that the reporter can apply.
+    """
+
+    term: int
+    boot_id: int
+    base: int
+    version: int
+    clock: float
+    lines: tuple[Line, ...]
+    hearings_seen: int = 0
+    handed_term: int = 0
+    handed: tuple[Hearing, ...] = ()
+    understands: int = COMMAND_FORMAT
+
+
+class Acknowledgement(_Wire, frozen=True, tag=2):
+    """The leader's answer to a report; ``version`` is what it holds now, also if the report had a gap.
+
+    Attributes:
+        boot_id: Of the report.
+        clock: Reading of the leader's liveness clock.
+        hearings: Youngest hearings that changed after ``hearings_base`` up to ``hearings_version``.
+    """
+
+    term: int
+    boot_id: int
+    version: int
+    clock: float
+    hearings_base: int
+    hearings_version: int
+    hearings: tuple[Hearing, ...]
+
+
+class Propose(_Wire, frozen=True, tag=3):
+    """Commands for the log, to the leader of ``term``; no other may take them."""
+
+    term: int
+    proposals: tuple[Proposal, ...]
+
+
+class Deferral(_Wire, frozen=True):
+    """One proposal that was not appended: decide again once everything up to ``index`` is applied."""
+
+    boot_id: int
+    sequence: int
+    index: int
+
+
+class Deferred(_Wire, frozen=True, tag=4):
+    """The leader's answer to proposals that its table or an entry already appended makes moved."""
+
+    term: int
+    deferrals: tuple[Deferral, ...]
+
+
+Message: TypeAlias = Report | Acknowledgement | Propose | Deferred
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """Return the format byte and the message."""
+    buffer = bytearray((FORMAT,))
+    _encoder.encode_into(message, buffer, 1)
+    return bytes(buffer)
+
+
+def decode(data: bytes) -> Message:
+    """Read one message.
+
+    Raises:
+        ExchangeError: Whoever sent this is broken or newer than this program.
+    """
+    if not data or data[0] != FORMAT:
+        raise ExchangeError(f"message of format {data[0] if data else 'none'}, this program knows {FORMAT}")
+    try:
+        return _decoder.decode(memoryview(data)[1:])
+    except msgspec.MsgspecError as error:
+        raise ExchangeError(f"message of {len(data)} bytes: {error}") from error

@@ -1,0 +1,475 @@
+"""Reports of members, and the leader's judgement over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from nameserver.evidence import FORGET_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch, judge
+from nameserver.exchange import Acknowledgement, Line, Report, decode, encode
+from nameserver.liveness import Contact, Liveness
+from nameserver.route_table import Record
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
+from remoting.route import DataVersion
+
+A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
+B = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.2:10911"))
+ONE, TWO = ConnectionId(1), ConnectionId(2)
+MEMBERS = ("m1", "m2", "m3")
+JUDGE_AFTER_S = 1.2
+
+
+def record(broker: BrokerKey = A, *, revision: int = 7, lease_ms: int = 120_000) -> Record:
+    return Record(
+        broker=broker,
+        broker_name=BrokerName("broker-a"),
+        broker_id=0,
+        ha_server_addr="",
+        data_version=DataVersion(),
+        complete=True,
+        lease_ms=lease_ms,
+        filter_servers=(),
+        revision=revision,
+    )
+
+
+def line(
+    *,
+    heard_at: float = 0.0,
+    connected: bool = False,
+    closed_at: float | None = None,
+    closed_revision: int | None = None,
+    unregistered: bool = False,
+) -> Line:
+    return Line(
+        cluster_name=A.cluster_name,
+        broker_addr=A.broker_addr,
+        heard_at=heard_at,
+        connected=connected,
+        closed_at=closed_at,
+        closed_revision=closed_revision,
+        unregistered=unregistered,
+    )
+
+
+CLOSED = line(closed_at=0.0, closed_revision=7)
+CONNECTED = line(connected=True)
+
+
+# -- the judgement ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([CLOSED, CLOSED, CLOSED], LeaveReason.CONNECTION_CLOSED),
+        ([CLOSED, None, None], LeaveReason.CONNECTION_CLOSED),
+        ([CLOSED, line(), None], LeaveReason.CONNECTION_CLOSED),
+        ([CLOSED, CONNECTED, None], None),
+        ([CONNECTED, CLOSED, CLOSED], None),
+        ([None, None, None], None),
+        ([line(closed_at=0.0, closed_revision=6)], None),
+        ([line(closed_at=0.0, closed_revision=8)], None),
+        ([line(closed_at=0.0, closed_revision=None)], None),
+        ([line(closed_at=-121.0, closed_revision=7)], None),
+        ([line(closed_at=0.0, closed_revision=7, unregistered=True), CLOSED], LeaveReason.UNREGISTERED),
+        (None, None),
+    ],
+    ids=[
+        "closed everywhere",
+        "closed at one, unknown elsewhere",
+        "closed at one, heard elsewhere without a connection",
+        "closed at one, connected elsewhere",
+        "connected at the first",
+        "nobody knows it",
+        "closed at an older revision",
+        "closed at a younger revision",
+        "closed before there was a record",
+        "closed longer ago than the lease",
+        "said goodbye",
+        "somebody in contact has yet to report",
+    ],
+)
+def test_gone_is_judged_by_connections(lines: list[Line | None] | None, reason: LeaveReason | None) -> None:
+    assert judge(record(), lines, heard_at=0.0, clock=0.0) is reason
+
+
+@pytest.mark.parametrize(
+    ("heard_at", "reason"), [(880.0, None), (879.9, LeaveReason.LEASE_EXPIRED)], ids=["within", "beyond"]
+)
+def test_silent_is_judged_by_the_records_own_lease(heard_at: float, reason: LeaveReason | None) -> None:
+    for lines in ([CONNECTED], None):
+        assert judge(record(), lines, heard_at=heard_at, clock=1000.0) is reason
+    assert judge(record(lease_ms=10_000), [], heard_at=995.0, clock=1000.0) is None
+    assert judge(record(lease_ms=10_000), [], heard_at=989.0, clock=1000.0) is LeaveReason.LEASE_EXPIRED
+
+
+# -- members and a leader ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Process:
+    """One member's evidence; its clock has its own origin."""
+
+    boot_id: int
+    now: float
+    liveness: Liveness = field(default_factory=Liveness)
+
+    def __post_init__(self) -> None:
+        self.liveness.advance(self.now)
+        self.reporter = Reporter(self.liveness, boot_id=self.boot_id)
+
+    def pass_time(self, seconds: float) -> None:
+        whole, rest = divmod(seconds, 1.0)
+        for step in [1.0] * int(whole) + [rest]:
+            self.now += step
+            self.liveness.advance(self.now)
+
+    def tell(self, evidence: Evidence, name: str, *, clock: float) -> bool:
+        """Send one report over the wire and take the answer back."""
+        report = decode(encode(self.reporter.report()))
+        assert isinstance(report, Report)
+        answer = evidence.receive(name, report, clock=clock)
+        assert answer is not None
+        received = decode(encode(answer))
+        assert isinstance(received, Acknowledgement)
+        return self.reporter.acknowledged(received)
+
+
+def group() -> dict[str, Process]:
+    return {name: Process(boot_id=i, now=1000.0 * i) for i, name in enumerate(MEMBERS, start=1)}
+
+
+def take_office(
+    group: dict[str, Process], *, term: int = 2, prior_term: int = 0, clock: float = 0.0
+) -> Evidence:
+    evidence = Evidence(
+        term=term, members=MEMBERS, prior_term=prior_term, clock=clock, judge_after_s=JUDGE_AFTER_S
+    )
+    for process in group.values():
+        process.reporter.lead_by(term)
+    return evidence
+
+
+def register_everywhere(group: dict[str, Process]) -> None:
+    for process in group.values():
+        process.liveness.registering(A, ONE)
+        process.liveness.registered(A, ONE, revision=7)
+
+
+def close(process: Process, revision: int = 7) -> None:
+    process.liveness.closed(ONE, by_us=False, revision_of=lambda broker: revision)
+
+
+def test_broker_closed_everywhere_is_gone_and_judged_once() -> None:
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
+    for name, process in members.items():
+        close(process)
+        process.tell(evidence, name, clock=0.1)
+    gone = Judgement(broker=A, revision=7, reason=LeaveReason.CONNECTION_CLOSED)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
+    evidence.unjudge(gone)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
+
+
+def test_broken_link_to_one_nameserver_does_nothing() -> None:
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    close(members["m1"])
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
+
+
+def test_dead_nameserver_keeps_no_dead_broker_alive() -> None:
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    for name in ("m1", "m2"):
+        close(members[name])
+        members[name].tell(evidence, name, clock=0.1)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
+    evidence.out_of_contact(["m3"])
+    assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=0.1)) == 1
+
+
+def test_member_out_of_contact_counts_again_with_its_next_report_only() -> None:
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    for name in ("m1", "m2"):
+        close(members[name])
+        members[name].tell(evidence, name, clock=0.1)
+    evidence.out_of_contact(["m3"])
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (), "it is back and may have anyone"
+    members["m3"].tell(evidence, "m3", clock=0.1)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (), "it has a connection"
+
+
+def test_leader_waits_for_every_member_or_two_longest_elections() -> None:
+    members = group()
+    evidence = take_office(members, clock=50.0)
+    register_everywhere(members)
+    for name in ("m1", "m2"):
+        close(members[name])
+        members[name].tell(evidence, name, clock=50.0)
+    assert evidence.judge([record()], in_contact=("m1", "m2"), clock=50.0 + JUDGE_AFTER_S - 0.01) == ()
+    assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=50.0 + JUDGE_AFTER_S)) == 1
+
+
+def test_registration_that_applied_after_its_connection_closed_is_evidence() -> None:
+    members = group()
+    evidence = take_office(members)
+    process = members["m1"]
+    process.liveness.registering(A, ONE)
+    process.liveness.closed(ONE, by_us=False, revision_of=lambda broker: None)
+    for name, member in members.items():
+        member.tell(evidence, name, clock=0.0)
+    assert evidence.judge([record(revision=9)], in_contact=MEMBERS, clock=0.0) == ()
+    process.liveness.registered(A, ONE, revision=9)
+    process.tell(evidence, "m1", clock=0.0)
+    assert len(evidence.judge([record(revision=9)], in_contact=MEMBERS, clock=0.0)) == 1
+
+
+def test_unknown_broker_counts_from_taking_office() -> None:
+    members = group()
+    evidence = take_office(members, clock=500.0)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=500.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
+    judged = evidence.judge([record()], in_contact=MEMBERS, clock=620.1)
+    assert [j.reason for j in judged] == [LeaveReason.LEASE_EXPIRED]
+
+
+def test_ages_are_carried_between_clocks_of_different_origin() -> None:
+    members = group()
+    evidence = take_office(members, clock=0.0)
+    members["m3"].liveness.registering(A, ONE)
+    members["m3"].pass_time(100.0)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=40.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=59.0) == ()
+    assert len(evidence.judge([record()], in_contact=MEMBERS, clock=61.0)) == 1
+
+
+def test_new_leader_does_not_prolong_a_ghost() -> None:
+    members = group()
+    first = take_office(members, term=2)
+    members["m1"].liveness.registering(A, ONE)
+    for name, process in members.items():
+        process.tell(first, name, clock=0.0)
+    for name, process in members.items():
+        process.tell(first, name, clock=0.0)
+    for process in members.values():
+        process.pass_time(100.0)
+    # m1, the only one that heard it, is dead; the others carry what the leader had counted.
+    del members["m1"]
+    second = take_office(members, term=3, prior_term=2, clock=9000.0)
+    for name, process in members.items():
+        process.tell(second, name, clock=9000.0)
+    late = second.judge([record()], in_contact=("m2", "m3"), clock=9000.0 + 19.0)
+    assert late == ()
+    late = second.judge([record()], in_contact=("m2", "m3"), clock=9000.0 + 21.0)
+    assert [j.reason for j in late] == [LeaveReason.LEASE_EXPIRED]
+
+
+def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing() -> None:
+    members = group()
+    first = take_office(members, term=2)
+    members["m1"].liveness.registering(A, ONE)
+    for name, process in members.items():
+        process.tell(first, name, clock=0.0)
+        process.tell(first, name, clock=0.0)
+    members["m2"].pass_time(500.0)
+    # m2 was cut off while the leader of term 5 was told of the broker; those who know have restarted.
+    later = Evidence(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
+    members["m2"].reporter.lead_by(6)
+    members["m2"].tell(later, "m2", clock=0.0)
+    assert later.judge([record()], in_contact=("m2",), clock=JUDGE_AFTER_S) == ()
+
+
+def test_hearings_are_handed_over_once() -> None:
+    members = group()
+    first = take_office(members, term=2)
+    members["m1"].liveness.registering(A, ONE)
+    for name, process in members.items():
+        process.tell(first, name, clock=0.0)
+        process.tell(first, name, clock=0.0)
+    second = take_office(members, term=3, prior_term=2)
+    reporter = members["m2"].reporter
+    report = reporter.report()
+    assert [hearing.broker for hearing in report.handed] == [A]
+    answer = second.receive("m2", report, clock=0.0)
+    assert answer is not None
+    reporter.acknowledged(answer)
+    assert reporter.report().handed == ()
+
+
+def test_report_is_full_after_a_leader_change_then_only_what_changed() -> None:
+    members = group()
+    evidence = take_office(members, term=2)
+    process = members["m1"]
+    process.liveness.registering(A, ONE)
+    process.liveness.registering(B, TWO)
+    report = process.reporter.report()
+    assert {told.broker for told in report.lines} == {A, B}
+    process.tell(evidence, "m1", clock=0.0)
+    assert process.reporter.report().lines == ()
+    process.liveness.heard(A, ONE)
+    assert [told.broker for told in process.reporter.report().lines] == [A]
+    assert [told.broker for told in process.reporter.report().lines] == [A], "not yet acknowledged"
+    process.reporter.lead_by(3)
+    assert {told.broker for told in process.reporter.report().lines} == {A, B}
+
+
+def test_leader_that_lacks_the_base_asks_for_it() -> None:
+    members = group()
+    evidence = take_office(members)
+    process = members["m1"]
+    process.liveness.registering(A, ONE)
+    process.tell(evidence, "m1", clock=0.0)
+    fresh = take_office({}, term=2)
+    process.liveness.registering(B, TWO)
+    assert process.tell(fresh, "m1", clock=0.0), "the answer names what the leader holds"
+    assert not process.tell(fresh, "m1", clock=0.0)
+    assert not process.tell(fresh, "m1", clock=0.0)
+    close(process)
+    assert {told.broker for told in process.reporter.report().lines} == {A}
+
+
+def test_restarted_member_replaces_what_it_said_before() -> None:
+    members = group()
+    evidence = take_office(members)
+    members["m1"].liveness.registering(A, ONE)
+    for name in ("m2", "m3"):
+        members[name].liveness.registering(A, ONE)
+        close(members[name])
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
+    restarted = Process(boot_id=99, now=0.0)
+    restarted.reporter.lead_by(2)
+    restarted.tell(evidence, "m1", clock=0.0)
+    assert len(evidence.judge([record()], in_contact=MEMBERS, clock=0.0)) == 1
+
+
+def test_report_of_another_term_or_a_stranger_is_ignored() -> None:
+    members = group()
+    evidence = take_office(members, term=2)
+    report = members["m1"].reporter.report()
+    assert evidence.receive("stranger", report, clock=0.0) is None
+    members["m1"].reporter.lead_by(3)
+    assert evidence.receive("m1", members["m1"].reporter.report(), clock=0.0) is None
+
+
+def test_hearing_counts_as_acknowledged_only_once_the_leader_answered() -> None:
+    members = group()
+    evidence = take_office(members)
+    process = members["m1"]
+    process.liveness.registering(A, ONE)
+    assert process.reporter.heard_acknowledged(A) is None
+    report = process.reporter.report()
+    assert process.reporter.heard_acknowledged(A) is None
+    process.pass_time(5.0)
+    process.liveness.heard(A, ONE)
+    answer = evidence.receive("m1", report, clock=0.0)
+    assert answer is not None
+    process.reporter.acknowledged(answer)
+    assert process.reporter.heard_acknowledged(A) == 0.0, "the later hearing is not acknowledged yet"
+
+
+def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
+    process = Process(boot_id=1, now=0.0)
+    process.reporter.lead_by(1)
+    assert process.reporter.due()
+    process.reporter.report()
+    assert not process.reporter.due()
+    process.pass_time(1.0)
+    assert process.reporter.due()
+    process.reporter.report()
+    process.reporter.lead_by(2)
+    assert process.reporter.due()
+
+
+def test_new_command_kinds_wait_for_every_member() -> None:
+    members = group()
+    evidence = take_office(members)
+    for name in ("m1", "m2"):
+        members[name].tell(evidence, name, clock=0.0)
+    assert evidence.understood() == 0
+    members["m3"].tell(evidence, "m3", clock=0.0)
+    assert evidence.understood() == 1
+
+
+def test_nothing_is_remembered_for_ever() -> None:
+    members = group()
+    evidence = take_office(members)
+    process = members["m1"]
+    process.liveness.registering(A, ONE)
+    close(process)
+    process.tell(evidence, "m1", clock=0.0)
+    evidence.prune(lambda broker: False, clock=FORGET_S - 1)
+    answer = evidence.receive("m2", members["m2"].reporter.report(), clock=0.0)
+    assert answer is not None
+    assert [hearing.broker for hearing in answer.hearings] == [A]
+    evidence.prune(lambda broker: False, clock=FORGET_S + 1)
+    answer = evidence.receive("m2", members["m2"].reporter.report(), clock=0.0)
+    assert answer is not None
+    assert answer.hearings == ()
+    process.pass_time(200.0)
+    process.liveness.prune()
+    process.reporter.prune(lambda broker: False)
+    assert process.reporter.heard_acknowledged(A) is None
+
+
+# -- answered at once, or by the log ----------------------------------------------------------------------
+
+FRESH = Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True, confirmed=True)
+
+
+@pytest.mark.parametrize(
+    ("contact", "origin", "acknowledged_at", "in_contact", "what"),
+    [
+        (FRESH, ONE, 60.0, True, Unchanged.ANSWER),
+        (FRESH, ONE, 10.0, True, Unchanged.TOUCH),
+        (FRESH, ONE, None, True, Unchanged.TOUCH),
+        (FRESH, ONE, 60.0, False, Unchanged.TOUCH),
+        (FRESH, TWO, 60.0, True, Unchanged.TOUCH),
+        (None, ONE, 60.0, True, Unchanged.TOUCH),
+        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True), ONE, 60.0, True, Unchanged.TOUCH),
+        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, confirmed=True), ONE, 60.0, True, Unchanged.TOUCH),
+    ],
+    ids=[
+        "fresh",
+        "acknowledged hearing older than 3/4 of the lease",
+        "no hearing acknowledged",
+        "no leader",
+        "another connection",
+        "unknown here",
+        "no registration succeeded over it",
+        "said goodbye",
+    ],
+)
+def test_registration_without_change_is_answered_only_while_the_lease_is_known_to_be_fresh(
+    contact: Contact | None,
+    origin: ConnectionId,
+    acknowledged_at: float | None,
+    in_contact: bool,
+    what: Unchanged,
+) -> None:
+    decided = answer_or_touch(
+        contact, origin, acknowledged_at=acknowledged_at, clock=100.0, in_contact=in_contact, lease_s=120.0
+    )
+    assert decided is what
