@@ -1,0 +1,274 @@
+"""Commands on their way into the log: the proposer's book, and the leader's queue.
+
+The proposer learns a verdict by applying, never from an answer; what it sent may be sent again at once after
+a leader change or a lost link, because a command applies at most once and never over anything newer than it
+saw. The leader gathers what arrives while a commit is in flight into the next entry, and does not append a
+registration that is certain to be *moved*: it names the entry after which to decide again.
+
+Pure: deadlines are loop times in seconds that are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from nameserver.commands import (
+    ENTRY_BYTES_MAX,
+    Batch,
+    Command,
+    Evict,
+    Proposal,
+    RegisterBroker,
+    Touch,
+    UnregisterBroker,
+)
+from nameserver.exchange import Deferral
+from nameserver.types import BrokerKey
+
+WRITE_DEADLINE_S: Final = 2.5
+"""A write is answered within this time, whatever happens."""
+
+BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of commands that one process may have on their way."""
+
+RESEND_S: Final = 1.0
+"""A proposal without any verdict is sent again after this time, though leader and link seem unchanged."""
+
+_PROPOSAL_OVERHEAD: Final = 32  # boot id, sequence and the headers around them in msgpack
+_BATCH_OVERHEAD: Final = 64
+
+
+# -- the proposer's side --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """One proposal of this process that has no verdict yet.
+
+    Attributes:
+        deadline: When its request must be answered.
+        route: Term and link number it was last handed to; None before that.
+        handed_at: When that was.
+        copies: How many times it may have reached a log; 0 means that it certainly is in none.
+        deferred: Index that must be applied before deciding again, and the term of the leader that said so.
+    """
+
+    proposal: Proposal
+    deadline: float
+    route: tuple[int, int] | None = None
+    handed_at: float = 0.0
+    copies: int = 0
+    deferred: tuple[int, int] | None = None
+
+
+class ProposalBook:
+    """Proposals of one process, from the decision to the verdict or the deadline."""
+
+    def __init__(self, *, boot_id: int, bytes_max: int = BOOK_BYTES_MAX) -> None:
+        self.boot_id = boot_id
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._sequence = 0
+        self._waiting: dict[int, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def has_room(self, command: bytes) -> bool:
+        """Whether one more command of this size may be on its way."""
+        return self._bytes + len(command) <= self._bytes_max
+
+    def next_sequence(self) -> int:
+        """Return a number for a proposal that nobody waits for."""
+        self._sequence += 1
+        return self._sequence
+
+    def add(self, command: bytes, *, deadline: float) -> int:
+        """Enter a command; returns its sequence."""
+        sequence = self.next_sequence()
+        proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
+        self._waiting[sequence] = Waiting(proposal=proposal, deadline=deadline)
+        self._bytes += len(command)
+        return sequence
+
+    def get(self, sequence: int) -> Waiting | None:
+        """Return a proposal that still waits."""
+        return self._waiting.get(sequence)
+
+    def outgoing(self, route: tuple[int, int], *, now: float) -> Iterator[Proposal]:
+        """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`."""
+        for waiting in list(self._waiting.values()):
+            if waiting.deferred is not None or now >= waiting.deadline:
+                continue
+            if waiting.route != route or now - waiting.handed_at >= RESEND_S:
+                yield waiting.proposal
+
+    def handed(self, sequence: int, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
+        """Note that a proposal was handed to a leader.
+
+        Args:
+            may_reach_log: It left this process. In the leader's own process that is known only later, see
+                :meth:`appended`.
+        """
+        waiting = self._waiting.get(sequence)
+        if waiting is not None:
+            waiting.route = route
+            waiting.handed_at = now
+            waiting.copies += may_reach_log
+
+    def appended(self, sequence: int) -> None:
+        """Note that this process itself, as leader, appended one of its own proposals."""
+        waiting = self._waiting.get(sequence)
+        if waiting is not None:
+            waiting.copies += 1
+
+    def defer(self, deferral: Deferral, *, term: int) -> None:
+        """Note that the leader of ``term`` did not append a proposal, see :meth:`released`."""
+        waiting = self._waiting.get(deferral.sequence)
+        if waiting is None or deferral.boot_id != self.boot_id:
+            return
+        if waiting.route is not None and waiting.route[0] == term:
+            waiting.deferred = (deferral.index, term)
+            if waiting.route[1]:
+                waiting.copies -= 1  # the copy that this answers is in no log
+
+    def released(self, *, applied_index: int, term: int) -> tuple[int, ...]:
+        """Return deferred proposals that can be decided again: so far applied, or the term is over."""
+        return tuple(
+            sequence
+            for sequence, waiting in self._waiting.items()
+            if waiting.deferred is not None
+            and (waiting.deferred[0] <= applied_index or waiting.deferred[1] != term)
+        )
+
+    def remove(self, sequence: int) -> Waiting | None:
+        """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
+        waiting = self._waiting.pop(sequence, None)
+        if waiting is not None:
+            self._bytes -= len(waiting.proposal.command)
+        return waiting
+
+
+# -- the leader's side --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Queued:
+    proposal: Proposal
+    member: str
+    broker: BrokerKey | None
+
+
+class Sequencer:
+    """What the leader of one term appends next.
+
+    One entry at a time is in flight; what arrives meanwhile goes together into the next one.
+    """
+
+    def __init__(self, *, term: int, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
+        self.term = term
+        self._entry_bytes_max = entry_bytes_max
+        self._queue: deque[_Queued] = deque()
+        self._known: dict[tuple[int, int], int | None] = {}  # proposals here; index once appended
+        self._touching: dict[BrokerKey, int | None] = {}  # brokers with a command here; index of the latest
+        self._held: list[tuple[str, Proposal, BrokerKey]] = []  # deferred behind something still queued
+        self._batch: tuple[_Queued, ...] = ()
+        self._in_flight = 0
+        self._applied = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(
+        self, proposal: Proposal, command: Command, member: str, *, moved: bool, applied_index: int
+    ) -> Deferral | None:
+        """Take a proposal for the log.
+
+        Args:
+            command: The proposal's command, decoded.
+            member: Who waits for it.
+            moved: The leader's table, applied up to ``applied_index``, already is younger than it names.
+
+        Returns:
+            A deferral to send back now; None if it was taken, is here already, or its deferral follows with
+            the next entry.
+        """
+        mark = (proposal.boot_id, proposal.sequence)
+        if mark in self._known:
+            return None
+        if moved:
+            return _deferral(proposal, applied_index)
+        broker = _broker(command)
+        if isinstance(command, RegisterBroker) and command.broker in self._touching:
+            index = self._touching[command.broker]
+            if index is not None:
+                return _deferral(proposal, index)
+            self._held.append((member, proposal, command.broker))
+            return None
+        self._known[mark] = None
+        if broker is not None:
+            self._touching[broker] = None
+        self._queue.append(_Queued(proposal=proposal, member=member, broker=broker))
+        return None
+
+    def next_batch(self) -> Batch | None:
+        """Return the next entry, None if one is in flight or nothing waits; :meth:`appended` must follow."""
+        if not self._queue or self._in_flight > self._applied or self._batch:
+            return None
+        size = _BATCH_OVERHEAD
+        taken: list[_Queued] = []
+        while self._queue:
+            size += len(self._queue[0].proposal.command) + _PROPOSAL_OVERHEAD
+            if taken and size > self._entry_bytes_max:
+                break
+            taken.append(self._queue.popleft())
+        self._batch = tuple(taken)
+        return Batch(proposals=tuple(queued.proposal for queued in taken))
+
+    def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
+        """Note where the batch went; returns the deferrals that waited for it, with whom to tell."""
+        self._in_flight = index
+        still_queued = {queued.broker for queued in self._queue}
+        for queued in self._batch:
+            self._known[(queued.proposal.boot_id, queued.proposal.sequence)] = index
+            if queued.broker is not None and queued.broker not in still_queued:
+                self._touching[queued.broker] = index
+        self._batch = ()
+        released, held = [], []
+        for member, proposal, broker in self._held:
+            known = self._touching.get(broker, index)
+            if known is None:
+                held.append((member, proposal, broker))
+            else:
+                released.append((member, _deferral(proposal, known)))
+        self._held = held
+        return tuple(released)
+
+    def applied(self, index: int) -> None:
+        """Forget what is applied."""
+        self._applied = max(self._applied, index)
+        if self._in_flight and self._in_flight <= self._applied:
+            _forget(self._known, self._applied)
+            _forget(self._touching, self._applied)
+
+
+_Key = TypeVar("_Key")
+
+
+def _forget(known: dict[_Key, int | None], applied_index: int) -> None:
+    for key in [key for key, index in known.items() if index is not None and index <= applied_index]:
+        del known[key]
+
+
+def _broker(command: Command) -> BrokerKey | None:
+    """The broker whose record a command would move."""
+    if isinstance(command, RegisterBroker | Touch | UnregisterBroker | Evict):
+        return command.broker
+    return None
+
+
+def _deferral(proposal: Proposal, index: int) -> Deferral:
+    return Deferral(boot_id=proposal.boot_id, sequence=proposal.sequence, index=index)

@@ -1,0 +1,344 @@
+"""Proposals on their way into the log: the proposer's book and the leader's queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameserver.commands import (
+    COMMAND_BYTES_MAX,
+    ENTRY_BYTES_MAX,
+    Command,
+    Evict,
+    Proposal,
+    PutKv,
+    RegisterBroker,
+    Touch,
+    encode_batch,
+)
+from nameserver.exchange import (
+    Deferral,
+    Deferred,
+    ExchangeError,
+    Propose,
+    decode,
+    encode,
+)
+from nameserver.proposals import RESEND_S, ProposalBook, Sequencer
+from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
+from remoting.route import DataVersion
+
+TO_LEADER = (3, 1)
+"""Term 3 over link number 1."""
+HERE = (3, 0)
+"""This process leads in term 3."""
+
+
+def register(addr: str = "a:1", *, record_revision: int = 0) -> RegisterBroker:
+    return RegisterBroker(
+        cluster_name=ClusterName("c"),
+        broker_name=BrokerName("b"),
+        broker_addr=BrokerAddr(addr),
+        broker_id=0,
+        ha_server_addr="",
+        data_version=DataVersion(),
+        topics=(),
+        incremental=False,
+        filter_servers=None,
+        mappings=(),
+        lease_ms=120_000,
+        enable_acting_master=None,
+        zone_name=None,
+        delete_absent=False,
+        record_revision=record_revision,
+        name_revision=0,
+    )
+
+
+def touch(addr: str = "a:1") -> Touch:
+    return Touch(
+        cluster_name=ClusterName("c"),
+        broker_name=BrokerName("b"),
+        broker_addr=BrokerAddr(addr),
+        broker_id=0,
+        ha_server_addr="",
+        data_version=DataVersion(),
+        complete=True,
+        lease_ms=120_000,
+        enable_acting_master=None,
+        zone_name=None,
+    )
+
+
+def evict(addr: str = "a:1") -> Evict:
+    return Evict(
+        cluster_name=ClusterName("c"),
+        broker_addr=BrokerAddr(addr),
+        revision=3,
+        reason=LeaveReason.LEASE_EXPIRED,
+    )
+
+
+PUT = PutKv(namespace="n", key="k", value="v", key_revision=0)
+
+
+def proposal(sequence: int, *, boot_id: int = 1, size: int = 10) -> Proposal:
+    return Proposal(boot_id=boot_id, sequence=sequence, command=b"x" * size)
+
+
+# -- the book -----------------------------------------------------------------------------------------------
+
+
+def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=10.0)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0)] == [sequence]
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    assert list(book.outgoing(TO_LEADER, now=0.1)) == []
+
+
+@pytest.mark.parametrize(
+    ("route", "now"),
+    [((4, 1), 0.1), ((3, 2), 0.1), ((4, 0), 0.1), (TO_LEADER, RESEND_S)],
+    ids=["next leader", "new link", "leader ourselves", "no verdict for long"],
+)
+def test_same_bytes_are_sent_again(route: tuple[int, int], now: float) -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=10.0)
+    (first,) = book.outgoing(TO_LEADER, now=0.0)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    assert list(book.outgoing(route, now=now)) == [first]
+
+
+def test_nothing_is_sent_after_the_deadline() -> None:
+    book = ProposalBook(boot_id=1)
+    book.add(b"one", deadline=2.5)
+    assert list(book.outgoing(TO_LEADER, now=2.5)) == []
+
+
+def test_proposal_that_never_left_is_in_no_log() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    waiting = book.remove(sequence)
+    assert waiting is not None
+    assert waiting.copies == 0
+    assert book.remove(sequence) is None
+
+
+def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    book.handed(sequence, HERE, now=0.0, may_reach_log=False)
+    waiting = book.get(sequence)
+    assert waiting is not None
+    assert waiting.copies == 0
+    book.appended(sequence)
+    assert waiting.copies == 1
+
+
+def test_deferred_proposal_is_decided_again_once_so_far_applied() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=3)
+    assert book.released(applied_index=8, term=3) == ()
+    assert list(book.outgoing((4, 1), now=0.1)) == [], "it waits to be decided again"
+    assert book.released(applied_index=9, term=3) == (sequence,)
+    waiting = book.remove(sequence)
+    assert waiting is not None
+    assert waiting.copies == 0, "the leader said that it is not in the log"
+
+
+def test_deferral_ends_with_its_term() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=3)
+    assert book.released(applied_index=0, term=4) == (sequence,)
+
+
+def test_deferral_of_another_process_or_term_is_ignored() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    book.defer(Deferral(boot_id=2, sequence=sequence, index=0), term=3)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=0), term=2)
+    book.defer(Deferral(boot_id=1, sequence=sequence + 1, index=0), term=3)
+    assert book.released(applied_index=9, term=3) == ()
+
+
+def test_copy_sent_to_a_former_leader_stays_possible_after_a_deferral() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(b"one", deadline=2.5)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    book.handed(sequence, (4, 1), now=0.1, may_reach_log=True)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=4)
+    waiting = book.get(sequence)
+    assert waiting is not None
+    assert waiting.copies == 1
+
+
+def test_book_is_bounded_in_bytes() -> None:
+    book = ProposalBook(boot_id=1, bytes_max=10)
+    assert book.has_room(b"x" * 10)
+    sequence = book.add(b"x" * 6, deadline=1.0)
+    assert not book.has_room(b"x" * 5)
+    book.remove(sequence)
+    assert book.has_room(b"x" * 10)
+
+
+# -- the leader's queue -------------------------------------------------------------------------------------
+
+
+def take(
+    queue: Sequencer,
+    sequence: int,
+    command: Command,
+    *,
+    boot_id: int = 1,
+    moved: bool = False,
+    size: int = 10,
+) -> Deferral | None:
+    return queue.offer(
+        proposal(sequence, boot_id=boot_id, size=size), command, f"m{boot_id}", moved=moved, applied_index=5
+    )
+
+
+def sequences(queue: Sequencer) -> list[int]:
+    batch = queue.next_batch()
+    return [] if batch is None else [p.sequence for p in batch.proposals]
+
+
+def test_what_arrives_while_a_commit_is_in_flight_goes_together() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, PUT)
+    assert sequences(queue) == [1]
+    queue.appended(10)
+    take(queue, 2, PUT)
+    take(queue, 3, PUT)
+    assert sequences(queue) == []
+    queue.applied(9)
+    assert sequences(queue) == []
+    queue.applied(10)
+    assert sequences(queue) == [2, 3]
+
+
+def test_entry_is_bounded_in_bytes_and_order_is_kept() -> None:
+    queue = Sequencer(term=3)
+    sizes = [COMMAND_BYTES_MAX, 1_000_000, 200_000, 10]
+    for sequence, size in enumerate(sizes, start=1):
+        take(queue, sequence, PUT, size=size)
+    batch = queue.next_batch()
+    assert batch is not None
+    assert [p.sequence for p in batch.proposals] == [1, 2]
+    assert len(encode_batch(batch)) <= ENTRY_BYTES_MAX
+    queue.appended(10)
+    queue.applied(10)
+    assert sequences(queue) == [3, 4]
+
+
+def test_largest_command_fits_an_entry() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, PUT, size=COMMAND_BYTES_MAX)
+    batch = queue.next_batch()
+    assert batch is not None
+    assert len(encode_batch(batch)) <= ENTRY_BYTES_MAX
+
+
+def test_same_proposal_sent_twice_is_appended_once() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, PUT)
+    take(queue, 1, PUT)
+    assert sequences(queue) == [1]
+    queue.appended(10)
+    take(queue, 1, PUT)
+    queue.applied(10)
+    assert sequences(queue) == []
+
+
+def test_moved_registration_is_answered_with_what_is_applied() -> None:
+    queue = Sequencer(term=3)
+    deferral = take(queue, 1, register(), moved=True)
+    assert deferral == Deferral(boot_id=1, sequence=1, index=5)
+    assert sequences(queue) == []
+
+
+def test_start_of_a_broker_costs_one_body() -> None:
+    """Three members propose the same registration: one is appended, the others are told its index."""
+    queue = Sequencer(term=3)
+    take(queue, 1, register(), boot_id=1)
+    assert take(queue, 1, register(), boot_id=2) is None, "held until the index is known"
+    assert sequences(queue) == [1]
+    assert queue.appended(10) == (("m2", Deferral(boot_id=2, sequence=1, index=10)),)
+    assert take(queue, 1, register(), boot_id=3) == Deferral(boot_id=3, sequence=1, index=10)
+    queue.applied(10)
+    assert sequences(queue) == []
+    for boot_id in (2, 3):
+        assert take(queue, 2, touch(), boot_id=boot_id) is None
+    assert sequences(queue) == [2, 2]
+
+
+def test_registrations_of_different_brokers_do_not_wait_for_each_other() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, register("a:1"))
+    take(queue, 2, register("b:1"))
+    assert sequences(queue) == [1, 2]
+
+
+@pytest.mark.parametrize("command", [touch(), evict()], ids=["touch", "evict"])
+def test_registration_behind_anything_that_moves_its_record_is_deferred(command: Command) -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, command)
+    sequences(queue)
+    queue.appended(10)
+    assert take(queue, 2, register()) == Deferral(boot_id=1, sequence=2, index=10)
+
+
+def test_registration_held_behind_a_later_entry_learns_that_entrys_index() -> None:
+    queue = Sequencer(term=3, entry_bytes_max=200)
+    take(queue, 1, PUT, size=100)
+    take(queue, 2, touch(), size=100)
+    take(queue, 3, register())
+    assert sequences(queue) == [1]
+    assert queue.appended(10) == ()
+    queue.applied(10)
+    assert sequences(queue) == [2]
+    assert queue.appended(11) == (("m1", Deferral(boot_id=1, sequence=3, index=11)),)
+
+
+def test_registration_goes_in_once_the_entry_before_is_applied() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, register())
+    sequences(queue)
+    queue.appended(10)
+    queue.applied(10)
+    assert take(queue, 2, register(record_revision=10)) is None
+    assert sequences(queue) == [2]
+
+
+# -- the wire ---------------------------------------------------------------------------
+
+
+def test_proposals_and_deferrals_survive_the_wire() -> None:
+    for message in (
+        Propose(term=3, proposals=(proposal(1), proposal(2, size=0))),
+        Deferred(term=3, deferrals=(Deferral(boot_id=2**63, sequence=1, index=10),)),
+    ):
+        assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\x02\x90",
+        b"\x01",
+        b"\x01\x90",
+        b"\x01\x91\x63",
+        encode(Propose(term=3, proposals=()))[:-1],
+    ],
+    ids=["nothing", "no format", "newer format", "no message", "empty", "unknown kind", "cut off"],
+)
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ExchangeError):
+        decode(data)
