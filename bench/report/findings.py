@@ -37,11 +37,8 @@ FAULT_NAMES: Final = {
     "kill_one": "one nameserver killed",
     "kill_all": "all nameservers killed and restarted",
 }
-PART_NAMES: Final = {
-    "struck": "at the killed",
-    "others": "at the surviving",
-    "brokers": "through the brokers",
-}
+PARTS: Final = ("struck", "others", "brokers")
+"""Where an operation went during a fault, see :func:`part_of`."""
 
 Unit = Literal["ms", "per_s", "percent", "mib", "per_10k"]
 Verdict = Literal["independent", "raft", "none", "few", "unpaired"]
@@ -347,6 +344,15 @@ def part_of(op: str, *, struck: bool) -> str:
     return "brokers" if op == "send" else "struck" if struck else "others"
 
 
+def where(kind: str, part: str) -> str:
+    """Return the words for a part in a fault: ``at the killed nameserver``."""
+    if part == "brokers":
+        return "at the brokers"
+    if part == "others":
+        return "at the surviving nameservers"
+    return "at the killed nameservers" if kind == "kill_all" else "at the killed nameserver"
+
+
 def _faults(scenario: Scenario, marts: Marts) -> Iterable[Comparison]:
     windows = {(window.run, window.fault): window for window in marts.windows}
     # attempts decide which combinations exist: no failure among them is a 0, not a gap
@@ -377,15 +383,14 @@ def _faults(scenario: Scenario, marts: Marts) -> Iterable[Comparison]:
 
     for kind in FAULTS:
         for op in OPS:
-            for part in PART_NAMES:
-                where = f"{FAULT_NAMES[kind]}: {OP_NAMES[op]} {PART_NAMES[part]}"
-                if part != "brokers":
-                    where += " nameservers" if part == "others" or kind == "kill_all" else " nameserver"
+            for part in PARTS:
+                place_name = "" if part == "brokers" else f" {where(kind, part)}"
+                name = f"{FAULT_NAMES[kind]}: {OP_NAMES[op]}{place_name}"
                 yield from compare_means(
                     scenario,
                     each(lambda place: length_ms[place] / len(attempts[place])),
                     key=f"unavailable.{kind}.{op}.{part}",
-                    label=f"{where}, time without right answers",
+                    label=f"{name}, time without right answers",
                     unit="ms",
                 )
                 yield from compare_means(
@@ -396,14 +401,14 @@ def _faults(scenario: Scenario, marts: Marts) -> Iterable[Comparison]:
                         )
                     ),
                     key=f"recovery.{kind}.{op}.{part}",
-                    label=f"{where}, from the kill to the last failure",
+                    label=f"{name}, from the kill to the last failure",
                     unit="ms",
                 )
                 yield from compare_means(
                     scenario,
                     each(lambda place: 100 * failed[place] / disturbed[place] if disturbed[place] else None),
                     key=f"failed.{kind}.{op}.{part}",
-                    label=f"{where}, failed requests until it had settled",
+                    label=f"{name}, failed requests until it had settled",
                     unit="percent",
                 )
 

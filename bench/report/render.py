@@ -18,27 +18,32 @@ from bench.report.findings import (
     MODES,
     OP_NAMES,
     OPS,
-    PART_NAMES,
+    PARTS,
     RULES,
     Comparison,
     Scenario,
     flagged_generators,
+    part_of,
+    where,
 )
 from bench.report.intervals import RUNS_MIN
-from bench.report.marts import Marts
+from bench.report.marts import Marts, Window
 from bench.report.wording import (
     difference_cell,
     in_short,
     meaning,
     number,
     plain,
+    quantity,
     runs,
     value_cell,
     verdict_cell,
     with_interval,
 )
 
+OUTCOMES: Final = ("ok", "refused", "error", "wrong", "unknown")
 _REASONS_SHOWN: Final = 12
+_PERCENTILES: Final = (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9"))
 
 _TERMS: Final = (
     ("broker", "A RocketMQ server that stores messages. Producers send to it, consumers read from it."),
@@ -297,14 +302,27 @@ def _latency(tables: Marts, scenario: Scenario) -> str:
         if op in lines
     ]
     latency = _chosen(scenario, [f"latency.{p}.{op}" for op in OPS for p in ("p50", "p99", "p999")])
-    service = _chosen(scenario, [f"service.{p}.{op}" for op in OPS for p in ("p50", "p99")])
+    groups = [
+        (
+            OP_NAMES[op],
+            _named(
+                scenario,
+                (
+                    *((f"latency.{key}.{op}", f"latency {name}") for key, name in _PERCENTILES),
+                    *((f"service.{key}.{op}", f"service time {name}") for key, name in _PERCENTILES),
+                    (f"throughput.{op}", "right answers per second"),
+                ),
+            ),
+        )
+        for op in OPS
+    ]
     throughput = _chosen(scenario, [f"throughput.{op}" for op in OPS])
     return (
         "<p>How long a request takes in quiet times: before the first fault and again once the system has "
         "settled after one. Only successful requests; the failed ones have their own section. A line is all "
         "runs of a mode together, its band the range of the single runs. The lower plots show how many "
         "requests per second were answered rightly during the whole run; grey is the time of a fault.</p>"
-        f"{_figures(drawn)}{_comparison_table([*latency, *service, *throughput])}"
+        f"{_figures(drawn)}{_comparison_table(groups)}"
         f"<h3>What it means</h3>{meaning([*latency, *throughput])}"
         "<p class='quiet'>The timetable fixes how many requests are sent, so throughput differs between "
         "modes only if one cannot keep up. It is no measure of how much a nameserver could answer at "
@@ -330,6 +348,14 @@ def _visible(tables: Marts, scenario: Scenario) -> str:
     chosen = _chosen(
         scenario, [f"{key}.{p}" for key in ("visible", "acked", "visible_fault") for p in ("p50", "p99")]
     )
+    groups = [
+        (heading, _named(scenario, ((f"{key}.p50", "typical (p50)"), (f"{key}.p99", "slowest 1 % (p99)"))))
+        for key, heading in (
+            ("visible", "Visible on all nameservers, in quiet times"),
+            ("acked", "Acknowledged by all nameservers, in quiet times"),
+            ("visible_fault", "Visible on all nameservers, around a fault"),
+        )
+    ]
     hidden = Counter(
         mode_of[each.run] for each in tables.visible if each.run in names and each.visible_ns is None
     )
@@ -350,7 +376,7 @@ def _visible(tables: Marts, scenario: Scenario) -> str:
         "first registration, in both modes, and stops when the last nameserver is seen to answer with the "
         "new route. The curves show which share of the changes was visible everywhere after a given time. "
         "The table also says when all nameservers had acknowledged the registration.</p>"
-        f"{_figures(drawn)}{_comparison_table(chosen)}{never}{late}<h3>What it means</h3>{meaning(chosen)}"
+        f"{_figures(drawn)}{_comparison_table(groups)}{never}{late}<h3>What it means</h3>{meaning(chosen)}"
     )
 
 
@@ -362,47 +388,67 @@ def _faults(tables: Marts, scenario: Scenario) -> str:
     parts = [
         "<p>For each request it is known when it was due and how it ended. Failures, refusals, missing and "
         "wrong answers that follow each other within a second (or three times the interval of the requests) "
-        "are one outage; it lasts from the first to the last request in it. A dot is one run, a bar the mean "
-        "of the runs with its 95 % interval. Each simulated client stays at its nameserver, so the failures "
-        "at the killed one are those that a client sees before it turns to another.</p>"
+        "are one outage; it lasts from the first to the last request in it. Requests to a killed nameserver "
+        "are counted apart from those to the surviving ones. A dot is one run, a bar the mean of the runs "
+        "with its 95 % interval.</p>"
     ]
     for kind in FAULTS:
-        if kind not in {window.kind for window in windows}:
-            continue
-        roles = Counter(window.role for window in windows if window.kind == kind and window.role == "leader")
-        what = " In raft mode it was the leader." if roles["leader"] else ""
-        down = _range(
-            (w.end_ns - w.begin_ns) / 1e9 for w in windows if w.kind == kind and w.end_ns is not None
-        )
-        took = f" From the kill until the restarted processes were ready: {down} s." if down else ""
-        drawn, chosen = [], []
-        for part, part_name in PART_NAMES.items():
-            for name, title in (
-                ("unavailable", "without right answers"),
-                ("recovery", "from kill to last failure"),
-            ):
-                rows = [
-                    (OP_NAMES[op], scenario.comparisons[key])
-                    for op in OPS
-                    if (key := f"{name}.{kind}.{op}.{part}") in scenario.comparisons
-                ]
-                chosen += [comparison for _, comparison in rows]
-                if rows and (part != "brokers"):
-                    where = (
-                        f"{part_name} nameservers"
-                        if kind == "kill_all" or part == "others"
-                        else f"{part_name} one"
-                    )
-                    drawn.append(plots.dots(f"{_title(where)}: {title}", rows))
-            chosen += _chosen(scenario, [f"failed.{kind}.{op}.{part}" for op in OPS])
-        lengths = [each for each in chosen if not each.key.startswith("failed.")]
-        parts.append(
-            f"<h3>{_title(FAULT_NAMES[kind])} (kill -9)</h3><p>{what}{took}</p>{_figures(drawn)}"
-            f"{_comparison_table(chosen, under=kind)}<h4>What it means</h4>"
-            f"{meaning(lengths, heading=FAULT_NAMES[kind])}"
-        )
+        if kind in {window.kind for window in windows}:
+            parts.append(_fault(tables, scenario, kind, [each for each in windows if each.kind == kind]))
     parts.append(f"<h3>Why requests failed</h3>{_reasons(tables, scenario)}")
     return "".join(parts)
+
+
+def _fault(tables: Marts, scenario: Scenario, kind: str, windows: Sequence[Window]) -> str:
+    leaders = sum(window.role == "leader" for window in windows)
+    raft = sum(window.run in scenario.of_mode("raft") for window in windows)
+    what = f"In raft mode it was the leader in {leaders} of {runs(raft)}. " if leaders else ""
+    down = _range((each.end_ns - each.begin_ns) / 1e9 for each in windows if each.end_ns is not None)
+    took = f"From the kill until the restarted processes were ready: {down} s." if down else ""
+    drawn: list[str] = []
+    groups = []
+    for part in PARTS:
+        for name, title in (
+            ("unavailable", "time without right answers"),
+            ("recovery", "from the kill to the last failure"),
+            ("failed", "failed requests until it had settled"),
+        ):
+            rows = _named(scenario, ((f"{name}.{kind}.{op}.{part}", OP_NAMES[op]) for op in OPS))
+            groups.append((f"{where(kind, part)}: {title}", rows))
+            if rows and name != "failed" and part != "brokers":
+                drawn.append(plots.dots(f"{_title(where(kind, part))}: {title}", rows))
+    lengths = [each for heading, rows in groups if "failed req" not in heading for _, each in rows]
+    return (
+        f"<h3>{_title(FAULT_NAMES[kind])} (kill -9)</h3><p>{what}{took}</p>{_figures(drawn)}"
+        f"{_comparison_table(groups)}<h4>What it means</h4>{meaning(lengths, heading=FAULT_NAMES[kind])}"
+        "<details><summary>How requests ended, from the kill until the system had settled</summary>"
+        f"{_endings(tables, scenario, kind, windows)}</details>"
+    )
+
+
+def _endings(tables: Marts, scenario: Scenario, kind: str, windows: Sequence[Window]) -> str:
+    mode_of = {name: mode for mode in MODES for name in scenario.of_mode(mode)}
+    chosen = {(window.run, window.fault) for window in windows}
+    counts: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    slowest: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in tables.outcomes:
+        if not row.steady and row.fault is not None and (row.run, row.fault) in chosen:
+            place = (row.op, part_of(row.op, struck=row.struck), mode_of[row.run])
+            counts[place][row.outcome] += row.n
+            if row.outcome == "ok":
+                slowest[place] = max(slowest[place], row.slowest_ns)
+    rows = [
+        (
+            *(escape(_title(OP_NAMES[op])), escape(where(kind, part)), _mode(mode)),
+            *(f"{counts[op, part, mode][outcome]:,}" for outcome in OUTCOMES),
+            quantity(slowest[op, part, mode] / 1e6, "ms"),
+        )
+        for op in OPS
+        for part in PARTS
+        for mode in MODES
+        if (op, part, mode) in counts
+    ]
+    return _table(("", "", "", *map(_title, OUTCOMES), "Slowest ok"), rows)
 
 
 def _reasons(tables: Marts, scenario: Scenario) -> str:
@@ -437,9 +483,8 @@ def _sends(tables: Marts, scenario: Scenario) -> str:
     for row in tables.outcomes:
         if row.op == "send" and row.run in mode_of:
             counts[mode_of[row.run]][row.outcome] += row.n
-    outcomes = ("ok", "refused", "error", "wrong", "unknown")
     rows = [
-        (_mode(mode), f"{counts[mode].total():,}", *(f"{counts[mode][outcome]:,}" for outcome in outcomes))
+        (_mode(mode), f"{counts[mode].total():,}", *(f"{counts[mode][outcome]:,}" for outcome in OUTCOMES))
         for mode in MODES
         if counts[mode].total()
     ]
@@ -449,8 +494,9 @@ def _sends(tables: Marts, scenario: Scenario) -> str:
         "<p>Producers send through the brokers all the time, faults included. They keep the last route they "
         "saw, so a nameserver's death need not fail a send; this counts whether it did. A send without an "
         "answer is not a failed one: the message may be stored. Both are counted apart, over the whole "
-        f"run.</p>{_figures(drawn)}{_table(('Mode', 'Sends', *map(_title, outcomes)), rows)}"
-        f"{_comparison_table(chosen)}<h3>What it means</h3>{meaning(chosen)}"
+        f"run.</p>{_figures(drawn)}{_table(('Mode', 'Sends', *map(_title, OUTCOMES)), rows)}"
+        f"{_comparison_table([('', [(each.label, each) for each in chosen])])}<h3>What it "
+        f"means</h3>{meaning(chosen)}"
     )
 
 
@@ -495,7 +541,8 @@ def _cost(tables: Marts, scenario: Scenario) -> str:
         "memory it had. A nameserver that was killed and restarted counts for the time it lived. The load "
         f"generator is measured too: above {GENERATOR_CORES_MAX:.0%} of a core its own queue becomes part of "
         "the latencies, and the run is flagged.</p>"
-        f"{_figures(drawn)}{_comparison_table(chosen)}<h3>What it means</h3>{meaning(chosen)}"
+        f"{_figures(drawn)}{_comparison_table([('', [(each.label, each) for each in chosen])])}"
+        f"<h3>What it means</h3>{meaning(chosen)}"
         "<details><summary>Each process: lowest, middle and highest run</summary>"
         f"{_table(('Process', 'Mode', 'CPU', 'Memory'), rows)}</details>"
     )
@@ -609,22 +656,30 @@ def _chosen(scenario: Scenario, keys: Iterable[str]) -> list[Comparison]:
     return [scenario.comparisons[key] for key in keys if key in scenario.comparisons]
 
 
-def _comparison_table(comparisons: Sequence[Comparison], *, under: str = "") -> str:
-    """Return both modes and their difference; ``under`` a fault's heading its name is not repeated in each
-    row."""
-    heading = f"{FAULT_NAMES[under]}: " if under else ""
-    rows = [
-        (
-            escape(_title(each.label.removeprefix(heading))),
-            with_interval(each.independent, each.unit),
-            with_interval(each.raft, each.unit),
-            difference_cell(each),
-            verdict_cell(each),
-        )
-        for each in comparisons
-    ]
+def _comparison_table(groups: Iterable[tuple[str, Sequence[tuple[str, Comparison]]]]) -> str:
+    """Return both modes and their difference, in groups with a heading each; empty groups are left out."""
+    body = ""
+    for heading, members in groups:
+        if members and heading:
+            body += f'<tr class="group"><th colspan="5">{escape(_title(heading))}</th></tr>'
+        for name, each in members:
+            cells = (
+                escape(_title(name)),
+                with_interval(each.independent, each.unit),
+                with_interval(each.raft, each.unit),
+                difference_cell(each),
+                verdict_cell(each),
+            )
+            body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     heads = ("", _mode("independent"), _mode("raft"), "Raft minus independent", "Result")
-    return _table(heads, rows, kind="compare") if rows else ""
+    head = "".join(f"<th>{each}</th>" for each in heads)
+    table = f'<table class="compare"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>' if body else ""
+
+
+def _named(scenario: Scenario, names: Iterable[tuple[str, str]]) -> list[tuple[str, Comparison]]:
+    """Return (name, comparison) of those (key, name) that were measured."""
+    return [(name, scenario.comparisons[key]) for key, name in names if key in scenario.comparisons]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:

@@ -10,6 +10,9 @@ from bench.report.findings import Comparison, Unit
 from bench.report.intervals import Estimate
 
 MINUS: Final = "\N{MINUS SIGN}"
+_NAMED_MAX: Final = 6
+"""Figures without a difference that are named one by one; more would hide what was found."""
+
 _MORE: Final[dict[Unit, tuple[str, str]]] = {
     "ms": ("longer", "shorter"),
     "per_s": ("more", "fewer"),
@@ -180,7 +183,8 @@ def meaning(comparisons: Sequence[Comparison], *, heading: str = "") -> str:
     ]
     null = [name(each) for each in comparisons if each.verdict == "none"]
     if null:
-        items.append(f"<li><b>No difference could be shown</b> in: {'; '.join(null)}.</li>")
+        listed = "; ".join(null) if len(null) <= _NAMED_MAX else f"the other {len(null)} figures of the table"
+        items.append(f"<li><b>No difference could be shown</b> in: {listed}.</li>")
     open_ones = [name(each) for each in comparisons if each.verdict in ("few", "unpaired")]
     if open_ones:
         items.append(f"<li><b>Too few pairs</b> to say anything about: {'; '.join(open_ones)}.</li>")
