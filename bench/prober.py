@@ -203,13 +203,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="run folder, existing")
     parser.add_argument("nameservers", type=json.loads, help='JSON list of "host:port"')
     arguments = parser.parse_args()
-    try:
-        import uvloop
-
-        runner = uvloop.run
-    except ImportError:
-        runner = asyncio.run
-    runner(probe(arguments.folder, arguments.nameservers))
+    asyncio.run(probe(arguments.folder, arguments.nameservers))
 
 
 if __name__ == "__main__":

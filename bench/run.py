@@ -21,6 +21,10 @@ from bench.cluster import Addresses, Cluster, ClusterError, Process, sample_proc
 from bench.manifest import Machine, Manifest, Mode, run_folder, write_manifest
 from bench.samples import EventLog, Fault, ProcessSample
 from bench.workload import PlannedFault, Workload
+from client.blocking import Client
+from client.config import ClientConfig
+from remoting.errors import RemotingError, ResponseError
+from remoting.route import TopicConfig
 
 #: How far ahead of the first due operation the generator is started: Locust needs about a second to import.
 GENERATOR_START_S: Final = 4.0
@@ -79,6 +83,8 @@ def run_once(
     try:
         progress("starting the cluster")
         cluster.start()
+        progress("creating topics")
+        create_topics(cluster, workload)
         prober = Process(
             role="harness",
             index=1,
@@ -131,6 +137,43 @@ def run_once(
     for data in work.glob("*-[0-9]"):
         shutil.rmtree(data)  # logs stay, the servers' data do not
     return folder
+
+
+def topic_name(index: int) -> str:
+    """Return the name of one of the topics that the real brokers hold."""
+    return f"bench-{index}"
+
+
+def create_topics(cluster: Cluster, workload: Workload) -> None:
+    """Create the topics on every broker and wait until every nameserver routes each to all brokers.
+
+    Raises:
+        ClusterError: If that takes more than 30 s.
+    """
+    addresses = cluster.addresses
+    topics = [topic_name(index) for index in range(workload.load.topics)]
+    client = Client(ClientConfig(nameservers=tuple(addresses.wire)))
+    try:
+        for topic in topics:
+            config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
+            for broker in addresses.brokers:
+                client.run(client.admin.create_topic(broker, config))
+
+        def routed() -> bool:
+            try:
+                return all(
+                    len(client.route(topic, nameserver=nameserver).broker_datas) == len(addresses.brokers)
+                    for nameserver in addresses.wire
+                    for topic in topics
+                )
+            except ResponseError:
+                return False
+
+        cluster.wait(routed)
+    except RemotingError as error:
+        raise ClusterError(f"topics cannot be created: {error}") from error
+    finally:
+        client.close()
 
 
 def generator_process(work: Path, config: GeneratorConfig) -> Process:
