@@ -35,8 +35,10 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from tests.interop.apache import (  # noqa: E402  (run as a script: the root is not on the path before)
+    LANGUAGES,
     Apache,
     ApacheBroker,
+    decode_binary,
     free_ports,
     has_route,
     listed,
@@ -45,11 +47,6 @@ from tests.interop.apache import (  # noqa: E402  (run as a script: the root is 
 
 PORTS: Final = {"4.9.7": (9876, 10911), "5.3.3": (9877, 10921)}
 """Proxy ports of nameserver and broker; their usual width keeps the tables of mqadmin as users know them."""
-
-LANGUAGES: Final = (
-    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
-    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
-)
 
 NAMES: Final = {
     10: "SEND_MESSAGE",
@@ -130,37 +127,6 @@ class Frame:
             head, kind = encode_binary(header), 1
         size = 4 + len(head) + len(self.body)
         return struct.pack(">II", size, kind << 24 | len(head)) + head + self.body
-
-
-def decode_binary(head: bytes) -> dict[str, Any]:
-    """Return the members of a ROCKETMQ binary header under their JSON names."""
-    code, language, version, opaque, flag, remark_size = struct.unpack_from(">hBhiii", head)
-    at = 17
-    remark = head[at : at + remark_size].decode() if remark_size > 0 else None
-    at += max(remark_size, 0)
-    (fields_size,) = struct.unpack_from(">i", head, at)
-    at += 4
-    fields: dict[str, str] = {}
-    end = at + fields_size
-    while at < end:
-        (size,) = struct.unpack_from(">h", head, at)
-        key = head[at + 2 : at + 2 + size].decode()
-        at += 2 + size
-        (size,) = struct.unpack_from(">i", head, at)
-        fields[key] = head[at + 4 : at + 4 + size].decode()
-        at += 4 + size
-    decoded: dict[str, Any] = {
-        "code": code,
-        "flag": flag,
-        "language": LANGUAGES[language],
-        "opaque": opaque,
-        "version": version,
-    }
-    if remark is not None:
-        decoded["remark"] = remark
-    if fields:
-        decoded["extFields"] = fields
-    return decoded
 
 
 def encode_binary(header: Mapping[str, Any]) -> bytes:

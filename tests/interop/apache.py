@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 
@@ -83,6 +83,12 @@ QUIET_LOGBACK: Final = """<configuration>
   <root level="{level}"><appender-ref ref="file"/></root>
 </configuration>
 """
+
+
+LANGUAGES: Final = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
 
 
 class ToolMissing(Exception):
@@ -144,7 +150,7 @@ def ask(
     body: bytes = b"",
     *,
     timeout_s: float = 5.0,
-) -> tuple[int, dict[str, object], bytes]:
+) -> tuple[int, dict[str, Any], bytes]:
     """Send one JSON-encoded request over a connection of its own; return code, header and body of the answer.
 
     Deliberately not our client: a test that compares us with Apache needs a second opinion on the wire.
@@ -168,8 +174,40 @@ def ask(
         size, word = struct.unpack(">II", _receive(connection, 8))
         payload = _receive(connection, size - 4)
     length = word & 0xFFFFFF
-    answer = json.loads(payload[:length])
+    # a 5.x server answers in its own default encoding, whatever it was asked in
+    answer = decode_binary(payload[:length]) if word >> 24 else json.loads(payload[:length])
     return int(answer["code"]), answer, payload[length:]
+
+
+def decode_binary(head: bytes) -> dict[str, Any]:
+    """Return the members of a ROCKETMQ binary header under their JSON names."""
+    code, language, version, opaque, flag, remark_size = struct.unpack_from(">hBhiii", head)
+    at = 17
+    remark = head[at : at + remark_size].decode() if remark_size > 0 else None
+    at += max(remark_size, 0)
+    (fields_size,) = struct.unpack_from(">i", head, at)
+    at += 4
+    fields: dict[str, str] = {}
+    end = at + fields_size
+    while at < end:
+        (size,) = struct.unpack_from(">h", head, at)
+        key = head[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        (size,) = struct.unpack_from(">i", head, at)
+        fields[key] = head[at + 4 : at + 4 + size].decode()
+        at += 4 + size
+    decoded: dict[str, Any] = {
+        "code": code,
+        "flag": flag,
+        "language": LANGUAGES[language],
+        "opaque": opaque,
+        "version": version,
+    }
+    if remark is not None:
+        decoded["remark"] = remark
+    if fields:
+        decoded["extFields"] = fields
+    return decoded
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
