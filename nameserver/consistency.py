@@ -6,11 +6,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from nameserver.commands import Command, CommandTooLarge
+from nameserver.handlers import (
+    Farewell,
+    Heard,
+    Renewal,
+    SettingsChange,
+    answer_for,
+    decide,
+    decode_registration,
+)
+from nameserver.route_table import Moved, RegisterReply, Rejected, RouteView, Verdict
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from nameserver.explain import History
-    from nameserver.route_table import RouteView
+    from nameserver.config import LiveSettings
+    from nameserver.explain import Explanation, History
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""
@@ -104,6 +116,9 @@ class Consistency(Protocol):
     def history(self) -> History:
         """Why topics and brokers left; bounded, of this process only."""
 
+    def explain(self, topic: str) -> Explanation:
+        """Say why a topic has a route here or none; local and without waiting."""
+
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only face of the live table, valid until the caller next awaits.
 
@@ -149,3 +164,94 @@ class Consistency(Protocol):
 
     async def close(self) -> None:
         """Stop timers and give back resources; requests in flight get their answer first."""
+
+
+class Mode(Protocol):
+    """What a mode brings to :func:`serve`, the loop that all modes share."""
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        """Return the view to decide a request on, with the freshness its code asks for.
+
+        Raises:
+            NoQuorum: If that cannot be had in time.
+        """
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        """Return what this process knows of the sender behind a connection."""
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Note that a registration arrived, before it is decided."""
+
+    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
+        """Note that a registration succeeded; without a revision the broker was fenced and has no record."""
+
+    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        """Have a command applied and return its verdict as applied here.
+
+        Raises:
+            NoQuorum: If it was certainly not applied.
+            OutcomeUnknown: If the deadline passed first.
+            CommandTooLarge: If it is above the limit of the log.
+        """
+
+    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
+        """Take a broker's goodbye over a connection of its own."""
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        """Put settings in force and keep them."""
+
+
+async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    """Answer a request: decide on the view, propose, and decide again while it has moved.
+
+    The body of every mode's :meth:`Consistency.execute`.
+    """
+    decoded = None
+    if request.code == RequestCode.REGISTER_BROKER:
+        registration = decode_registration(request)
+        if isinstance(registration, Answer):
+            return registration
+        decoded = registration
+        mode.arriving(decoded.broker, origin, lease_ms=decoded.lease_ms)
+    try:
+        while True:
+            view = await mode.readable(request, deadline=deadline)
+            settings = mode.settings.current
+            decision = decide(view, request, settings, mode.heard_over(origin), decoded=decoded)
+            if isinstance(decision, Renewal):
+                decision = await mode.renew(decision, origin, deadline=deadline)
+            if isinstance(decision, Answer):
+                return decision
+            if isinstance(decision, Farewell):
+                return await mode.part(decision, origin, deadline=deadline)
+            if isinstance(decision, SettingsChange):
+                return await mode.change_settings(decision)
+            verdict = await mode.propose(decision, deadline=deadline)
+            if isinstance(verdict, Moved):
+                continue
+            if not isinstance(verdict, Rejected) and isinstance(verdict.reply, RegisterReply):
+                # Of any registration, also one that was too late to change anything.
+                assert decoded is not None
+                mode.registered(decoded.broker, origin, revision=verdict.reply.revision)
+            return answer_for(decision, verdict, request, settings)
+    except NoQuorum as error:
+        return refusal(f"{NO_QUORUM_TAG} {error}")
+    except OutcomeUnknown as error:
+        return refusal(f"{OUTCOME_UNKNOWN_TAG} {error}")
+    except CommandTooLarge as error:
+        return refusal(
+            f"registration of {len(request.body)} bytes takes {error.size} bytes in the log, "
+            f"at most {error.limit} are possible"
+        )
+
+
+def refusal(remark: str) -> Answer:
+    """Answer code 1: nothing of the request was done, or nobody knows."""
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

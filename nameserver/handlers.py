@@ -198,6 +198,12 @@ class Registration:
     def broker(self) -> BrokerKey:
         return _broker_key(self.fields.cluster_name, self.fields.broker_addr)
 
+    @property
+    def lease_ms(self) -> int:
+        """How long the broker may be silent; one that asks for nothing sensible gets the default."""
+        asked = self.fields.heartbeat_timeout_ms
+        return LEASE_MS if asked is None or asked <= 0 else asked
+
 
 def decode_registration(request: Request) -> Registration | Answer:
     """Decode a request 103 once for all decisions on it; an answer if it is no good."""
@@ -330,7 +336,6 @@ def _decide_registration(view: RouteView, decoded: Registration, settings: Names
     fields = decoded.fields
     broker = decoded.broker
     name = BrokerName(fields.broker_name)
-    lease_ms = fields.heartbeat_timeout_ms or LEASE_MS
     command = RegisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
@@ -342,7 +347,7 @@ def _decide_registration(view: RouteView, decoded: Registration, settings: Names
         incremental=len(decoded.topics) == 1,
         filter_servers=decoded.filter_servers,
         mappings=decoded.mappings,
-        lease_ms=lease_ms if lease_ms > 0 else LEASE_MS,
+        lease_ms=decoded.lease_ms,
         enable_acting_master=fields.enable_acting_master,
         zone_name=fields.zone_name,
         delete_absent=settings.delete_topic_with_broker_registration,

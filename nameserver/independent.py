@@ -1,0 +1,332 @@
+"""``--mode independent``: each nameserver for itself, as RocketMQ documents it.
+
+The same design as a group, with one member and no log: a command is applied in the step that decided it,
+this process's own evidence is judged at once, and KV configuration is kept in RocketMQ's file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nameserver.commands import Command, Evict, ImportKv
+from nameserver.config import FIRST_SCAN_S, LiveSettings
+from nameserver.consistency import ConsistencyStatus, Effects, Freshness, FreshnessNotOffered, refusal, serve
+from nameserver.explain import Explanation, History, Note
+from nameserver.files import load_kv_file, save_kv_file, save_settings_file
+from nameserver.handlers import Farewell, Renewal, SettingsChange, explain_route, note_applied
+from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
+from nameserver.route_table import Applied, Rejected, RouteTable, RouteView, Verdict
+from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
+from remoting.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    liveness: Liveness
+    origin: ConnectionId
+    uptime_s: float
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return self.liveness.standing(broker, self.origin)
+
+
+class Independent:
+    """One nameserver that agrees with nobody. Implements ``Consistency`` and ``Mode``.
+
+    Nothing here waits but the writing of files, so :meth:`execute` mostly ends in its first step.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        kv: Mapping[str, Mapping[str, str | None]],
+    ) -> None:
+        """Make one with the KV configuration found at the start; see :meth:`open`.
+
+        Args:
+            boot_id: Random number of this process.
+        """
+        self._settings = settings
+        self._effects = effects
+        self._boot_id = boot_id
+        self._table = RouteTable()
+        self._liveness = Liveness()
+        self._history = History()
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._files = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._started_at: float | None = None
+        self._scan_at: float | None = None
+        if kv:
+            self._table.apply(ImportKv(table={space: dict(keys) for space, keys in kv.items()}))
+
+    @classmethod
+    def open(cls, settings: LiveSettings, effects: Effects, *, boot_id: int) -> Independent:
+        """Load the KV file and make one; call :meth:`start` on the loop.
+
+        Raises:
+            FileError: If the KV file and its ``.bak`` are both broken.
+        """
+        kv = load_kv_file(Path(settings.current.kv_path))
+        return cls(settings, effects, boot_id=boot_id, kv=kv)
+
+    def start(self) -> None:
+        """Start the clock and the scan for silent brokers on the running loop."""
+        loop = asyncio.get_running_loop()
+        self.tick(loop.time())
+
+        def again() -> None:
+            self.tick(loop.time())
+            self._timer = loop.call_later(CLOCK_PERIOD_S, again)
+
+        self._timer = loop.call_later(CLOCK_PERIOD_S, again)
+
+    def tick(self, now: float) -> None:
+        """Advance the liveness clock to ``now`` (loop time, s) and scan when it is time."""
+        self._liveness.advance(now)
+        clock = self._liveness.clock
+        interval_s = self._settings.current.scan_interval_ms / 1000
+        if self._started_at is None or self._scan_at is None:
+            self._started_at = now
+            self._scan_at = clock + min(FIRST_SCAN_S, interval_s)
+        # The interval can be changed at run time; a shorter one counts from now on.
+        self._scan_at = min(self._scan_at, clock + interval_s)
+        if clock >= self._scan_at:
+            self._scan_at = clock + interval_s
+            self._scan()
+
+    # -- Consistency --------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        return self._history
+
+    def explain(self, topic: str) -> Explanation:
+        return explain_route(
+            self._table.view,
+            topic,
+            self._history,
+            started_ms_ago=int(self._uptime_s() * 1000),
+            keeps_routes=False,
+        )
+
+    def view(self, freshness: Freshness) -> RouteView:
+        if freshness is Freshness.LINEARIZABLE:
+            raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
+        return self._table.view
+
+    async def barrier(self, *, deadline: float) -> None:
+        raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        return await serve(self, request, origin, deadline=deadline)
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        if self._table.view.record(broker) is not None:
+            self._liveness.heard(broker, origin)
+
+    def opened(self, origin: ConnectionId) -> None:
+        """Nothing is to be kept of a connection over which nothing came yet."""
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        for broker in self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of):
+            self._evict(broker, LeaveReason.CONNECTION_CLOSED)
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        return self._liveness.carries_broker(origin)
+
+    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
+        view = self._table.view
+        try:
+            async with asyncio.timeout_at(deadline):
+                while view.topic_revision(topic) <= after and not self._closed:
+                    await self._next_change(topic)
+        except TimeoutError:
+            pass
+        return view.topic_revision(topic)
+
+    def status(self) -> ConsistencyStatus:
+        view = self._table.view
+        return ConsistencyStatus(
+            mode="independent",
+            role="independent",
+            commit_index=view.revision,
+            applied_index=view.revision,
+            boot_id=self._boot_id,
+            revision=view.revision,
+            digest=view.digest(),
+            state_digest=view.state_digest(),
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiters in list(self._waiters.values()):
+            _wake(waiters)
+        async with self._files:  # a write that is under way ends first
+            pass
+
+    # -- Mode ---------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> LiveSettings:
+        return self._settings
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        return self._table.view
+
+    def heard_over(self, origin: ConnectionId) -> _Heard:
+        return _Heard(self._liveness, origin, self._uptime_s())
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
+
+    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
+        if revision is None:
+            self._liveness.forget(broker)
+        else:
+            self._liveness.registered(broker, origin, revision=revision)
+
+    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+        if renewal.registration:
+            self.registered(renewal.broker, origin, revision=renewal.revision)
+        else:
+            self._liveness.heard(renewal.broker, origin)
+        return renewal.answer
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        verdict = self._apply(command)
+        if isinstance(verdict, Applied) and verdict.kv_changed:
+            failure = await self._save_kv()
+            if failure is not None:
+                return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
+        return verdict
+
+    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
+        broker = farewell.broker
+        if farewell.late:
+            logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)
+            self._history.broker_changed(broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
+            return farewell.answer
+        self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
+        self._evict(broker, LeaveReason.UNREGISTERED)
+        return farewell.answer
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        self._settings.change(change.after, change.changes)
+        for key, value in change.changes.items():
+            logger.info("setting changed key=%s value=%s", key, value)
+        path = Path(change.after.store_path)
+        async with self._files:
+            try:
+                await asyncio.to_thread(save_settings_file, path, dict(self._settings.stored))
+            except OSError as error:
+                logger.error("settings not kept file=%s error=%s", path, error)
+                return refusal(f"in force, but not kept in a file: {error}")
+        return change.answer
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _uptime_s(self) -> float:
+        """Seconds this process has served, pauses not counted."""
+        return self._liveness.clock
+
+    def _revision_of(self, broker: BrokerKey) -> int | None:
+        record = self._table.view.record(broker)
+        return None if record is None else record.revision
+
+    def _scan(self) -> None:
+        for broker in self._liveness.silent():
+            self._evict(broker, LeaveReason.LEASE_EXPIRED)
+
+    def _evict(self, broker: BrokerKey, reason: LeaveReason) -> None:
+        """Remove a broker judged gone, and close what it registered over when its lease ran out."""
+        revision = self._revision_of(broker)
+        origins: tuple[ConnectionId, ...] = ()
+        if revision is not None:
+            if reason is LeaveReason.LEASE_EXPIRED:
+                origins = self._liveness.connections_of(broker, up_to_revision=revision)
+            self._apply(
+                Evict(
+                    cluster_name=broker.cluster_name,
+                    broker_addr=broker.broker_addr,
+                    revision=revision,
+                    reason=reason,
+                )
+            )
+        self._liveness.forget(broker)
+        for origin in origins:
+            self._effects.close_connection(origin)
+
+    def _apply(self, command: Command) -> Verdict:
+        verdict = self._table.apply(command)
+        if isinstance(verdict, Applied):
+            self._follow(command, verdict)
+        return verdict
+
+    def _follow(self, command: Command, applied: Applied) -> None:
+        """Do what an applied change asks for outside the table."""
+        view = self._table.view
+        note_applied(self._history, command, applied, at_ms=_wall_ms())
+        if applied.joined is not None:
+            logger.info("broker registered broker=%s revision=%s", applied.joined, applied.revision)
+        for gone in applied.left:
+            logger.info(
+                "broker left broker=%s name=%s reason=%s revision=%s",
+                gone.broker,
+                gone.broker_name,
+                gone.reason,
+                applied.revision,
+            )
+            if view.record(gone.broker) is None:
+                self._liveness.forget(gone.broker)
+        if self._settings.current.notify_min_broker_id_changed:
+            for change in applied.min_changes:
+                self._effects.notify_min_broker(change)
+        for topic in list(view.affected(applied, self._waiters.keys())):
+            _wake(self._waiters[topic])
+
+    async def _next_change(self, topic: str) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(topic, set())
+        waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiters.discard(waiter)
+            if not waiters:
+                self._waiters.pop(topic, None)
+
+    async def _save_kv(self) -> str | None:
+        """Write the KV file as the table is by then; return what went wrong."""
+        path = Path(self._settings.current.kv_path)
+        async with self._files:
+            try:
+                await asyncio.to_thread(save_kv_file, path, self._table.view.kv_table())
+            except OSError as error:
+                logger.error("KV configuration not kept file=%s error=%s", path, error)
+                return f"in force, but not kept in a file: {error}"
+        return None
+
+
+def _wake(waiters: set[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
