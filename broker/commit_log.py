@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -150,11 +151,11 @@ class CommitLog:
             os.fsync(last.fd)
         self.flushed_offset = min(self.flushed_offset, offset)
 
-    def seal_to(self, offset: int) -> None:
-        """Treat bytes from ``offset`` to its file's end as padding that was already written (recovery)."""
-        segment = self._find(offset)
+    def seal(self, start: int) -> None:
+        """Note that the file that starts at ``start`` ends with its padding: nothing more goes into it."""
+        segment = self._find(start)
         assert segment is not None
-        segment.written = max(segment.written, offset - segment.start)
+        segment.written = segment.capacity
 
     def delete_segments_before(self, mtime: float) -> list[Path]:
         """Remove the oldest files last written before ``mtime`` (Unix s), never the newest or unsynced."""
@@ -169,22 +170,13 @@ class CommitLog:
             removed.append(oldest.path)
         return removed
 
-    def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of the log from ``start`` on, each within one file, at least a record's worth
-        when the file has it: consecutive blocks of one file overlap nothing."""
-        for segment in self._segments:
-            position = max(start - segment.start, 0)
-            while position < segment.written:
-                data = os.pread(segment.fd, _SCAN_BLOCK, position)
-                if not data:
-                    break
-                yield segment.start + position, data
-                position += len(data)
-
-    def segment_of(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (start, capacity, bytes written) of the file that holds ``offset``."""
-        segment = self._find(offset)
-        return None if segment is None else (segment.start, segment.capacity, segment.written)
+    def map_segments(self, offset: int) -> Iterator[tuple[int, mmap.mmap]]:
+        """Yield (start, content) of each file that ends above ``offset``; a content is valid for its turn."""
+        for segment in tuple(self._segments):
+            size = os.fstat(segment.fd).st_size
+            if segment.start + segment.capacity > offset and size:
+                with mmap.mmap(segment.fd, size, access=mmap.ACCESS_READ) as data:
+                    yield segment.start, data
 
     def close(self) -> None:
         for segment in self._segments:

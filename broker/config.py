@@ -88,7 +88,7 @@ class BrokerConfig:
     file_reserved_h: int = _setting("fileReservedTime", 72, live=True)
     recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
 
-    connections_max: int = _setting("maxConnections", 65_536)
+    connections_max: int = _setting("maxConnections", 16_384)
 
     @property
     def advertise_host(self) -> str:

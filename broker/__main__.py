@@ -1,0 +1,184 @@
+"""``mqbroker``: reads flags, environment and the settings file, and runs one broker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from broker.config import BrokerConfig, apply_properties
+from broker.errors import BrokerError, SettingError
+from broker.properties import format_properties, parse_properties
+from broker.server import BrokerServer
+from remoting.errors import LocalProtocolError
+from remoting.transport.aio import split_address
+from remoting.transport.server import is_loopback
+
+logger = logging.getLogger("broker")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=getattr(logging, arguments.log_level.upper()),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        config = _settings(arguments)
+    except SettingError as error:
+        return _complain(error)
+    if arguments.print_config:
+        sys.stdout.write(format_properties(config.to_properties()))
+        return 0
+    directory = Path(config.store_path) if config.store_path else Path("data") / config.broker_name
+    runner = asyncio.run
+    try:
+        import uvloop
+
+        runner = uvloop.run
+    except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
+        pass
+    try:
+        runner(_run(config, directory))
+    except SettingError as error:
+        return _complain(error)
+    except (BrokerError, ValueError) as error:
+        print(f"mqbroker: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"mqbroker: {error}", file=sys.stderr)
+        return 2 if error.errno is not None else 1
+    return 0
+
+
+async def _run(config: BrokerConfig, directory: Path) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            logger.warning("second signal, exiting at once")
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+    def ready(listen: str) -> None:
+        print(
+            f"mqbroker ready listen={listen} name={config.broker_name} cluster={config.cluster_name}"
+            f" id={config.broker_id}",
+            flush=True,
+        )
+        if is_loopback(config.bind_host):
+            logger.info("only this machine can reach the broker listen=%s", listen)
+
+    await BrokerServer(config, directory).run(stop, ready)
+
+
+def _complain(error: Exception) -> int:
+    print(f"mqbroker: {error}", file=sys.stderr)
+    return 2
+
+
+def _settings(arguments: argparse.Namespace) -> BrokerConfig:
+    """Lay the flags over the file over the defaults, and check the result.
+
+    Raises:
+        SettingError: If the file cannot be read or a setting is bad.
+    """
+    config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
+    if arguments.config is not None:
+        try:
+            # Java reads properties files as Latin-1.
+            values = parse_properties(Path(arguments.config).read_text(encoding="latin-1"))
+        except OSError as error:
+            raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
+        except ValueError as error:
+            raise SettingError(f"-c {arguments.config}: {error}") from None
+        config, unknown = apply_properties(config, values)
+        for key in unknown:
+            logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
+    flags: dict[str, str] = {}
+    for key, value in (
+        ("namesrvAddr", arguments.namesrv),
+        ("brokerName", arguments.name),
+        ("brokerClusterName", arguments.cluster),
+        ("brokerId", arguments.id),
+        ("storePathRootDir", arguments.store),
+    ):
+        if value is not None:
+            flags[key] = value
+    if arguments.listen is not None:
+        flags["bindAddress"], flags["listenPort"] = _address("--listen", arguments.listen)
+    if arguments.advertise is not None:
+        flags["brokerIP1"], flags["advertisePort"] = _address("--advertise", arguments.advertise)
+    for text in arguments.set:
+        key, mark, value = text.partition("=")
+        if not mark:
+            raise SettingError(f"--set {text}: is not KEY=VALUE")
+        flags[key] = value
+    config, unknown = apply_properties(config, flags)
+    if unknown:
+        raise SettingError(f"--set {unknown[0]}: no such setting")
+    config.validate()
+    return config
+
+
+def _address(flag: str, text: str) -> tuple[str, str]:
+    try:
+        host, port = split_address(text)
+    except LocalProtocolError as error:
+        raise SettingError(f"{flag}: {error}") from None
+    return host, str(port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mqbroker",
+        description="A message broker that speaks Apache RocketMQ's protocol.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n",
+        "--namesrv",
+        metavar="HOST:PORT;...",
+        help="nameservers, separated by semicolons (default: environment NAMESRV_ADDR)",
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
+    parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
+    )
+    parser.add_argument("--name", help="broker name (default: broker-a)")
+    parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")
+    parser.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
+    parser.add_argument("--store", metavar="DIR", help="data directory (default: ./data/BROKERNAME)")
+    parser.add_argument("-c", "--config", metavar="FILE", help="settings in RocketMQ's properties format")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting by its name in the file; wins over the file; may be repeated",
+    )
+    parser.add_argument("-p", "--print-config", action="store_true", help="print all settings and exit")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least severe log line written to stderr (default: info)",
+    )
+    parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""Requests about topics and the broker itself: 17, 18, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351.
+
+Pure but for the store. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from broker.config import LIVE_KEYS, apply_properties
+from broker.errors import Refusal, SettingError
+from broker.properties import format_properties, parse_properties
+from broker.state import BrokerState, Call, Later
+from broker.topics import QUEUE_NUMS_MAX, SCHEDULE_TOPIC, TopicChange, name_fault
+from remoting.bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    MessageQueue,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from remoting.codes import VERSION, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
+from remoting.lenient import loads
+from remoting.message import encode_message
+from remoting.route import TopicConfig
+
+_VERSION_TEXT: Final = "V5_3_3"
+
+
+def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 17: the answer waits until the topic is on disk and was sent to the nameservers.
+
+    Raises:
+        Refusal: If the name or a number is not allowed.
+    """
+    fields = CreateTopicFields.parse(call.request.ext_fields)
+    change = TopicChange(
+        topic_name=fields.topic,
+        read_queue_nums=fields.read_queue_nums,
+        write_queue_nums=fields.write_queue_nums,
+        perm=fields.perm,
+        topic_filter_type=fields.topic_filter_type,
+        topic_sys_flag=fields.topic_sys_flag,
+        order=fields.order,
+        attributes=fields.attributes or "",
+    )
+    return _change_topics(state, call, [change])
+
+
+def create_topics(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 18: as 17 for a list; nothing is changed if one is refused.
+
+    Raises:
+        Refusal: As :func:`create_topic`.
+    """
+    members = loads(call.request.body) if call.request.body else {}
+    table = members.get("topicConfigList") if type(members) is dict else members
+    if type(table) is not list:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, "body holds no topicConfigList")
+    return _change_topics(state, call, [TopicChange.of(TopicConfig.from_json(value)) for value in table])
+
+
+def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -> RemotingCommand | Later:
+    configs = []
+    for change in changes:
+        name = change.topic_name
+        fault = name_fault(name)
+        if fault is None and state.topics.is_system(name):
+            fault = f"The topic[{name}] is conflict with system topic."
+        if fault is None and not 0 <= change.perm <= 7:
+            fault = f"perm {change.perm} is outside 0..7"
+        for queues in (change.read_queue_nums, change.write_queue_nums):
+            if fault is None and not 0 <= queues <= QUEUE_NUMS_MAX:
+                fault = f"queue count {queues} is outside 0..{QUEUE_NUMS_MAX}"
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        try:
+            configs.append(change.apply_to(state.topics.get(name)))
+        except ValueError as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    changed = False
+    for config in configs:
+        if state.topics.put(config, now_ms=call.now_ms):
+            state.topic_changed(config.topic_name)
+            changed = True
+    reply = call.request.reply()
+    return Later(reply=reply, topics_saved=True, registered=True) if changed else reply
+
+
+def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 215. Nothing is sent to the nameservers; the changed version travels with the next period.
+
+    Raises:
+        Refusal: If it is a system topic.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    fault = name_fault(topic)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+    if state.topics.is_system(topic):
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+    if not state.topics.delete(topic, now_ms=call.now_ms):
+        return call.request.reply()
+    state.store.delete_topic(topic)
+    state.offsets.drop_topic(topic)
+    state.effects.save_topics = True
+    return Later(reply=call.request.reply(), topics_saved=True)
+
+
+def all_topics(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 21."""
+    return call.request.reply(body=state.topics.to_json())
+
+
+def topic_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 351.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    return call.request.reply(body=orjson.dumps(config.to_json()))
+
+
+def topic_stats(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 202.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    offsets = {}
+    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        low, high = state.store.bounds(topic, queue_id)
+        stored = state.store.store_timestamp(topic, queue_id, high - 1) if high > low else None
+        offsets[_queue(state, topic, queue_id)] = TopicOffset(
+            min_offset=low, max_offset=high, last_update_timestamp=stored or 0
+        )
+    return call.request.reply(body=TopicStats(offsets=offsets).encode())
+
+
+def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 208: how far a group is in the topics it has offsets for or subscribes to."""
+    fields = ConsumeStatsFields.parse(call.request.ext_fields)
+    group = fields.consumer_group
+    online = state.clients.consumer_group(group)
+    if fields.topic:
+        topics: tuple[str, ...] = (fields.topic,)
+    else:
+        subscribed = tuple(online.subscriptions) if online is not None else ()
+        topics = tuple(dict.fromkeys(state.offsets.topics_of(group) + subscribed))
+    offsets = {}
+    for topic in topics:
+        config = state.topics.get(topic)
+        if config is None:
+            continue
+        for queue_id in range(config.read_queue_nums):
+            _, high = state.store.bounds(topic, queue_id)
+            consumed = state.offsets.get(topic, group, queue_id) or 0
+            stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
+            offsets[_queue(state, topic, queue_id)] = ConsumeOffset(
+                broker_offset=high, consumer_offset=consumed, last_timestamp=stored or 0
+            )
+    return call.request.reply(body=ConsumeStats(offsets=offsets).encode())
+
+
+def topic_consumers(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 300."""
+    topic = TopicFields.parse(call.request.ext_fields).topic
+    groups = dict.fromkeys(state.clients.consumers_of(topic) + state.offsets.groups_of(topic))
+    return call.request.reply(body=GroupList(groups=tuple(groups)).encode())
+
+
+def system_topics(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 305."""
+    return call.request.reply(body=TopicList(topics=state.topics.system_topics()).encode())
+
+
+def view_message(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 33.
+
+    Raises:
+        Refusal: If no message starts at the offset.
+    """
+    offset = ViewMessageFields.parse(call.request.ext_fields).offset
+    message = state.store.message_at(offset)
+    if message is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return call.request.reply(body=encode_message(message))
+
+
+def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 26."""
+    version = orjson.dumps(state.config_version.to_json()).decode()
+    body = format_properties(state.config.to_properties()).encode()
+    return call.request.reply(ext_fields={"version": version}, body=body)
+
+
+def update_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 25: change settings of an allow-list, for the life of this process; nothing is written.
+
+    Raises:
+        Refusal: If a key may not be changed over the wire, or a value is bad; nothing was changed.
+    """
+    if not call.request.body:
+        return call.request.reply()
+    try:
+        values = parse_properties(call.request.body.decode())
+    except ValueError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from None
+    forbidden = sorted(set(values) - LIVE_KEYS)
+    if forbidden:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"Can not update config in black list. {', '.join(forbidden)[:200]} may only be set at start;"
+            f" allowed are {', '.join(sorted(LIVE_KEYS))}",
+        )
+    try:
+        changed, _ = apply_properties(state.config, values)
+        changed.validate()
+    except SettingError as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    if changed.broker_permission != state.config.broker_permission:
+        state.effects.register_all = True
+    state.config = changed
+    state.config_version = replace(
+        state.config_version, timestamp=call.now_ms, counter=state.config_version.counter + 1
+    )
+    return call.request.reply()
+
+
+def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 28."""
+    store, stats = state.store, state.stats
+    low, high = store.log.min_offset, store.log.max_offset
+    put, got = str(stats.put.total), str(stats.got.total)
+    table = {
+        "brokerActive": "true",
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": _VERSION_TEXT,
+        "bootTimestamp": str(stats.started_ms),
+        "runtime": _duration(call.now_ms - stats.started_ms),
+        "commitLogMinOffset": str(low),
+        "commitLogMaxOffset": str(high),
+        "commitLogDirCapacity": "",
+        "commitLogDiskRatio": "0.0",
+        "consumeQueueDiskRatio": "0.0",
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "earliestMessageTimeStamp": str(store.earliest_log_time()),
+        "getFoundTps": stats.get_found.spell(call.now),
+        "getMissTps": stats.get_missed.spell(call.now),
+        "getTotalTps": stats.get_found.spell(call.now),
+        "getTransferedTps": stats.got.spell(call.now),
+        "getTransferredTps": stats.got.spell(call.now),
+        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalTodayNow": got,
+        "msgGetTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalTodayNow": put,
+        "msgPutTotalYesterdayMorning": "0",
+        "pageCacheLockTimeMills": "0",
+        "pullThreadPoolQueueCapacity": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "putMessageTimesTotal": put,
+        "putTps": stats.put.spell(call.now),
+        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        "queryThreadPoolQueueSize": "0",
+        "remainHowManyDataToFlush": f"{high - store.log.flushed_offset} B",
+        "remainTransientStoreBufferNumbs": "0",
+        "sendThreadPoolQueueCapacity": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "sendThreadPoolQueueSize": "0",
+        "startAcceptSendRequestTimeStamp": "0",
+    }
+    for level in range(1, len(state.config.delay_levels_ms) + 1):
+        _, end = store.bounds(SCHEDULE_TOPIC, level - 1)
+        if end:
+            table[f"scheduleMessageOffset_{level}"] = f"{state.delay_offsets.get(level, 0)},{end}"
+    return call.request.reply(body=KVTable(table=table).encode())
+
+
+def _duration(ms: int) -> str:
+    seconds = max(ms, 0) // 1000
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -1,0 +1,197 @@
+"""Clients of this broker: producers and consumers, by group and connection (pure).
+
+Instants are loop times in seconds; a connection is the small integer that the server gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from remoting.bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
+from remoting.codes import LanguageCode
+
+#: A client not heard for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
+CLIENT_EXPIRY_S: Final = 120.0
+#: How often to look. Source: ClientHousekeepingService.
+SCAN_INTERVAL_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One client process as it spoke over one connection."""
+
+    connection: int
+    client_id: str
+    client_addr: str
+    language: LanguageCode | None
+    version: int
+
+    def to_connection(self) -> ClientConnection:
+        return ClientConnection(
+            client_id=self.client_id,
+            client_addr=self.client_addr,
+            language=self.language,
+            version=self.version,
+        )
+
+
+class ConsumerGroup:
+    """Members and subscriptions of one consumer group."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.members: dict[int, Client] = {}
+        self.heard: dict[int, float] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def client_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(client.client_id for client in self.members.values()))
+
+    def describe(self) -> ConsumerConnection:
+        return ConsumerConnection(
+            connections=tuple(client.to_connection() for client in self.members.values()),
+            consume_type=self.consume_type,
+            message_model=self.message_model,
+            consume_from_where=self.consume_from_where,
+            subscriptions=dict(self.subscriptions),
+        )
+
+    def update(self, client: Client, data: ConsumerData, now: float) -> bool:
+        """Take a heartbeat in; return whether members or subscriptions changed.
+
+        A newer version of a subscription replaces the old one without counting as a change.
+        Source: ConsumerGroupInfo.updateChannel, updateSubscription.
+        """
+        old = self.members.get(client.connection)
+        changed = old is None or old.client_id != client.client_id
+        self.members[client.connection] = client
+        self.heard[client.connection] = now
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        named = {subscription.topic: subscription for subscription in data.subscriptions}
+        for topic, subscription in named.items():
+            known = self.subscriptions.get(topic)
+            if known is None:
+                changed = True
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+    def remove(self, connection: int) -> bool:
+        self.heard.pop(connection, None)
+        return self.members.pop(connection, None) is not None
+
+
+class ClientTable:
+    """All groups. Methods return the consumer groups whose members must be told of a change (request 40)."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[int, tuple[Client, float]]] = {}
+        self._groups_of: dict[int, set[str]] = {}
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def producers(self, group: str) -> tuple[Client, ...]:
+        return tuple(client for client, _ in self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> Mapping[str, tuple[Client, ...]]:
+        return {group: self.producers(group) for group in self._producers}
+
+    def consumers_of(self, topic: str) -> tuple[str, ...]:
+        """Return the groups with members that subscribe to a topic."""
+        return tuple(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
+    def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
+        """Take a heartbeat in."""
+        changed = []
+        for consumer in data.consumers:
+            group = self._consumers.get(consumer.group_name)
+            if group is None:
+                group = self._consumers[consumer.group_name] = ConsumerGroup(consumer.group_name)
+            if group.update(client, consumer, now):
+                changed.append(group.name)
+            self._groups_of.setdefault(client.connection, set()).add(group.name)
+        for name in data.producer_groups:
+            self._producers.setdefault(name, {})[client.connection] = (client, now)
+        return tuple(changed)
+
+    def unregister(
+        self, connection: int, *, producer_group: str | None, consumer_group: str | None
+    ) -> tuple[str, ...]:
+        """A client says farewell to a group of each kind."""
+        if producer_group:
+            self._drop_producer(producer_group, connection)
+        if consumer_group and self._drop_consumer(consumer_group, connection):
+            return (consumer_group,)
+        return ()
+
+    def closed(self, connection: int) -> tuple[str, ...]:
+        """A connection is gone, and with it what was registered over it."""
+        for group in [name for name, members in self._producers.items() if connection in members]:
+            self._drop_producer(group, connection)
+        groups = sorted(self._groups_of.pop(connection, ()))
+        return tuple(group for group in groups if self._drop_consumer(group, connection))
+
+    def expire(self, now: float) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Drop clients not heard for long; return their connections, to be closed, and the changed groups."""
+        silent: set[int] = set()
+        changed = []
+        for group in list(self._consumers.values()):
+            gone = [connection for connection, heard in group.heard.items() if now - heard > CLIENT_EXPIRY_S]
+            if gone:
+                changed.append(group.name)
+                silent.update(gone)
+            for connection in gone:
+                self._drop_consumer(group.name, connection)
+        for name, members in list(self._producers.items()):
+            gone = [connection for connection, (_, heard) in members.items() if now - heard > CLIENT_EXPIRY_S]
+            silent.update(gone)
+            for connection in gone:
+                self._drop_producer(name, connection)
+        return tuple(sorted(silent)), tuple(changed)
+
+    def members(self, group: str) -> Iterable[int]:
+        """Return the connections of a consumer group."""
+        found = self._consumers.get(group)
+        return () if found is None else tuple(found.members)
+
+    def _drop_consumer(self, group: str, connection: int) -> bool:
+        found = self._consumers.get(group)
+        if found is None or not found.remove(connection):
+            return False
+        owned = self._groups_of.get(connection)
+        if owned is not None:
+            owned.discard(group)
+            if not owned:
+                del self._groups_of[connection]
+        if not found.members:
+            del self._consumers[group]
+        return True
+
+    def _drop_producer(self, group: str, connection: int) -> None:
+        members = self._producers.get(group)
+        if members is not None:
+            members.pop(connection, None)
+            if not members:
+                del self._producers[group]

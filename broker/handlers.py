@@ -1,0 +1,75 @@
+"""Request codes and who serves them; other codes are answered "not supported". Pure but for the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from broker import admin, client_requests, pulling, sending
+from broker.errors import Refusal
+from broker.pulling import Park
+from broker.state import BrokerState, Call, Later
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+
+#: What a handler gives: an answer, one that waits for the disk or the nameservers, or a pull to be held.
+Outcome = RemotingCommand | Later | Park
+Serve = Callable[[BrokerState, Call], Outcome]
+
+LITE_PULL_MESSAGE: Final = 361
+
+HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
+    {
+        RequestCode.SEND_MESSAGE: sending.send,
+        RequestCode.SEND_MESSAGE_V2: sending.send,
+        RequestCode.SEND_BATCH_MESSAGE: sending.send,
+        RequestCode.CONSUMER_SEND_MSG_BACK: sending.send_back,
+        RequestCode.PULL_MESSAGE: pulling.pull_message,
+        LITE_PULL_MESSAGE: pulling.pull_message,
+        RequestCode.QUERY_CONSUMER_OFFSET: pulling.query_consumer_offset,
+        RequestCode.UPDATE_CONSUMER_OFFSET: pulling.update_consumer_offset,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: pulling.search_offset,
+        RequestCode.GET_MAX_OFFSET: pulling.max_offset,
+        RequestCode.GET_MIN_OFFSET: pulling.min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: pulling.earliest_store_time,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: pulling.all_consumer_offsets,
+        RequestCode.GET_ALL_DELAY_OFFSET: pulling.all_delay_offsets,
+        RequestCode.HEART_BEAT: client_requests.heartbeat,
+        RequestCode.UNREGISTER_CLIENT: client_requests.unregister_client,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: client_requests.consumer_list,
+        RequestCode.LOCK_BATCH_MQ: client_requests.lock_queues,
+        RequestCode.UNLOCK_BATCH_MQ: client_requests.unlock_queues,
+        RequestCode.CHECK_CLIENT_CONFIG: client_requests.check_client_config,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: client_requests.consumer_connections,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: client_requests.producer_connections,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: client_requests.update_group,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: client_requests.all_groups,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: client_requests.delete_group,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: admin.create_topic,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: admin.create_topics,
+        RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+        RequestCode.GET_ALL_TOPIC_CONFIG: admin.all_topics,
+        RequestCode.GET_TOPIC_CONFIG: admin.topic_config,
+        RequestCode.GET_TOPIC_STATS_INFO: admin.topic_stats,
+        RequestCode.GET_CONSUME_STATS: admin.consume_stats,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumers,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
+        RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
+        RequestCode.GET_BROKER_CONFIG: admin.broker_config,
+        RequestCode.UPDATE_BROKER_CONFIG: admin.update_config,
+        RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+    }
+)
+
+
+def serve(state: BrokerState, call: Call) -> Outcome:
+    """Serve a request whose code is in :data:`HANDLERS`; refusals become answers.
+
+    Raises:
+        RemotingError: If its arguments or body cannot be read.
+    """
+    try:
+        return HANDLERS[call.request.code](state, call)
+    except Refusal as refusal:
+        return call.request.reply(refusal.code, remark=refusal.remark)

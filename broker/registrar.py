@@ -1,0 +1,184 @@
+"""Keeps every nameserver informed of this broker: sends what ``registration`` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from broker.registration import (
+    RegistrationSchedule,
+    Trigger,
+    VersionAnswer,
+    asks_first,
+    is_needed,
+    registration_body,
+)
+from broker.state import BrokerState
+from remoting.bodies import KVTable
+from remoting.codes import VERSION, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import FieldError, RemoteProtocolError, RemotingError
+from remoting.fields import (
+    QueryDataVersionFields,
+    QueryDataVersionResponseFields,
+    RegisterBrokerFields,
+    UnregisterBrokerFields,
+)
+from remoting.route import DataVersion, TopicConfig, body_crc32, encode_register_body
+from remoting.transport.aio import RemotingClient
+
+logger = logging.getLogger(__name__)
+
+#: Time that a farewell may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
+UNREGISTER_TIMEOUT_S = 3.0
+
+
+class Registrar:
+    """Registers one broker with all its nameservers, each independently of the others.
+
+    A lost connection triggers nothing: the next registration opens a new one.
+
+    Args:
+        broker_addr, ha_addr: What clients and slaves are to dial.
+        changed: Called when an answer changed the topic table.
+    """
+
+    def __init__(
+        self, state: BrokerState, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    ) -> None:
+        self._state = state
+        self._broker_addr = broker_addr
+        self._ha_addr = ha_addr
+        self._changed = changed
+        self._client = RemotingClient(close_on_timeout=True)
+        self._failing: set[str] = set()
+        self._busy: set[str] = set()
+
+    async def run(self) -> None:
+        """Register at start, then on the schedule, until cancelled."""
+        config = self._state.config
+        if not config.namesrv_addrs:
+            logger.warning("no nameserver is configured, nobody will find this broker")
+            return
+        loop = asyncio.get_running_loop()
+        schedule = RegistrationSchedule(delay_s=config.register_delay_s, period_s=config.register_period_s)
+        schedule.started(loop.time())
+        async with asyncio.TaskGroup() as rounds:
+            rounds.create_task(self.register_all(Trigger.START))
+            while True:
+                await asyncio.sleep(schedule.until_due(loop.time()))
+                schedule.fired(loop.time())
+                # A nameserver that does not answer must not delay the next round of the others.
+                rounds.create_task(self.register_all(Trigger.PERIOD))
+
+    async def register_all(self, trigger: Trigger) -> None:
+        """Send all topics to every nameserver, if they need them."""
+        state = self._state
+        if asks_first(trigger, force_register=state.config.force_register):
+            own = state.topics.data_version
+            answers = await asyncio.gather(*map(self._ask_version, state.config.namesrv_addrs))
+            if not is_needed(answers, own):
+                return
+        targets = state.config.namesrv_addrs
+        if trigger is Trigger.PERIOD:
+            targets = tuple(addr for addr in targets if addr not in self._busy)
+        self._busy.update(targets)
+        try:
+            await self._register(targets, tuple(state.topics))
+        finally:
+            self._busy.difference_update(targets)
+
+    async def register_topics(self, configs: Iterable[TopicConfig]) -> None:
+        """Send each of these topics alone to every nameserver (5.x's incremental registration)."""
+        for config in configs:
+            await self._register(self._state.config.namesrv_addrs, (config,))
+
+    async def unregister(self) -> None:
+        """Say farewell to every nameserver."""
+        state = self._state
+        fields = UnregisterBrokerFields(
+            broker_name=state.config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=state.config.cluster_name,
+            broker_id=state.config.broker_id,
+        )
+        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, fields.to_ext())
+
+        async def farewell(addr: str) -> None:
+            try:
+                answer = await self._client.invoke(addr, request, timeout_s=UNREGISTER_TIMEOUT_S)
+                logger.info("broker unregistered nameserver=%s code=%s", addr, answer.code)
+            except RemotingError as error:
+                logger.warning("unregistration failed nameserver=%s error=%s", addr, error)
+
+        await asyncio.gather(*map(farewell, state.config.namesrv_addrs))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _register(self, targets: Iterable[str], topics: tuple[TopicConfig, ...]) -> None:
+        state, config = self._state, self._state.config
+        body = encode_register_body(
+            registration_body(topics, state.topics.data_version, broker_permission=config.broker_permission),
+            compressed=config.compressed_register,
+            version=VERSION,
+        )
+        fields = RegisterBrokerFields(
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.cluster_name,
+            ha_server_addr=self._ha_addr,
+            broker_id=config.broker_id,
+            compressed=config.compressed_register,
+            body_crc32=body_crc32(body),
+        )
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
+        await asyncio.gather(*(self._register_at(addr, request) for addr in targets))
+
+    async def _register_at(self, addr: str, request: RemotingCommand) -> None:
+        timeout_s = self._state.config.register_timeout_ms / 1000
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
+            ordered = KVTable.decode(answer.body).table if answer.body else {}
+        except RemotingError as error:
+            self._failed(addr, str(error))
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            self._failed(addr, f"code={answer.code} remark={answer.remark}")
+            return
+        if addr in self._failing:
+            self._failing.discard(addr)
+            logger.info("registration works again nameserver=%s", addr)
+        if self._state.topics.set_order(ordered, now_ms=time.time_ns() // 1_000_000):
+            self._state.effects.save_topics = True
+            self._changed()
+
+    def _failed(self, addr: str, reason: str) -> None:
+        """Log the first failure of an episode; the rest would repeat it every period."""
+        level = logging.DEBUG if addr in self._failing else logging.WARNING
+        self._failing.add(addr)
+        logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)
+
+    async def _ask_version(self, addr: str) -> VersionAnswer:
+        state, config = self._state, self._state.config
+        fields = QueryDataVersionFields(
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.cluster_name,
+            broker_id=config.broker_id,
+        )
+        request = RemotingCommand.request(
+            RequestCode.QUERY_DATA_VERSION, fields.to_ext(), state.topics.data_version.encode()
+        )
+        try:
+            answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
+            if answer.code != ResponseCode.SUCCESS:
+                return VersionAnswer(failed=True)
+            changed = QueryDataVersionResponseFields.parse(answer.ext_fields).changed
+            stored = DataVersion.decode(answer.body) if answer.body else None
+        except (RemotingError, FieldError, RemoteProtocolError) as error:
+            self._failed(addr, str(error))
+            return VersionAnswer(failed=True)
+        return VersionAnswer(changed=changed, stored=stored)

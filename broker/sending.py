@@ -1,0 +1,373 @@
+"""Requests that store messages: 10, 310, 320 and 36 (pure but for the store).
+
+Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from broker.errors import Refusal, StoreUnavailable
+from broker.state import FAQ, BrokerState, Call, Later
+from broker.store import Draft, Placed
+from broker.tags import tags_code
+from broker.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
+from remoting.codes import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import FieldError, LocalProtocolError, RemoteProtocolError
+from remoting.fields import SendBackFields, SendMessageFields, SendMessageResponseFields
+from remoting.message import (
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REAL_QID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TRAN_MSG,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+    SYS_MULTI_TAGS,
+    SYS_TRANSACTION_ROLLBACK,
+    decode_batch,
+    decode_properties,
+    encode_properties,
+    join_properties,
+    offset_message_id,
+)
+from remoting.route import TopicConfig
+
+_UNIT: Final = 1
+_UNIT_SUB: Final = 2
+_VERSION_3_4_9: Final = 121
+_MULTI_TAG: Final = "MULTI_TAG"
+#: Longest topic in bytes that the stored layout of 4.9 can hold.
+_TOPIC_BYTES_MAX: Final = 127
+_TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+_DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+
+def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 10, 310 and 320."""
+    request = call.request
+    region = {
+        "MSG_REGION": state.config.region_id,
+        "TRACE_ON": "true" if state.config.trace_on else "false",
+    }
+    try:
+        if request.code == RequestCode.SEND_MESSAGE:
+            fields = SendMessageFields.parse(request.ext_fields)
+        else:
+            fields = SendMessageFields.parse_v2(request.ext_fields)
+        drafts, queue_id = _drafts(state, call, fields)
+        placed = _store(state, drafts, now_ms=call.now_ms)
+    except Refusal as refusal:
+        return request.reply(refusal.code, remark=refusal.remark, ext_fields=region)
+    except FieldError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext_fields=region)
+    unique_key = decode_properties(fields.properties or "").get(PROPERTY_UNIQ_KEY)
+    answer = SendMessageResponseFields(
+        msg_id=",".join(offset_message_id(state.advertise, place.physical_offset) for place in placed),
+        queue_id=queue_id,
+        queue_offset=placed[0].queue_offset,
+        transaction_id=unique_key,
+        msg_region=region["MSG_REGION"],
+        trace_on=region["TRACE_ON"],
+    )
+    reply = request.reply(ext_fields=answer.to_ext())
+    return _answer(state, reply, drafts[0])
+
+
+def _drafts(state: BrokerState, call: Call, fields: SendMessageFields) -> tuple[list[Draft], int]:
+    """Return what is to be stored, and the queue id for the answer.
+
+    Raises:
+        Refusal: If the message must not be stored.
+    """
+    config = _check(state, call, fields)
+    queue_id = fields.queue_id if fields.queue_id >= 0 else state.pick_queue(config.write_queue_nums)
+    properties = decode_properties(fields.properties or "")
+    if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true":
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{state.advertise.ip}] sending transaction message is forbidden",
+        )
+    if any(name in properties for name in _TIMER_PROPERTIES):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+        )
+    if len(call.request.body) > state.config.message_size_max:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: body of {len(call.request.body)} bytes is above"
+            f" maxMessageSize {state.config.message_size_max}",
+        )
+    topic = fields.topic
+    reconsume_times = fields.reconsume_times or 0
+    if topic.startswith(RETRY_PREFIX):
+        config, queue_id = _retry_or_dead(state, call, fields, config, queue_id)
+        topic = config.topic_name
+    base = Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=call.request.body,
+        properties="",
+        tags_code=0,
+        born_host=call.peer,
+        flag=fields.flag,
+        sys_flag=(fields.sys_flag & ~SYS_TRANSACTION_ROLLBACK)
+        | (SYS_MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0),
+        born_timestamp=fields.born_timestamp,
+        reconsume_times=reconsume_times,
+    )
+    properties.pop(PROPERTY_WAIT, None)
+    properties[PROPERTY_CLUSTER] = state.config.cluster_name
+    if fields.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE:
+        return _batch_drafts(state, call, base, properties), queue_id
+    level = 0 if topic.startswith(DLQ_PREFIX) else _delay_level(properties)
+    text = _spell(properties)
+    draft = replace(base, properties=text, tags_code=tags_code(text))
+    if level > 0:
+        draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
+    return [draft], queue_id
+
+
+def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
+    """Check what RocketMQ checks before storing, in its order; may create the topic.
+
+    Source: AbstractSendMessageProcessor.msgCheck.
+    """
+    topic = fields.topic
+    config = state.topics.get(topic)
+    if not state.config.broker_permission & PERM_WRITE and config is not None and config.order:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the broker[{state.advertise.ip}] sending message is forbidden"
+        )
+    fault = name_fault(topic)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+    if is_sending_forbidden(topic):
+        raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if config is None:
+        config = _create(state, call, fields)
+    queues = max(config.write_queue_nums, config.read_queue_nums)
+    if fields.queue_id >= queues or queues <= 0 or (fields.queue_id < 0 and config.write_queue_nums <= 0):
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{fields.queue_id}] is illegal, topic[{topic}] has"
+            f" writeQueueNums={config.write_queue_nums} readQueueNums={config.read_queue_nums}",
+        )
+    return config
+
+
+def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
+    topic = fields.topic
+    is_retry = topic.startswith(RETRY_PREFIX)
+    sys_flag = (_UNIT_SUB if is_retry else _UNIT) if fields.unit_mode else 0
+    config = state.topics.create_for_send(
+        topic,
+        default_topic=fields.default_topic,
+        queue_nums=fields.default_topic_queue_nums,
+        sys_flag=sys_flag,
+        auto_create=state.config.auto_create_topic_enable,
+        now_ms=call.now_ms,
+    )
+    if config is not None:
+        state.topic_changed(topic)
+        return config
+    if is_retry:
+        return state.ensure_group_topic(topic, queue_nums=1, now_ms=call.now_ms, sys_flag=sys_flag)
+    raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
+
+
+def _retry_or_dead(
+    state: BrokerState, call: Call, fields: SendMessageFields, config: TopicConfig, queue_id: int
+) -> tuple[TopicConfig, int]:
+    """Return where a message to a retry topic goes: there, or to the dead letters after too many times."""
+    group = fields.topic[len(RETRY_PREFIX) :]
+    group_config = state.require_group(group, now_ms=call.now_ms)
+    times_max = group_config.retry_max_times
+    if call.request.version >= _VERSION_3_4_9 and fields.max_reconsume_times is not None:
+        times_max = fields.max_reconsume_times
+    if (fields.reconsume_times or 0) <= times_max:
+        return config, queue_id
+    return state.ensure_group_topic(DLQ_PREFIX + group, queue_nums=1, now_ms=call.now_ms), 0
+
+
+def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[str, str]) -> list[Draft]:
+    if base.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {base.topic}"
+        )
+    if PROPERTY_DELAY in properties:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
+    try:
+        items = decode_batch(call.request.body)
+    except RemoteProtocolError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    if not items:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request holds no message")
+    # A 5.x producer gives the whole batch one unique id; appended, it would hide the ids of the messages.
+    batch_key = properties.pop(PROPERTY_UNIQ_KEY, None)
+    common = _spell(properties)
+    with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
+    drafts = []
+    for item in items:
+        own = f"{PROPERTY_UNIQ_KEY}\x01" in item.properties
+        text = _bounded(join_properties(item.properties, common if own else with_key))
+        drafts.append(
+            replace(base, body=item.body, flag=item.flag, properties=text, tags_code=tags_code(text))
+        )
+    return drafts
+
+
+def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 36: store a message that a consumer could not handle for a later try, or as a dead letter.
+
+    Raises:
+        Refusal: If it must not or cannot be stored.
+    """
+    fields = SendBackFields.parse(call.request.ext_fields)
+    group_config = state.require_group(fields.group, now_ms=call.now_ms)
+    if not state.config.broker_permission & PERM_WRITE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the broker[{state.advertise.ip}] sending message is forbidden"
+        )
+    if group_config.retry_queue_nums <= 0:
+        return call.request.reply()
+    sys_flag = _UNIT_SUB if fields.unit_mode else 0
+    config = state.ensure_group_topic(
+        retry_topic(fields.group),
+        queue_nums=group_config.retry_queue_nums,
+        now_ms=call.now_ms,
+        sys_flag=sys_flag,
+    )
+    if not config.perm & PERM_WRITE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"the topic[{config.topic_name}] sending message is forbidden"
+        )
+    message = state.store.message_at(fields.offset)
+    if message is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
+    properties = decode_properties(message.properties)
+    properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    # What an earlier round through the schedule topic left behind must not steer this one.
+    for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID):
+        properties.pop(name, None)
+    properties[PROPERTY_WAIT] = "false"
+    times_max = group_config.retry_max_times
+    if call.request.version >= _VERSION_3_4_9 and fields.max_reconsume_times is not None:
+        times_max = fields.max_reconsume_times
+    dead = message.reconsume_times >= times_max or fields.delay_level < 0
+    if dead:
+        config = state.ensure_group_topic(
+            DLQ_PREFIX + fields.group, queue_nums=1, now_ms=call.now_ms, perm=PERM_READ | PERM_WRITE
+        )
+        properties.setdefault(_DLQ_ORIGIN_TOPIC, properties[PROPERTY_RETRY_TOPIC])
+        properties.setdefault(_DLQ_ORIGIN_MESSAGE_ID, properties[PROPERTY_ORIGIN_MESSAGE_ID])
+    level = 0 if dead else fields.delay_level or 3 + message.reconsume_times
+    if level:
+        properties[PROPERTY_DELAY] = str(level)
+    text = _spell(properties)
+    draft = Draft(
+        topic=config.topic_name,
+        queue_id=state.pick_queue(config.write_queue_nums),
+        body=message.body,
+        properties=text,
+        tags_code=tags_code(text),
+        born_host=message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        reconsume_times=message.reconsume_times + 1,
+    )
+    if level:
+        draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
+    _store(state, [draft], now_ms=call.now_ms)
+    return _answer(state, call.request.reply(), draft)
+
+
+def delayed(
+    state: BrokerState, draft: Draft, properties: dict[str, str], level: int, *, now_ms: int
+) -> Draft:
+    """Return the draft as it waits in the schedule topic: real topic and queue move into properties."""
+    levels = state.config.delay_levels_ms
+    level = min(level, len(levels))
+    waiting = properties | {
+        PROPERTY_DELAY: str(level),
+        PROPERTY_REAL_TOPIC: draft.topic,
+        PROPERTY_REAL_QID: str(draft.queue_id),
+    }
+    return replace(
+        draft,
+        topic=SCHEDULE_TOPIC,
+        queue_id=level - 1,
+        properties=_spell(waiting),
+        tags_code=now_ms + levels[level - 1],
+    )
+
+
+def due_again(message_topic: str, properties: str) -> tuple[str, int] | None:
+    """Return (topic, queue id) to which a message of the schedule topic goes when its time has come."""
+    found = decode_properties(properties)
+    topic, queue_id = found.get(PROPERTY_REAL_TOPIC), found.get(PROPERTY_REAL_QID, "")
+    if topic is None or not queue_id.isdecimal() or topic == message_topic:
+        return None
+    return topic, int(queue_id)
+
+
+def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Placed]:
+    """Store drafts of one queue.
+
+    Raises:
+        Refusal: If the store cannot take them.
+    """
+    if len(drafts[0].topic.encode()) > _TOPIC_BYTES_MAX:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: topic is above {_TOPIC_BYTES_MAX} bytes"
+        )
+    try:
+        placed = state.store.put_all(drafts, now_ms=now_ms)
+    except StoreUnavailable as error:
+        raise Refusal(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"service not available now. It may be caused by one of the following reasons: {error}",
+        ) from None
+    except LocalProtocolError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None
+    state.stats.put.total += len(placed)
+    state.effects.arrived.add((drafts[0].topic, drafts[0].queue_id))
+    return placed
+
+
+def _answer(state: BrokerState, reply: RemotingCommand, draft: Draft) -> RemotingCommand | Later:
+    """Hold an answer back until what it promises is on disk: with SYNC_FLUSH the message, and always the
+    topic, because recovery drops messages of topics that it does not know."""
+    synced = state.store.log.max_offset if state.config.sync_flush else 0
+    unsaved = bool(state.unsaved_topics) and draft.topic in state.unsaved_topics
+    return Later(reply=reply, log_offset=synced, topics_saved=unsaved) if synced or unsaved else reply
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    text = properties.get(PROPERTY_DELAY, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _spell(properties: dict[str, str]) -> str:
+    try:
+        return _bounded(encode_properties(properties))
+    except LocalProtocolError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None
+
+
+def _bounded(text: str) -> str:
+    size = len(text.encode())
+    if size > PROPERTIES_SIZE_MAX:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: properties of {size} bytes are above {PROPERTIES_SIZE_MAX}",
+        )
+    return text

@@ -1,0 +1,153 @@
+"""What the handlers of one broker share: its tables, its store, and the effects they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.config import BrokerConfig
+from broker.errors import Refusal
+from broker.group_configs import GroupConfigs
+from broker.groups import ClientTable
+from broker.locks import QueueLocks
+from broker.offsets import ConsumerOffsets
+from broker.stats import Stats
+from broker.store import MessageStore
+from broker.topics import GROUP_LENGTH_MAX, TopicConfigs, name_fault
+from remoting.bodies import SubscriptionGroupConfig
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.message import Host
+from remoting.route import DataVersion, TopicConfig
+
+#: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request with what the server knows about it.
+
+    Attributes:
+        connection: The server's number of the connection it came over.
+        peer: Address of the caller.
+        now_ms: Unix ms.
+        now: Loop time in seconds.
+    """
+
+    request: RemotingCommand
+    connection: int
+    peer: Host
+    now_ms: int
+    now: float
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a handler wants done besides its answer; the server takes and clears it after each call.
+
+    Attributes:
+        notify: Consumer groups whose members are told to rebalance (request 40), before the answer goes out.
+        changed_topics: Topics to register incrementally, in order.
+        register_all: All topics are to be registered.
+        save_topics, save_groups: The table has changed and must be written.
+        arrived: Queues that got messages.
+    """
+
+    notify: list[str] = field(default_factory=list)
+    changed_topics: dict[str, TopicConfig] = field(default_factory=dict)
+    register_all: bool = False
+    save_topics: bool = False
+    save_groups: bool = False
+    arrived: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """An answer that waits.
+
+    Attributes:
+        log_offset: The log must be synced up to here; 0 for no wait.
+        topics_saved: The topic table must be on disk.
+        registered: The topics that this call changed must have been sent to the nameservers.
+    """
+
+    reply: RemotingCommand
+    log_offset: int = 0
+    topics_saved: bool = False
+    registered: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerState:
+    """Everything one broker knows.
+
+    Attributes:
+        advertise: Address that goes into message ids and to the nameservers.
+        hot_bytes: Younger log bytes than this count as being in memory.
+        delay_offsets: Delay level to next offset of its queue.
+        unsaved_topics: Topics created or changed since the table was last written.
+    """
+
+    config: BrokerConfig
+    config_version: DataVersion
+    advertise: Host
+    hot_bytes: int
+    topics: TopicConfigs
+    groups: GroupConfigs
+    offsets: ConsumerOffsets
+    clients: ClientTable
+    locks: QueueLocks
+    store: MessageStore
+    stats: Stats
+    delay_offsets: dict[int, int] = field(default_factory=dict)
+    effects: Effects = field(default_factory=Effects)
+    turn: int = 0
+    unsaved_topics: set[str] = field(default_factory=set)
+
+    def take_effects(self) -> Effects:
+        effects, self.effects = self.effects, Effects()
+        return effects
+
+    def pick_queue(self, queue_nums: int) -> int:
+        """Return the next of ``queue_nums`` queues in turn, where RocketMQ takes a random one."""
+        self.turn += 1
+        return self.turn % queue_nums if queue_nums > 0 else 0
+
+    def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration, created if that is allowed and its name is valid."""
+        found = self.groups.get(group)
+        if found is None and self.config.auto_create_subscription_group:
+            if name_fault(group, length_max=GROUP_LENGTH_MAX) is not None:
+                return None
+            found = SubscriptionGroupConfig(group_name=group)
+            self.groups.put(found, now_ms=now_ms)
+            self.effects.save_groups = True
+        return found
+
+    def require_group(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig:
+        found = self.group_config(group, now_ms=now_ms)
+        if found is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist{FAQ}"
+            )
+        return found
+
+    def topic_changed(self, topic: str) -> None:
+        """Ask for a changed topic to be written and registered."""
+        config = self.topics.get(topic)
+        self.effects.save_topics = True
+        self.unsaved_topics.add(topic)
+        if config is not None:
+            self.effects.changed_topics[topic] = config
+
+    def ensure_group_topic(
+        self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return a retry or dead-letter topic, created if it is missing."""
+        if self.topics.create_for_group(
+            topic, queue_nums=queue_nums, perm=perm, sys_flag=sys_flag, now_ms=now_ms
+        ):
+            self.topic_changed(topic)
+        config = self.topics.get(topic)
+        assert config is not None
+        return config

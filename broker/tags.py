@@ -1,0 +1,43 @@
+"""Codes by which the broker filters: hashes of tags (pure)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from remoting.errors import LocalProtocolError
+from remoting.message import PROPERTY_TAGS, parse_subscription, tag_hash
+
+_MARK = f"{PROPERTY_TAGS}\x01"
+
+cached_tag_hash = lru_cache(maxsize=4096)(tag_hash)
+
+
+def tags_of(properties: str) -> str:
+    """Return the TAGS property of property text, empty if there is none; of duplicates the last wins."""
+    if _MARK not in properties:
+        return ""
+    found = ""
+    for pair in properties.split("\x02"):
+        if pair.startswith(_MARK) and len(pair) > len(_MARK):
+            found = pair[len(_MARK) :]
+    return found
+
+
+def tags_code(properties: str) -> int:
+    """Return the code of a message: the hash of its tag, 0 without one."""
+    tags = tags_of(properties)
+    return cached_tag_hash(tags) if tags else 0
+
+
+@lru_cache(maxsize=1024)
+def subscription_codes(expression: str) -> frozenset[int] | None:
+    """Return the codes that ``A || B`` wants; None for everything.
+
+    Raises:
+        ValueError: If the expression names no tag.
+    """
+    try:
+        tags = parse_subscription(expression)
+    except LocalProtocolError as error:
+        raise ValueError(str(error)) from None
+    return frozenset(cached_tag_hash(tag) for tag in tags) or None
