@@ -57,7 +57,7 @@ class DataDirectory:
         try:
             self.raft.mkdir(parents=True, exist_ok=True)
             self._take_lock()
-            self.identity, self.fresh = self._claim()
+            self.identity = self._claim()
         except OSError as error:
             self.close()
             raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
@@ -72,12 +72,8 @@ class DataDirectory:
         except BlockingIOError as error:
             raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
 
-    def _claim(self) -> tuple[Identity, bool]:
-        """Read whose directory this is, or make it ours.
-
-        Returns:
-            The identity, and whether this member starts without data.
-        """
+    def _claim(self) -> Identity:
+        """Read whose directory this is, or make it ours."""
         config, path = self._config, self._root / "identity.json"
         volatile = config.durability == "memory"
         segments = bool(Journal.segment_paths(self.raft))
@@ -97,8 +93,9 @@ class DataDirectory:
                 voter=False,
                 founders={},
             )
+            self._create_vote()
             self._store(identity)
-            return identity, True
+            return identity
         identity = self._load(path)
         if identity.mode != "raft":
             raise RaftStartError(
@@ -118,12 +115,12 @@ class DataDirectory:
                 identity, instance=secrets.token_hex(16), voter=False, founders={}
             )
             self._store(identity)
-            return identity, True
+            return identity
         if identity.voter and not segments:
             raise RaftStartError(
                 f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
             )
-        return identity, False
+        return identity
 
     @staticmethod
     def _load(path: Path) -> Identity:
@@ -166,21 +163,30 @@ class DataDirectory:
 
     # ---- term and vote
 
+    def _create_vote(self) -> None:
+        """Before the identity is stored: from then on a missing vote is damage."""
+        self._vote = os.open(self.raft / "vote", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._vote, bytes(2 * _SLOT_SIZE), 0)
+        self.save_vote(0, None)
+        self.save_vote(0, None)
+        os.fsync(self._vote)
+        os.close(self._vote)
+        self._vote = -1
+        sync_directory(self.raft)
+
     def load_vote(self) -> tuple[int, str | None]:
         """Open the vote file and return the newest term and vote.
 
         Raises:
-            RaftStartError: Neither slot is readable.
+            RaftStartError: The file is missing, or neither slot is readable.
         """
         path = self.raft / "vote"
-        new = not path.exists()
-        self._vote = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if new:
-            os.pwrite(self._vote, bytes(2 * _SLOT_SIZE), 0)
-            self.save_vote(0, None)
-            self.save_vote(0, None)  # both slots hold something, so an unreadable file is damage
-            os.fsync(self._vote)
-            sync_directory(self.raft)
+        try:
+            self._vote = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise RaftStartError(
+                f"raft: {path} is missing: what this member promised is unknown; empty its data directory"
+            ) from error
         raw = os.pread(self._vote, 2 * _SLOT_SIZE, 0)
         slots = [slot for i in (0, 1) if (slot := _parse_slot(raw[i * _SLOT_SIZE : (i + 1) * _SLOT_SIZE]))]
         if not slots:

@@ -11,13 +11,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from .auth import Credentials
 from .datadir import DataDirectory
 from .engine import Engine
 from .journal import Journal, Replay, StorageFull
-from .log import FIRST_INDEX, FIRST_TERM, Op, Recovered
+from .log import FIRST_INDEX, FIRST_TERM, OP_RESET, Op, Recovered
 from .members import Standing
 from .messages import MessageError
 from .snapshot import Image, Snapshots
@@ -217,12 +218,15 @@ class Driver:
         if found is not None:
             image, data = found
             self._machine.restore(data)
-        recovered = join(image, replay, term=term, vote=vote, journal_bytes=journal_bytes)
-        if recovered is None:
+        joined = join(image, replay, term=term, vote=vote, size=journal_bytes)
+        if joined is None:
             raise RaftStartError(
                 f"raft: {directory.raft}: the journal begins after the snapshot ends: a file is missing; "
                 "restore it, or empty this member's data directory while the others are up"
             )
+        recovered = joined.recovered
+        if joined.replaced:
+            self._journal.append([(OP_RESET, recovered.base_index, recovered.base_term)])
         return recovered
 
     async def start(self) -> str:
@@ -278,10 +282,16 @@ class Driver:
         self._step_due = False
         if self._closed:
             return
-        self.engine.step()
+        self._run_engine()
         wake_at = self.engine.next_wake()
         if wake_at < self._timer_at:
             self._set_timer(wake_at)
+
+    def _run_engine(self) -> None:
+        try:
+            self.engine.step()
+        except StopMember:
+            pass  # a promise could not be stored: fatal() has been called
 
     def _set_timer(self, wake_at: float) -> None:
         if self._timer is not None:
@@ -296,7 +306,7 @@ class Driver:
         if self._closed:
             return
         if self.engine.next_wake() <= boot_clock():
-            self.engine.step()
+            self._run_engine()
         self._set_timer(max(self.engine.next_wake(), boot_clock() + TIMER_MIN_S))
 
     def changed(self) -> None:
@@ -324,6 +334,8 @@ class Driver:
             self.engine.receive(peer, data)
         except MessageError as error:
             raise LinkError(str(error)) from error
+        except StopMember as error:
+            raise LinkError(f"this member stops: {error}") from error
 
     def application_message(self, peer: str, data: bytes) -> None:
         if self._closed:
@@ -407,11 +419,13 @@ class Driver:
     def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
         if self._writer is not None:
             self._writer.call(self._rotate)
-        self._in_background(self._store(index, term, encode, lambda _: self.engine.image_made(index)))
+        made = self.engine.image_made
+        self._in_background(self._store(index, term, encode, lambda _: made(index), self.engine.image_failed))
 
     def install_image(self, index: int, term: int, image: bytes) -> None:
-        done = self.engine.image_installed
-        self._in_background(self._store(index, term, lambda: image, lambda data: done(index, term, data)))
+        done, failed = self.engine.image_installed, self.engine.install_failed
+        store = self._store(index, term, lambda: image, lambda data: done(index, term, data), failed)
+        self._in_background(store)
 
     def trim(self, index: int) -> None:
         if self._writer is not None and self._journal is not None:
@@ -427,7 +441,12 @@ class Driver:
             logger.error("journal full: %s; the segment goes on", error)
 
     async def _store(
-        self, index: int, term: int, encode: Callable[[], bytes], done: Callable[[bytes], None]
+        self,
+        index: int,
+        term: int,
+        encode: Callable[[], bytes],
+        done: Callable[[bytes], None],
+        failed: Callable[[str], None],
     ) -> None:
         """Encode and store one image in a thread, then tell the engine; a failure costs nothing but room
         (D28).
@@ -443,7 +462,7 @@ class Driver:
         except Exception as error:
             if not isinstance(error, OSError):
                 logger.exception("snapshot failed index=%d", index)
-            self.engine.image_failed(str(error))
+            failed(str(error))
         else:
             if not self._closed:
                 done(data)
@@ -454,35 +473,44 @@ class Driver:
         task.add_done_callback(self._background.discard)
 
 
-def join(
-    image: Image | None, replay: Replay, *, term: int, vote: str | None, journal_bytes: int
-) -> Recovered | None:
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The log that image and journal make; ``replaced`` if the journal does not continue the image."""
+
+    recovered: Recovered
+    replaced: bool
+
+
+def join(image: Image | None, replay: Replay, *, term: int, vote: str | None, size: int) -> Joined | None:
     """Put what the journal holds behind the image. Pure.
 
     The image may be newer than the journal's first entries (a crash before the journal was trimmed), or newer
-    than all of them; what follows it in the journal stays (D14). A journal that differs from the image at its
-    index was replaced by it.
+    than all of them; what follows it in the journal stays (D14). A journal that differs from the image at the
+    image's index was replaced by it.
 
     Returns:
         None if entries between image and journal are missing.
     """
     index, index_term = (image.index, image.term) if image is not None else (FIRST_INDEX, FIRST_TERM)
-    entries = replay.entries
+    entries, replaced = replay.entries, False
     if replay.base_index is not None:
-        if replay.base_index > index:
-            return None
         offset = index - replay.base_index
-        if offset > len(entries):
-            entries = []
-        elif offset > 0:
-            entries = entries[offset:] if entries[offset - 1][2] == index_term else []
+        if offset < 0:
+            return None
+        same = offset <= len(entries)
+        if 0 < offset <= len(entries):
+            same = entries[offset - 1][2] == index_term
+        elif offset == 0 and replay.base_term is not None:
+            same = replay.base_term == index_term
+        entries, replaced = (entries[offset:], False) if same else ([], True)
     last = index + len(entries)
-    return Recovered(
+    recovered = Recovered(
         base_index=index,
         base_term=index_term,
         entries=list(entries),
         commit_index=min(max(replay.commit_index, index), last),
         term=term,
         vote=vote,
-        journal_bytes=journal_bytes,
+        journal_bytes=size,
     )
+    return Joined(recovered, replaced)

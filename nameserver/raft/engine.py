@@ -54,10 +54,10 @@ class Ports(Protocol):
         """Make the standing durable before returning."""
 
     def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
-        """Encode and store in the background; :meth:`Engine.image_made` or ``image_failed`` follows."""
+        """Encode and store in the background; ``Engine.image_made`` or ``image_failed`` follows."""
 
     def install_image(self, index: int, term: int, image: bytes) -> None:
-        """Store an image received from a leader; :meth:`Engine.image_installed` or ``image_failed`` follows."""
+        """Store an image from a leader; ``Engine.image_installed`` or ``install_failed`` follows."""
 
     def image(self) -> tuple[int, int, int] | None:
         """Index, term and size of the newest durable image."""
@@ -122,7 +122,7 @@ class Engine:
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
         self._installing = 0
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
-        self._handing_over = False
+        self._handing_over_until = -math.inf
         self._stopped = False
         self._seen: tuple[object, ...] = ()
         self._core = RaftCore(
@@ -181,18 +181,18 @@ class Engine:
     @property
     def contact_limit(self) -> float:
         """The smallest election timeout that any member has stated, in seconds."""
-        stated = (hello.election_timeout_ms for hello in self._hellos.values())
-        return min(self._election_timeout_ms, *stated, self._election_timeout_ms) / 1000
+        stated = [hello.election_timeout_ms for hello in self._hellos.values()]
+        return min([self._election_timeout_ms, *stated]) / 1000
 
     def contact_age(self) -> float:
-        """Seconds since the newest instant at which this member certainly belonged to the cluster (rule 8)."""
+        """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
         now = self._clock()
         if self._core.leads and self._core.applied_index >= self._core.commit_index:
             self._contact.led(now)
         return max(0.0, now - self._contact.date)
 
     def member_age(self, member: str) -> float:
-        """Leader: seconds since ``member`` certainly accepted this leader; inf if it never did in this term."""
+        """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
         if member == self.me:
             return 0.0
         return max(0.0, self._clock() - self._contact.member_date(member))
@@ -248,13 +248,12 @@ class Engine:
 
     def link_up(self, peer: str) -> None:
         """An authenticated link to ``peer`` is up; the peer's hello is the first message on it."""
-        if self._stopped:
+        if self._stopped or peer == self.me or peer not in self.members:
             return
         self._core.enter()
         if peer in self._links:
             self.link_down(peer)
         self._links.add(peer)
-        self._learner_base = None
         self._say_hello(peer)
 
     def link_down(self, peer: str) -> None:
@@ -375,7 +374,7 @@ class Engine:
         """
         if len(payload) > self._entry_size_max:
             raise ValueError(f"entry of {len(payload)} bytes, at most {self._entry_size_max} are allowed")
-        if self._stopped or self._handing_over:
+        if self._stopped or self._clock() < self._handing_over_until:
             return None
         self._core.enter()
         index = self._core.append(payload, term)
@@ -477,11 +476,14 @@ class Engine:
         self._stopped = True
 
     def hand_over(self) -> bool:
-        """Ask the best follower to take over; False if this member does not lead any more (nothing to do)."""
+        """Ask the best follower to take over; False if this member does not lead (any more).
+
+        For one election timeout nothing is appended, so that a follower can hold the whole log.
+        """
         self._core.enter()
         if self._core.state != LEADER or len(self.members) == 1:
             return False
-        self._handing_over = True
+        self._handing_over_until = self._clock() + self._election_timeout_ms / 1000
         self._core.hand_over()
         self._ports.wake()
         return True
@@ -533,12 +535,18 @@ class Engine:
             return
         self._core.enter()
         self._making_image = False
-        self._installing = 0
         self._image_failures += 1
         self._image_retry_at = self._clock() + self._image_retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self.me, error, self._image_retry_s)
         self._image_retry_s = min(2 * self._image_retry_s, SNAPSHOT_RETRY_S[1])
         self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
+
+    def install_failed(self, error: str) -> None:
+        """Storing a received image failed; the leader will send one again."""
+        if not self._stopped:
+            self._installing = 0
+            self._image_failures += 1
+            logger.warning("snapshot not installed me=%s error=%s", self.me, error)
 
     def _on_snapshot_part(self, peer: str, m: SnapshotPart) -> None:
         if m.term < self.term:
@@ -630,7 +638,7 @@ class Engine:
         return self._ports.read_image(index, offset, size)
 
     def role_changed(self) -> None:
-        self._handing_over = False
+        self._handing_over_until = -math.inf
         self._ports.wake()
 
     def linked_to(self, peer: str) -> bool:

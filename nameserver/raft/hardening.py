@@ -19,8 +19,8 @@ D6
 D7
     Nothing is durable before it is acknowledged. :meth:`RaftCore.on_durable`, :meth:`RaftCore._onTick`
 D8, D9
-    Leadership has no lease, quorum is counted in connections, reads have no date. :mod:`.contact` (a barrier is
-    a majority's echo of a later clock), ``leaderFallbackTimeout``
+    Leadership has no lease, quorum is counted in connections, reads have no date. :mod:`.contact` (a barrier
+    is a majority's echo of a later clock), ``leaderFallbackTimeout``
 D10
     Anyone connected takes part. :meth:`RaftCore.receive`, :mod:`.auth`
 D11
@@ -430,7 +430,7 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
         self._matched = max(self._matched, index)
 
     def link_up(self, peer: str) -> None:
-        """A link to ``peer`` is up. D17: it may have come back with less, so nothing it said before counts."""
+        """A link to ``peer`` is up. D17: it may have come back with less; what it said before is void."""
         self._contact.forget(peer)
         self._SyncObj__onNodeConnected(self._nodes[peer])
         if self.state == LEADER:
@@ -492,6 +492,7 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
             self._SyncObj__raftElectionDeadline = now + self._period
             return
         self._postpone(now)
+        self._SyncObj__raftLeader = None  # silent for an election timeout: nobody knows
         if not self._host.may_stand:
             return
         self._pre_term = self.term + 1
@@ -604,7 +605,7 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
         return self._nodes[peer]
 
     def on_append(self, node: Any, m: Append) -> None:
-        """D1: keep what matches; drop only from the first entry that differs, and never a committed one."""
+        """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
         if m.term < self.term:
             self._host.send(node.id, Stale(self.term))
             return

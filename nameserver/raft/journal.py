@@ -9,8 +9,8 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
 
 The first frame of a segment is its header: ``[format, segment number]``. A frame with a bad checksum is a
 torn tail only if it is in the last segment and no valid frame follows it: then it was never acknowledged, and
-it is cut. Anything else is corruption, and the member refuses to start (rule 9). ``next frame begins only
-after the former was synced`` makes the distinction exact.
+it is cut. Anything else is corruption, and the member refuses to start (rule 9). The distinction is exact
+because a frame is begun only after the former was synced.
 
 Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new one, and once
 the image is durable the segments that it covers are deleted.
@@ -327,6 +327,6 @@ class Journal:
 
 def _refuse(path: Path, what: str) -> RaftStartError:
     return RaftStartError(
-        f"raft: {path} is damaged: {what}; restore it, or empty this member's data directory while the others "
-        "are up (it then catches up from them)"
+        f"raft: {path} is damaged: {what}; restore it, or empty this member's data directory while the "
+        "others are up (it then catches up from them)"
     )

@@ -12,7 +12,7 @@ from typing import Final
 #: Bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
 #: Bytes of entries sent to one peer and not yet acknowledged (D34); one message may exceed it.
-WINDOW_BYTES: Final = 16 * 1024 * 1024
+WINDOW_BYTES: Final = 8 * 1024 * 1024
 #: Piece of a state image, and how many may be under way.
 PART_BYTES: Final = 256 * 1024
 PARTS_WINDOW: Final = 8

@@ -178,7 +178,7 @@ class Link(asyncio.Protocol):
     # ---- ends
 
     def _check(self) -> None:
-        """D24: an idle link is kept in use, so that its death is noticed and its first message is not lost."""
+        """D24: an idle link is kept in use: its death is noticed, its first message not lost."""
         if self._closed:
             return
         self._silent_checks = 0 if self._received_since_check else self._silent_checks + 1

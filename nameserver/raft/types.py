@@ -48,7 +48,7 @@ class StateMachine(Protocol):
         """
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return quickly with a function that encodes the state as it is now; that function runs in a thread."""
+        """Return quickly with a function that encodes the state as it is now; it runs in a thread."""
 
     def restore(self, image: bytes) -> None:
         """Replace the state by an image that :meth:`snapshot` made, here or on another member."""

@@ -1,0 +1,566 @@
+"""A cluster of real engines on virtual time: in-memory links that keep order, disks that forget what was not
+written.
+
+One seed decides everything. ``World`` is the simulator; the ``world`` fixture makes small scripted ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from nameserver.raft import messages
+from nameserver.raft.driver import join
+from nameserver.raft.engine import Engine
+from nameserver.raft.journal import Replay
+from nameserver.raft.log import OP_RESET, Op
+from nameserver.raft.members import Standing
+from nameserver.raft.snapshot import Image
+from nameserver.raft.types import Role
+
+TIMEOUT_MS = 300
+TIMEOUT_S = TIMEOUT_MS / 1000
+
+
+@dataclass
+class Disk:
+    """What survives: frames in order, of which the last ones may be lost; promises are synced at once."""
+
+    frames: list[list[Op]] = field(default_factory=list)
+    written: int = 0  # frames that are certainly there
+    vote: tuple[int, str | None] = (0, None)
+    standing: Standing | None = None
+    images: list[tuple[Image, bytes]] = field(default_factory=list)
+
+
+class Machine:
+    """The list of applied payloads; each is compared with the first one applied at that index anywhere."""
+
+    def __init__(self, member: SimMember) -> None:
+        self.member = member
+        self.applied: list[tuple[int, bytes]] = []
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        self.applied.append((index, payload))
+        self.member.world.applied(self.member, index, payload)
+
+    def snapshot(self) -> Callable[[], bytes]:
+        copy = list(self.applied)
+        return lambda: msgspec.msgpack.encode(copy)
+
+    def restore(self, image: bytes) -> None:
+        self.applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+
+
+class SimMember:
+    """One member across its lives; also the engine's ports."""
+
+    def __init__(self, world: World, name: str, offset: float) -> None:
+        self.world = world
+        self.name = name
+        self.offset = offset  # its clock differs from everyone else's
+        self.disk = Disk()
+        self.engine: Engine | None = None
+        self.machine = Machine(self)
+        self.life = 0
+        self.paused_until = 0.0
+        self.write_delay: float | None = None  # None: a random short one; inf: the disk hangs
+        self._step_due = False
+        self._timer_at = math.inf
+        self.stopped = ""
+        self._waiting: list[tuple[int, int, list[Op]]] = []
+
+    @property
+    def up(self) -> bool:
+        return self.engine is not None
+
+    def clock(self) -> float:
+        return self.world.now + self.offset
+
+    # ---- life
+
+    def start(self) -> None:
+        world = self.world
+        self.life += 1
+        self.machine = Machine(self)
+        self.stopped, self._step_due, self._timer_at = "", False, math.inf
+        self._waiting.clear()
+        disk = self.disk
+        if disk.standing is None or world.volatile:
+            disk.standing = Standing(instance=f"{self.name}.{self.life}")
+        replay = Replay()
+        for op in itertools.chain.from_iterable(disk.frames):
+            replay.apply(list(op))
+        image = None
+        if disk.images:
+            image, data = disk.images[-1]
+            self.machine.restore(data)
+        joined = join(image, replay, term=disk.vote[0], vote=disk.vote[1], size=0)
+        assert joined is not None
+        if joined.replaced:
+            disk.frames.append([(OP_RESET, joined.recovered.base_index, joined.recovered.base_term)])
+            disk.written = len(disk.frames)
+        self.engine = Engine(
+            me=self.name,
+            members=world.names,
+            machine=self.machine,
+            ports=self,
+            clock=self.clock,
+            rng=random.Random(world.rng.getrandbits(64)),
+            standing=disk.standing,
+            recovered=joined.recovered,
+            election_timeout_ms=TIMEOUT_MS,
+            volatile=world.volatile,
+            compact_bytes=world.compact_bytes,
+            entry_size_max=1 << 20,
+        )
+        self.engine.start()
+        self.arm()
+
+    def kill(self) -> None:
+        """As SIGKILL: what was being written is there up to some frame."""
+        self.engine = None
+        self.life += 1
+        disk = self.disk
+        if self.world.volatile:
+            disk.frames, disk.images, disk.written = [], [], 0
+        else:
+            keep = self.world.rng.randint(disk.written, len(disk.frames))
+            del disk.frames[keep:]
+            disk.written = keep
+
+    def arm(self) -> None:
+        """Set the timer that the engine asks for."""
+        engine = self.engine
+        if engine is not None:
+            at = max(engine.next_wake() - self.offset, self.world.now + 1e-4)
+            if at < self._timer_at - 1e-9:
+                self._timer_at = at
+                self.world.at(at - self.world.now, self._timer, self.life, at)
+
+    def _timer(self, life: int, at: float) -> None:
+        if life == self.life and at == self._timer_at:
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until - self.world.now + 1e-6, self._timer, life, at)
+                return
+            self._timer_at = math.inf
+            self.step()
+
+    def step(self) -> None:
+        if self.engine is not None:
+            self.engine.step()
+            self.world.look(self)
+            self.arm()
+
+    def _soon(self, life: int) -> None:
+        if life != self.life:
+            return
+        if self.world.now < self.paused_until:
+            self.world.at(self.paused_until - self.world.now + 1e-6, self._soon, life)
+            return
+        self._step_due = False
+        self.step()
+
+    # ---- engine.Ports
+
+    def send(self, member: str, message: bytes) -> bool:
+        return self.world.send(self.name, member, message)
+
+    def write(self, position: int, ops: list[Op]) -> None:
+        self.disk.frames.append(ops)
+        frames = len(self.disk.frames)
+        if self.write_delay == math.inf:
+            self._waiting.append((position, frames, ops))
+            return
+        delay = self.world.rng.uniform(1e-4, 3e-3) if self.write_delay is None else self.write_delay
+        self.world.at(delay, self._written, self.life, position, frames)
+
+    def resume_disk(self) -> None:
+        self.write_delay = None
+        for position, frames, _ in self._waiting:
+            self.world.at(1e-4, self._written, self.life, position, frames)
+        self._waiting.clear()
+
+    def _written(self, life: int, position: int, frames: int) -> None:
+        if life == self.life and self.engine is not None:
+            if self.world.now < self.paused_until:
+                self.world.at(
+                    self.paused_until - self.world.now + 1e-6, self._written, life, position, frames
+                )
+                return
+            self.disk.written = max(self.disk.written, frames)
+            self.engine.durable(position)
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        assert term >= self.disk.vote[0], "the term fell"
+        if term == self.disk.vote[0] and self.disk.vote[1] is not None:
+            assert vote == self.disk.vote[1], "two votes in one term"
+        self.disk.vote = (term, vote)
+
+    def save_standing(self, standing: Standing) -> None:
+        self.disk.standing = standing
+
+    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+        self.world.stat["images"] += 1
+        self.world.at(self.world.rng.uniform(0.001, 0.3), self._image_made, self.life, index, term, encode)
+
+    def _store(self, index: int, term: int, data: bytes) -> None:
+        if not self.disk.images or self.disk.images[-1][0].index < index:
+            self.disk.images.append((Image(index, term, len(data), None), data))  # type: ignore[arg-type]
+            del self.disk.images[:-2]
+
+    def _image_made(self, life: int, index: int, term: int, encode: Callable[[], bytes]) -> None:
+        if life == self.life and self.engine is not None:
+            self._store(index, term, encode())
+            if self.world.rng.random() < self.world.kill_after_image:
+                self.world.crash(self)
+            else:
+                self.engine.image_made(index)
+
+    def install_image(self, index: int, term: int, image: bytes) -> None:
+        self.world.stat["installs"] += 1
+        self.world.at(self.world.rng.uniform(0.001, 0.1), self._installed, self.life, index, term, image)
+
+    def _installed(self, life: int, index: int, term: int, image: bytes) -> None:
+        if life == self.life and self.engine is not None:
+            self._store(index, term, image)
+            if self.world.rng.random() < self.world.kill_after_image:
+                self.world.crash(self)
+            else:
+                self.engine.image_installed(index, term, image)
+
+    def image(self) -> tuple[int, int, int] | None:
+        if not self.disk.images:
+            return None
+        newest = self.disk.images[-1][0]
+        return newest.index, newest.term, newest.size
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        for image, data in self.disk.images:
+            if image.index == index:
+                return data[offset : offset + size]
+        return None
+
+    def trim(self, index: int) -> None:
+        """Frames are kept; what the image covers is skipped when they are read."""
+
+    def wake(self) -> None:
+        if not self._step_due:
+            self._step_due = True
+            self.world.at(self.world.rng.uniform(1e-6, 3e-4), self._soon, self.life)
+
+    def changed(self) -> None:
+        pass
+
+    def fatal(self, reason: str) -> None:
+        self.stopped = reason
+
+
+class World:
+    """Members, links, clock, and what must always hold."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        members: int = 3,
+        volatile: bool = False,
+        compact_bytes: int = 1 << 30,
+        kill_after_image: float = 0.0,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.now = 1000.0
+        self.volatile = volatile
+        self.compact_bytes = compact_bytes
+        self.kill_after_image = kill_after_image
+        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._count = itertools.count()
+        self.names = tuple(f"{chr(97 + i)}:1" for i in range(members))
+        self.members = {name: SimMember(self, name, self.rng.uniform(-500, 5000)) for name in self.names}
+        self.stat: Counter[str] = Counter()
+        # links: what each side believes, as connection ids; order kept per direction
+        self._connection = itertools.count(1)
+        self._view: dict[tuple[str, str], int] = {}
+        self._last_arrival: dict[tuple[str, str, int], float] = {}
+        self.blocked: set[tuple[str, str]] = set()  # directions in which nothing passes (held, not lost)
+        self._held: dict[tuple[str, str], list[tuple[int, bytes]]] = defaultdict(list)
+        self.slow = 0.0  # share of messages that take long
+        self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
+        self.log: list[tuple[str, str, messages.Message]] = []
+        self.logging = False
+        # what was seen
+        self.first: dict[int, bytes] = {}
+        self.leaders: dict[int, str] = {}
+        self.submitted: dict[bytes, tuple[str, int]] = {}
+        self.acknowledged: list[tuple[float, int, bytes]] = []
+        self._payload = itertools.count(1)
+
+    # ---- time
+
+    def at(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._count), call, arguments))
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass; True as soon as ``until`` holds."""
+        end = self.now + seconds
+        while self._events and self._events[0][0] <= end:
+            at, _, call, arguments = heapq.heappop(self._events)
+            self.now = max(self.now, at)
+            call(*arguments)
+            if until is not None and until():
+                return True
+        self.now = end
+        return until() if until is not None else True
+
+    # ---- members
+
+    def __getitem__(self, name: str) -> SimMember:
+        return self.members[name if ":" in name else f"{name}:1"]
+
+    def engine(self, name: str) -> Engine:
+        engine = self[name].engine
+        assert engine is not None
+        return engine
+
+    def start(self, *names: str) -> None:
+        for name in names or self.names:
+            member = self[name]
+            if not member.up:
+                member.start()
+                for other in self.names:
+                    if other != member.name and self.members[other].up:
+                        self.at(self.rng.uniform(0.001, 0.02), self._dial, member.name, other)
+
+    def crash(self, member: SimMember, *, wipe: bool = False) -> None:
+        if not member.up:
+            return
+        member.kill()
+        if wipe:
+            member.disk = Disk()
+        for other in self.names:
+            connection = self._view.pop((member.name, other), 0)
+            if connection and self._view.get((other, member.name)) == connection:
+                late = self.rng.random() < 0.2 or (member.name, other) in self.blocked
+                delay = self.rng.uniform(0.1, 1.0) if late else self.rng.uniform(0.0005, 0.01)
+                self.at(delay, self._drop, other, member.name, connection)
+
+    @property
+    def leader(self) -> SimMember | None:
+        """The newest leader that can commit."""
+        leading = [m for m in self.members.values() if m.engine is not None and m.engine.leads]
+        return max(leading, key=lambda m: m.engine.term if m.engine else 0, default=None)
+
+    def elect(self, name: str) -> SimMember:
+        """Make ``name`` the leader by letting it ask first."""
+        for _ in range(200):
+            if self.leader is self[name]:
+                return self[name]
+            leader = self.leader
+            if leader is not None and leader.engine is not None:
+                target = self[name].name
+                leader.engine._core._host.send(target, messages.TimeoutNow(leader.engine.term))
+            self.run(0.05)
+        raise AssertionError(f"{name} was not elected")
+
+    def settle(self, seconds: float = 5.0) -> None:
+        """Until there is a leader and everything is applied everywhere."""
+
+        def done() -> bool:
+            engines = [m.engine for m in self.members.values() if m.engine is not None]
+            return (
+                self.leader is not None
+                and len({e.applied_index for e in engines}) == 1
+                and all(e.applied_index == e._log.last_index for e in engines)
+            )
+
+        assert self.run(seconds, done), {n: m.engine.status() for n, m in self.members.items() if m.engine}
+
+    # ---- links
+
+    def up(self, a: str, b: str) -> bool:
+        return (a, b) not in self.blocked
+
+    def _dial(self, a: str, b: str) -> None:
+        if not (self.members[a].up and self.members[b].up):
+            return
+        mine, theirs = self._view.get((a, b)), self._view.get((b, a))
+        if mine and mine == theirs:
+            return
+        paused = max(self.members[a].paused_until, self.members[b].paused_until) > self.now
+        if paused or not (self.up(a, b) and self.up(b, a)):
+            self.at(self.rng.uniform(0.1, 0.5), self._dial, a, b)
+            return
+        for x, y in ((a, b), (b, a)):
+            if self._view.get((x, y)):
+                self._drop(x, y, self._view[(x, y)], redial=False)
+        connection = next(self._connection)
+        for x, y in ((a, b), (b, a)):
+            self._view[(x, y)] = connection
+            self._held.pop((x, y), None)
+        for x, y in ((a, b), (b, a)):
+            engine = self.members[x].engine
+            assert engine is not None
+            engine.link_up(y)
+
+    def _drop(self, x: str, y: str, connection: int, redial: bool = True) -> None:
+        """``x`` notices that its connection to ``y`` is dead."""
+        if self._view.get((x, y)) != connection:
+            return
+        del self._view[(x, y)]
+        engine = self.members[x].engine
+        if engine is None:
+            return
+        engine.link_down(y)
+        if self._view.get((y, x)) == connection and self.up(x, y):
+            self.at(self.rng.uniform(0.0005, 0.005), self._drop, y, x, connection)
+        if redial:
+            self.at(self.rng.uniform(0.05, 0.3), self._dial, x, y)
+
+    def cut(self, a: str, b: str) -> None:
+        """Reset the connection; it is dialled anew soon."""
+        x, y = self[a].name, self[b].name
+        if connection := self._view.get((x, y)):
+            self._drop(x, y, connection)
+
+    def send(self, a: str, b: str, message: bytes) -> bool:
+        connection = self._view.get((a, b))
+        if not connection:
+            return False
+        if self.logging or self.drop_filter is not None:
+            decoded = messages.decode(message)
+            self.log.append((a, b, decoded))
+            if self.drop_filter is not None and self.drop_filter(a, b, decoded):
+                return True
+        delay = self.rng.uniform(0.0002, 0.002)
+        if self.slow and self.rng.random() < self.slow:
+            delay = self.rng.uniform(0.01, 0.3)
+        arrival = max(self._last_arrival.get((a, b, connection), 0.0), self.now + delay)
+        self._last_arrival[(a, b, connection)] = arrival
+        self.at(arrival - self.now, self._arrive, a, b, connection, message)
+        return True
+
+    def _arrive(self, a: str, b: str, connection: int, message: bytes) -> None:
+        if not self.up(a, b) or self._held.get((a, b)):
+            self._held[(a, b)].append((connection, message))
+            return
+        self._deliver(a, b, connection, message)
+
+    def _deliver(self, a: str, b: str, connection: int, message: bytes) -> None:
+        member = self.members[b]
+        if self._view.get((b, a)) != connection or member.engine is None:
+            return
+        if self.now < member.paused_until:
+            self.at(member.paused_until - self.now + 1e-9, self._deliver, a, b, connection, message)
+            return
+        self.stat["messages"] += 1
+        member.engine.receive(a, message)
+
+    def block(self, *directions: tuple[str, str]) -> None:
+        """Nothing passes in these directions; after a while those concerned notice."""
+        for a, b in directions:
+            x, y = self[a].name, self[b].name
+            self.blocked.add((x, y))
+            for p, q in ((x, y), (y, x)):
+                if connection := self._view.get((p, q)):
+                    self.at(self.rng.uniform(0.5, 4.0), self._timeout, p, q, connection)
+
+    def _timeout(self, x: str, y: str, connection: int) -> None:
+        if not (self.up(x, y) and self.up(y, x)):
+            self._drop(x, y, connection)
+
+    def isolate(self, name: str) -> None:
+        others = [other for other in self.names if other != self[name].name]
+        self.block(*((name, o) for o in others), *((o, name) for o in others))
+
+    def heal(self) -> None:
+        self.blocked.clear()
+        for (a, b), held in list(self._held.items()):
+            del self._held[(a, b)]
+            for connection, message in held:
+                arrival = max(
+                    self._last_arrival.get((a, b, connection), 0.0), self.now + self.rng.uniform(0, 0.1)
+                )
+                self._last_arrival[(a, b, connection)] = arrival
+                self.at(arrival - self.now, self._deliver, a, b, connection, message)
+        for a, b in itertools.combinations(self.names, 2):
+            self.at(self.rng.uniform(0.01, 0.3), self._dial, a, b)
+
+    # ---- load and checks
+
+    def submit(self, name: str | None = None, size: int = 8) -> int | None:
+        """Append at the leader (or at ``name``, if it leads); the acknowledgement is its own apply."""
+        member = self[name] if name is not None else self.leader
+        if member is None or member.engine is None or self.now < member.paused_until:
+            return None
+        payload = b"%d." % next(self._payload) + b"x" * size
+        index = member.engine.append(payload, term=member.engine.term)
+        if index is not None:
+            self.submitted[payload] = (member.name, index)
+        return index
+
+    def applied(self, member: SimMember, index: int, payload: bytes) -> None:
+        first = self.first.setdefault(index, payload)
+        assert first == payload, f"{member.name} applies {payload!r} at {index}, another applied {first!r}"
+        self.stat["applies"] += 1
+        owner = self.submitted.get(payload)
+        if owner is not None and owner == (member.name, index):
+            self.acknowledged.append((self.now, index, payload))
+            del self.submitted[payload]
+
+    def look(self, member: SimMember) -> None:
+        engine = member.engine
+        if engine is None:
+            return
+        if engine.role is Role.LEADER:
+            holder = self.leaders.setdefault(engine.term, member.name)
+            assert holder == member.name, f"two leaders in term {engine.term}: {holder}, {member.name}"
+
+    def check_contact(self) -> None:
+        """Rule 8: whoever has contact of age A has applied all that was acknowledged more than A ago."""
+        for member in self.members.values():
+            engine = member.engine
+            if engine is None or self.now < member.paused_until:
+                continue
+            date = self.now - engine.contact_age()
+            if date == -math.inf:
+                continue
+            self.stat["contact checks"] += 1
+            for at, index, _ in reversed(self.acknowledged):
+                if at < date - 5.0:
+                    break
+                assert at >= date - 1e-9 or index <= engine.applied_index, (
+                    f"{member.name} has contact at {date} but not entry {index} acknowledged at {at}"
+                )
+
+    def check_end(self) -> None:
+        """Everything acknowledged is there, once, on all members, in one order."""
+        states = {name: member.machine.applied for name, member in self.members.items()}
+        reference = states[self.names[0]]
+        for name, state in states.items():
+            assert state == reference, f"{name} differs"
+        payloads = [payload for _, payload in reference]
+        assert len(set(payloads)) == len(payloads), "applied twice"
+        missing = {payload for _, _, payload in self.acknowledged} - set(payloads)
+        assert not missing, f"acknowledged but missing: {sorted(missing)[:5]}"
+
+
+@pytest.fixture
+def world() -> Callable[..., World]:
+    """Make worlds; a scripted one is started and has a leader."""
+
+    def make(seed: int = 1, *, started: bool = True, **settings: object) -> World:
+        made = World(seed, **settings)  # type: ignore[arg-type]
+        if started:
+            made.start()
+            made.settle()
+        return made
+
+    return make
