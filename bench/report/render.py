@@ -98,7 +98,7 @@ _TERMS: Final = (
 def page(tables: Marts, scenarios: Sequence[Scenario]) -> str:
     """Return the whole page; works without a network, without scripts, and on paper."""
     style = files("bench.report").joinpath("report.css").read_text(encoding="utf-8")
-    parts = [_first_screen(tables, scenarios)]
+    parts = [first_screen(tables, scenarios)]
     for scenario in scenarios:
         if len(scenarios) > 1:
             parts.append(f'<h2 class="scenario">Scenario {escape(scenario.name)}</h2>')
@@ -127,7 +127,8 @@ def page(tables: Marts, scenarios: Sequence[Scenario]) -> str:
     )
 
 
-def _first_screen(tables: Marts, scenarios: Sequence[Scenario]) -> str:
+def first_screen(tables: Marts, scenarios: Sequence[Scenario]) -> str:
+    """Return what was compared, what came out, and which mode fits whom (HTML, no plots)."""
     body = [
         '<header><p class="kicker">RouteKeeper benchmark</p>'
         "<h1>Nameservers on their own, or as a Raft group?</h1>"

@@ -26,15 +26,13 @@ def number(value: float, digits: int = 3) -> str:
     """Return ``value`` with ``digits`` significant digits, no exponent, a real minus sign."""
     if math.isinf(value):
         return f"{MINUS if value < 0 else ''}∞"
-    if value == 0:
+    if abs(value) < 1e-9:
         return "0"
-    places = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    text = f"{abs(round(value, places)):,.{min(places, 6)}f}"
-    if "." in text:
-        text = text.rstrip("0").rstrip(".") if places > digits else text
-    if not text.strip("0.,"):
-        return "0"
-    return MINUS + text if value < 0 else text
+    if abs(value) >= 10**digits:
+        return f"{MINUS if value < 0 else ''}{abs(value):,.0f}"
+    rounded = float(f"{abs(value):.{digits}g}")  # first: 9.999 has one digit before the point, 10.0 has two
+    places = min(max(digits - 1 - math.floor(math.log10(rounded)), 0), 9)
+    return f"{MINUS if value < 0 else ''}{rounded:,.{places}f}"
 
 
 def plain(value: float) -> str:
