@@ -447,6 +447,7 @@ class RemotingServer:
         closed: Callable[..., None] | None = None,
         fast_path: FastPath | None = None,
         protocol: type[ServerProtocol] = ServerProtocol,
+        backlog: int = 1024,
     ) -> None:
         self.handlers = handlers
         self.limits = limits or ServerLimits()
@@ -458,6 +459,7 @@ class RemotingServer:
         self._connected = connected
         self._closed = closed
         self._protocol = protocol
+        self._backlog = backlog
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._next_id = 1
@@ -476,7 +478,7 @@ class RemotingServer:
         self.limits = fit_descriptors(self.limits)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self._protocol(self), host, port, backlog=1024, reuse_address=True
+            lambda: self._protocol(self), host, port, backlog=self._backlog, reuse_address=True
         )
         self._schedule_sweep(loop)
         return _host_port(self._server.sockets[0].getsockname())

@@ -1,0 +1,160 @@
+"""``mqnamesrv``: the only reader of the command line and the environment; sets up logging and the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from nameserver.config import (
+    CommandLine,
+    ConfigError,
+    LiveSettings,
+    NamesrvSettings,
+    format_settings,
+    is_loopback,
+    load_settings,
+    parse_command_line,
+)
+from nameserver.files import FileError, load_settings_file, parse_properties
+from nameserver.http import HttpServer
+from nameserver.independent import Independent
+from nameserver.server import NameServer
+
+log = logging.getLogger("nameserver")
+
+_EXIT_SETTING: Final = 2
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class StartError(Exception):
+    """The process cannot serve; the message is the one line printed before exit 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a nameserver until SIGTERM or SIGINT; return the exit code."""
+    try:
+        line = parse_command_line(sys.argv[1:] if argv is None else argv, version=_version())
+        settings, stored, warnings = _load(line)
+        if line.print_config:
+            print(format_settings(settings), end="")
+            return 0
+        _set_up_logging(os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"))
+        for warning in warnings:
+            log.warning("setting ignored reason=%s", warning)
+        _run(lambda: serve(LiveSettings(settings, stored)))
+    except (ConfigError, FileError, StartError) as error:
+        print(f"mqnamesrv: {error}", file=sys.stderr)
+        return _EXIT_SETTING
+    return 0
+
+
+async def serve(settings: LiveSettings) -> None:
+    """Bind, say so, serve until a signal, stop in order.
+
+    Raises:
+        StartError: If an address cannot be bound.
+    """
+    current = settings.current
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, number, stop)
+    async with asyncio.TaskGroup() as group:
+        server = NameServer(settings=settings, group=group)
+        boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
+        consistency = Independent.open(settings, server, boot_id=boot_id)
+        consistency.start()
+        http = HttpServer(consistency=consistency, server=server, settings=settings, version=_version())
+        try:
+            listen = await _bind("--listen", server.start(consistency))
+            http_listen = "off"
+            if current.http_listen is not None:
+                http_listen = await _bind("--http", http.start(*current.http_listen))
+            _say_if_private(current)
+            status = consistency.status()
+            print(
+                f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
+                flush=True,
+            )
+            await stop.wait()
+        finally:
+            await http.close()
+            await server.close(drain_s=float(current.drain_s))
+            await consistency.close()
+    log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
+
+
+async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
+    try:
+        return await start
+    except OSError as error:
+        raise StartError(f"{what} cannot be bound: {error.strerror or error}") from None
+
+
+def _on_signal(number: int, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        log.warning("second signal, exiting at once signal=%s", number)
+        logging.shutdown()
+        os._exit(128 + number)
+    log.info("stopping signal=%s", signal.Signals(number).name)
+    stop.set()
+
+
+def _say_if_private(settings: NamesrvSettings) -> None:
+    listen = settings.listen[0]
+    if is_loopback(listen):
+        log.info("only this machine can reach the nameserver listen=%s; --listen names another", listen)
+
+
+def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str, ...]]:
+    """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
+    file: dict[str, str] = {}
+    if line.config_file is not None:
+        try:
+            file = parse_properties(Path(line.config_file).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"-c {line.config_file} cannot be read: {error}") from None
+    first = load_settings(flags=line.flags, file=file)
+    stored = load_settings_file(Path(first.settings.store_path))
+    loaded = load_settings(flags=line.flags, stored=stored, file=file)
+    return loaded.settings, stored, loaded.warnings
+
+
+def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        import uvloop  # does not exist everywhere
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(body())
+    except* StartError as group:
+        raise group.exceptions[0] from None
+
+
+def _set_up_logging(level: str) -> None:
+    if level not in _LEVELS:
+        raise ConfigError(f"MQNAMESRV_LOG_LEVEL={level} is none of {', '.join(_LEVELS)}")
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+
+
+def _version() -> str:
+    return f"routekeeper {metadata.version('routekeeper')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,592 @@
+"""The same over HTTP: reads for people, scripts and dashboards, metrics, and a small page.
+
+Answers are JSON; errors are problem details (RFC 9457). Every read of the table carries mode, index (revision
+of what was read), whether a leader is known, and the age of the contact with the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import resource
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from typing import Any, Final, cast
+
+import orjson
+from aiohttp import web
+
+from nameserver.config import LiveSettings
+from nameserver.consistency import Consistency, ConsistencyStatus, Freshness, FreshnessNotOffered, NoQuorum
+from nameserver.explain import Explanation, in_words
+from nameserver.route_table import RouteView
+from nameserver.server import NameServer
+from remoting.route import RouteDialect, encode_route
+
+log = logging.getLogger(__name__)
+
+#: Longest ``wait`` of a blocking query, in seconds.
+WAIT_MAX_S: Final = 60.0
+#: HTTP connections held at once; further ones are closed at once.
+CONNECTIONS_MAX: Final = 2048
+#: Silence after which an HTTP connection is closed; longer than any wait.
+IDLE_S: Final = 120.0
+#: Time between looks at whether contact has come back, while a default read waits for it.
+_CONTACT_POLL_S: Final = 0.02
+_JSON: Final = "application/json"
+_WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
+_PAGE: Final = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/openapi.json": ("openapi.json", _JSON),
+}
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'self'",
+}
+
+
+class Problem(Exception):
+    """An error as RFC 9457 describes it."""
+
+    def __init__(
+        self, status: int, title: str, detail: str, *, retry_after_s: int | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+        self.retry_after_s = retry_after_s
+
+    def response(self, instance: str) -> web.Response:
+        headers = dict(_HEADERS)
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(self.retry_after_s)
+        return web.Response(
+            status=self.status,
+            body=orjson.dumps({**self.body, "instance": instance}),
+            content_type="application/problem+json",
+            headers=headers,
+        )
+
+
+class HttpServer:
+    """Serves HTTP from a mode and the wire's counters."""
+
+    def __init__(
+        self, *, consistency: Consistency, server: NameServer, settings: LiveSettings, version: str
+    ) -> None:
+        self._consistency = consistency
+        self._server = server
+        self._settings = settings
+        self._version = version
+        self._started_at_s = time.time()
+        self._requests: dict[tuple[str, int], int] = {}
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._connections: set[_Guard] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._full = False
+
+    async def start(self, host: str, port: int) -> str:
+        """Bind and serve; return the bound ``host:port``.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
+        self._runner = web.AppRunner(
+            self.application(), access_log=None, logger=_protocol_log(), keepalive_timeout=75.0
+        )
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._accept, host, port, backlog=1024)
+        self._sweep_idle(loop)
+        name = self._listener.sockets[0].getsockname()
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+    async def close(self) -> None:
+        """Stop accepting and close; requests in flight get a moment to end."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        if self._runner is not None:
+            assert self._runner.server is not None
+            await self._runner.server.shutdown(1.0)
+            await self._runner.cleanup()
+
+    def application(self) -> web.Application:
+        """Return the routes and what wraps them."""
+        application = web.Application(middlewares=[self._wrap], client_max_size=4096)
+        application.add_routes(
+            [
+                web.get("/v1/topics", self._topics),
+                web.get("/v1/topics/{topic}/route", self._route),
+                web.get("/v1/topics/{topic}/explain", self._explain),
+                web.get("/v1/brokers", self._brokers),
+                web.get("/v1/clusters", self._clusters),
+                web.get("/v1/kv/{namespace}", self._kv),
+                web.get("/v1/status", self._status),
+                web.get("/v1/digest", self._digest),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                *(web.get(path, self._file) for path in _PAGE),
+            ]
+        )
+        return application
+
+    # -- connections ---------------------------------------------------------------------------------
+
+    def _accept(self) -> asyncio.Protocol:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        if len(self._connections) >= CONNECTIONS_MAX:
+            if not self._full:  # one line per episode
+                log.warning("http connections refused open=%s", len(self._connections))
+            self._full = True
+            return _Refusal()
+        self._full = False
+        return _Guard(cast(asyncio.Protocol, self._runner.server()), self._connections)
+
+    def _sweep_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.close_if_silent(now - IDLE_S)
+        self._sweep = loop.call_later(IDLE_S / 24, self._sweep_idle, loop)
+
+    # -- around every request ------------------------------------------------------------------------
+
+    @web.middleware
+    async def _wrap(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        response: web.StreamResponse
+        try:
+            response = await handler(request)
+        except Problem as problem:
+            response = problem.response(request.path)
+        except web.HTTPException as error:
+            response = Problem(error.status, error.reason, _detail(error, request)).response(request.path)
+            if isinstance(error, web.HTTPMethodNotAllowed):
+                response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+        except Exception:  # the boundary of one request
+            log.exception("http request failed path=%s", request.path)
+            response = Problem(500, "Internal Server Error", "see the nameserver's log").response(
+                request.path
+            )
+        resource_ = request.match_info.route.resource
+        path = resource_.canonical if resource_ is not None else "other"
+        key = (path, response.status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        return response
+
+    # -- reads of the table --------------------------------------------------------------------------
+
+    async def _view(self, request: web.Request) -> RouteView:
+        """Return the view with the freshness asked for; a default read waits a moment for contact."""
+        _check_query(request, {"consistency", "index", "wait"})
+        word = request.query.get("consistency", Freshness.DEFAULT.value)
+        try:
+            freshness = Freshness(word)
+        except ValueError:
+            raise Problem(
+                400, "Bad Request", f"consistency={word[:40]} is none of stale, default, linearizable"
+            ) from None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 2 * self._settings.current.election_timeout_ms / 1000
+        try:
+            if freshness is Freshness.LINEARIZABLE:
+                await self._consistency.barrier(deadline=deadline)
+                return self._consistency.view(Freshness.STALE)
+            while True:
+                try:
+                    return self._consistency.view(freshness)
+                except NoQuorum:
+                    if loop.time() >= deadline:
+                        raise
+                    await asyncio.sleep(_CONTACT_POLL_S)
+        except FreshnessNotOffered as error:
+            raise Problem(400, "Bad Request", str(error)) from None
+        except NoQuorum as error:
+            raise Problem(
+                503,
+                "Service Unavailable",
+                f"a read with consistency={word} cannot be answered now: {error}",
+                retry_after_s=1,
+            ) from None
+
+    def _meta(self, index: int) -> dict[str, Any]:
+        status = self._consistency.status()
+        meta: dict[str, Any] = {
+            "mode": status.mode,
+            "index": index,
+            "leader_known": status.role == "independent" or status.leader is not None,
+            "last_contact_ms": status.last_contact_ms,
+        }
+        if status.role == "independent":
+            meta["boot_id"] = status.boot_id  # indexes of two lives of a process must not be compared
+        return meta
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        return _json({**self._meta(view.revision), "topics": view.topics()})
+
+    async def _route(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        after, wait_s = _blocking(request)
+        view = await self._view(request)
+        if after is not None and view.topic_revision(topic) <= after:
+            deadline = asyncio.get_running_loop().time() + wait_s
+            await self._consistency.changed(topic, after, deadline=deadline)
+            view = await self._view(request)
+        settings = self._settings.current
+        route = view.route(
+            topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
+        )
+        if route is None:
+            explanation = self._consistency.explain(topic)
+            raise Problem(
+                404,
+                "Not Found",
+                f"no route for topic {topic}: {explanation.summary}",
+                index=view.topic_revision(topic),
+                events=_events(explanation),
+                likely_causes=list(explanation.likely_causes),
+            )
+        body = orjson.Fragment(encode_route(route, RouteDialect.QUOTED))
+        return _json({**self._meta(view.topic_revision(topic)), "topic": topic, "route": body})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        view = await self._view(request)
+        explanation = self._consistency.explain(topic)
+        return _json(
+            {
+                **self._meta(view.topic_revision(topic)),
+                "topic": topic,
+                "listed": explanation.listed,
+                "summary": explanation.summary,
+                "events": _events(explanation),
+                "likely_causes": list(explanation.likely_causes),
+            }
+        )
+
+    async def _brokers(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        brokers = [
+            {
+                "cluster": record.broker.cluster_name,
+                "broker_name": record.broker_name,
+                "broker_id": record.broker_id,
+                "broker_addr": record.broker.broker_addr,
+                "ha_server_addr": record.ha_server_addr,
+                "data_version": record.data_version.to_json(),
+                "complete": record.complete,
+                "lease_ms": record.lease_ms,
+                "topics": len(view.topics_of_name(record.broker_name)),
+                "index": record.revision,
+            }
+            for record in sorted(view.records(), key=lambda record: record.broker)
+        ]
+        return _json({**self._meta(view.revision), "brokers": brokers})
+
+    async def _clusters(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        info = view.cluster_info()
+        clusters = [
+            {
+                "cluster": cluster,
+                "brokers": [
+                    {
+                        "broker_name": name,
+                        "addresses": {
+                            str(i): addr
+                            for i, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
+                        },
+                    }
+                    for name in names
+                ],
+            }
+            for cluster, names in info.cluster_addr_table.items()
+        ]
+        return _json({**self._meta(view.revision), "clusters": clusters})
+
+    async def _kv(self, request: web.Request) -> web.Response:
+        namespace = request.match_info["namespace"]
+        view = await self._view(request)
+        table = view.kv(namespace)
+        if table is None:
+            raise Problem(404, "Not Found", f"no KV namespace {namespace}")
+        return _json({**self._meta(view.revision), "namespace": namespace, "table": dict(table)})
+
+    # -- about this process --------------------------------------------------------------------------
+
+    async def _status(self, request: web.Request) -> web.Response:
+        _check_query(request, set())
+        status = self._consistency.status()
+        return _json(
+            {
+                "mode": status.mode,
+                "role": status.role,
+                "term": status.term,
+                "commit_index": status.commit_index,
+                "applied_index": status.applied_index,
+                "leader": status.leader,
+                "last_contact_ms": status.last_contact_ms,
+                "members": list(status.members),
+                "version": self._version,
+                "boot_id": status.boot_id,
+                "revision": status.revision,
+                "durability": status.durability,
+                "reads_ready": status.reads_ready,
+                "writes_ready": status.writes_ready,
+                "waiting_for": status.waiting_for,
+                "uptime_ms": round(self._server.uptime_s * 1000),
+                "connections": len(self._server.wire.connections),
+            }
+        )
+
+    async def _digest(self, request: web.Request) -> web.Response:
+        _check_query(request, set())
+        status = self._consistency.status()
+        return _json(
+            {
+                "digest": status.digest,
+                "state_digest": status.state_digest,
+                "revision": status.revision,
+                "index": status.applied_index,
+            }
+        )
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n", headers=_HEADERS)
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        status = self._consistency.status()
+        if status.reads_ready and status.writes_ready:
+            return web.Response(text="ready\n", headers=_HEADERS)
+        what = "reads and writes" if not status.reads_ready else "writes"
+        raise Problem(
+            503,
+            "Service Unavailable",
+            f"{what} cannot be served: {status.waiting_for or 'no leader'}",
+            retry_after_s=1,
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics_text(self._consistency.status()).encode(),
+            headers={**_HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name, content_type = _PAGE[request.path]
+        body = resources.files("nameserver").joinpath("web", name).read_bytes()
+        charset = None if content_type == _JSON else "utf-8"
+        return web.Response(body=body, content_type=content_type, charset=charset, headers=_HEADERS)
+
+    def _metrics_text(self, status: ConsistencyStatus) -> str:
+        view = self._consistency.view(Freshness.STALE)
+        wire, cache = self._server.wire, self._server.cache
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        samples = _Samples()
+        counter, gauge = "counter", "gauge"
+        samples.add("process_cpu_seconds_total", counter, "CPU time used.", usage.ru_utime + usage.ru_stime)
+        samples.add("process_resident_memory_bytes", gauge, "Memory in use.", _resident_bytes())
+        samples.add("process_open_fds", gauge, "Open file descriptors.", len(os.listdir("/proc/self/fd")))
+        samples.add("process_max_fds", gauge, "Allowed file descriptors.", _descriptors_max())
+        samples.add("process_start_time_seconds", gauge, "Unix time of the start.", self._started_at_s)
+        samples.add(
+            "mqnamesrv_info",
+            gauge,
+            "Constant 1.",
+            1,
+            mode=status.mode,
+            role=status.role,
+            version=self._version,
+        )
+        requests = dict(wire.stats.requests)
+        requests[105] = requests.get(105, 0) + cache.hits
+        for code, count in sorted(requests.items()):
+            samples.add("mqnamesrv_requests_total", counter, "Requests by code.", count, code=str(code))
+        samples.add("mqnamesrv_route_cache_hits_total", counter, "Routes served encoded.", cache.hits)
+        samples.add("mqnamesrv_route_cache_entries", gauge, "Requests known.", cache.entries)
+        samples.add("mqnamesrv_route_cache_bytes", gauge, "Encoded answers held.", cache.tails_bytes)
+        samples.add("mqnamesrv_connections", gauge, "Open connections.", len(wire.connections))
+        samples.add(
+            "mqnamesrv_connections_accepted_total", counter, "Accepted.", wire.stats.connections_accepted
+        )
+        samples.add(
+            "mqnamesrv_connections_refused_total", counter, "Refused: full.", wire.stats.connections_refused
+        )
+        samples.add("mqnamesrv_bad_frames_total", counter, "Connections broken off.", wire.stats.bad_frames)
+        samples.add("mqnamesrv_topics", gauge, "Topics listed.", view.topic_count)
+        samples.add("mqnamesrv_broker_names", gauge, "Broker names listed.", view.name_count)
+        samples.add("mqnamesrv_brokers", gauge, "Brokers listed.", len(view.records()))
+        samples.add("mqnamesrv_table_revision", gauge, "Changes applied to the table.", view.revision)
+        samples.add("mqnamesrv_reads_ready", gauge, "Default reads are served.", int(status.reads_ready))
+        samples.add("mqnamesrv_writes_ready", gauge, "Writes are served.", int(status.writes_ready))
+        if status.role != "independent":
+            samples.add("mqnamesrv_raft_term", gauge, "Current term.", status.term)
+            samples.add("mqnamesrv_raft_commit_index", gauge, "Committed.", status.commit_index)
+            samples.add("mqnamesrv_raft_applied_index", gauge, "Applied here.", status.applied_index)
+            samples.add("mqnamesrv_raft_is_leader", gauge, "1 while leading.", int(status.role == "leader"))
+            if status.last_contact_ms is not None:
+                samples.add(
+                    "mqnamesrv_raft_last_contact_seconds",
+                    gauge,
+                    "Age of the contact with a majority.",
+                    status.last_contact_ms / 1000,
+                )
+        for (path, code), count in sorted(self._requests.items()):
+            samples.add(
+                "mqnamesrv_http_requests_total", counter, "HTTP requests.", count, path=path, code=str(code)
+            )
+        return samples.text()
+
+
+class _Samples:
+    """Collects samples in Prometheus' text format; each family is described once."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, name: str, kind: str, help_: str, value: float, **labels: str) -> None:
+        lines = self._families.setdefault(name, [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"])
+        inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{name}{{{inner}}} {value}" if inner else f"{name} {value}")
+
+    def text(self) -> str:
+        return "".join(line + "\n" for lines in self._families.values() for line in lines)
+
+
+class _Guard(asyncio.Protocol):
+    """Stands between the loop and one HTTP connection; ends it when nothing arrives any more."""
+
+    def __init__(self, inner: asyncio.Protocol, open_connections: set[_Guard]) -> None:
+        self._inner = inner
+        self._open = open_connections
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._moved_at = self._loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open.add(self)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._moved_at = self._loop.time()
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open.discard(self)
+        self._inner.connection_lost(error)
+
+    def close_if_silent(self, since: float) -> None:
+        if self._moved_at < since and self._transport is not None:
+            self._transport.abort()
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection above the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
+class _OneLine(logging.Filter):
+    """Turns aiohttp's report of unreadable input into one clear line without a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = " ".join(str(error).split())[:200]
+            record.msg, record.args = "bad http request error=%s", (f"{type(error).__name__}: {text}",)
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return record.levelno >= logging.INFO
+
+
+def _protocol_log() -> logging.Logger:
+    logger = logging.getLogger(f"{__name__}.protocol")
+    if not logger.filters:
+        logger.addFilter(_OneLine())
+        logger.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
+    return logger
+
+
+def _json(value: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type=_JSON, headers=_HEADERS)
+
+
+def _events(explanation: Explanation) -> list[dict[str, Any]]:
+    return [
+        {
+            "at_ms": event.at_ms,
+            "reason": str(event.reason.value),
+            "words": in_words(event.reason),
+            "broker": None if event.broker is None else str(event.broker),
+            "detail": event.detail,
+        }
+        for event in explanation.events
+    ]
+
+
+def _check_query(request: web.Request, known: set[str]) -> None:
+    for name in request.query:
+        if name not in known:
+            allowed = ", ".join(sorted(known)) or "none"
+            raise Problem(400, "Bad Request", f"unknown parameter {name[:40]}, allowed: {allowed}")
+
+
+def _blocking(request: web.Request) -> tuple[int | None, float]:
+    """Return the index to wait beyond, and for how many seconds at most."""
+    index, wait = request.query.get("index"), request.query.get("wait")
+    if index is None:
+        if wait is not None:
+            raise Problem(400, "Bad Request", "wait needs index")
+        return None, 0.0
+    if not (index.isascii() and index.isdigit() and len(index) <= 18):
+        raise Problem(400, "Bad Request", f"index={index[:40]} is no whole number")
+    match = _WAIT.fullmatch(wait if wait is not None else "30s")
+    if match is None or not 0 <= float(match[1]) <= WAIT_MAX_S:
+        raise Problem(
+            400, "Bad Request", f"wait={str(wait)[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s"
+        )
+    return int(index), float(match[1])
+
+
+def _detail(error: web.HTTPException, request: web.Request) -> str:
+    if isinstance(error, web.HTTPNotFound):
+        return f"nothing is served at {request.path[:200]}; see /openapi.json"
+    return error.text or error.reason
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def _descriptors_max() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,204 @@
+"""The wire: connections, dispatch, and what a mode does to connections.
+
+Route queries go by the route cache, other reads are decided at once on the view, and what may change
+something is handed to the mode. The dispatch knows the modes only as :class:`Consistency`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from nameserver.config import LiveSettings
+from nameserver.consistency import (
+    NO_QUORUM_TAG,
+    Consistency,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+)
+from nameserver.handlers import READS, SERVED, decide, must_wait
+from nameserver.liveness import Standing
+from nameserver.route_cache import RouteCache
+from nameserver.route_table import RouteView
+from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.fields import NotifyMinBrokerIdFields
+from remoting.transport.aio import RemotingClient
+from remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
+
+log = logging.getLogger(__name__)
+
+#: Longest time in seconds from a request's arrival to its answer. Source: design, rule 2 of the log.
+ANSWER_WITHIN_S: Final = 2.5
+#: Source: RouteInfoManager.notifyMinBrokerIdChanged, invokeOneway with 300 ms.
+NOTIFY_TIMEOUT_S: Final = 0.3
+#: Notices of smallest broker ids under way at once; more are dropped, as a lost oneway request is.
+NOTICES_MAX: Final = 256
+_AT_ONCE: Final = {freshness.value: freshness for freshness in (Freshness.STALE, Freshness.DEFAULT)}
+
+
+class NameServer:
+    """Serves RocketMQ's protocol from a mode; implements the mode's :class:`Effects`.
+
+    Made before the mode, because the mode needs its effects; :meth:`start` brings both together.
+
+    Args:
+        group: Owns the tasks of requests that wait for the mode.
+    """
+
+    def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
+        self._settings = settings
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._started_at = self._loop.time()
+        self._consistency: Consistency | None = None
+        self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
+        self._notices: set[asyncio.Task[None]] = set()
+        self.cache = RouteCache(view=self._readable_view, settings=lambda: settings.current)
+        current = settings.current
+        limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
+        if current.connections_max:
+            limits = replace(limits, connections_max=current.connections_max)
+        self.wire = RemotingServer(
+            handlers=self._handlers(),
+            group=group,
+            limits=limits,
+            connected=self._connected,
+            closed=self._closed,
+            fast_path=self.cache.answer,
+            backlog=current.socket_backlog,
+        )
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since this process began to serve."""
+        return self._loop.time() - self._started_at
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        """What a reader is to a broker: nothing. Only reads are decided here."""
+        return Standing.STRANGER
+
+    async def start(self, consistency: Consistency) -> str:
+        """Bind and serve; return the bound ``host:port``.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
+        self._consistency = consistency
+        host, port = self._settings.current.listen
+        return await self.wire.start(host, port)
+
+    async def close(self, *, drain_s: float) -> None:
+        """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
+        await self.wire.close(drain_s=drain_s)
+        for notice in self._notices:
+            notice.cancel()
+        await self._notifier.close()
+
+    # -- effects of a mode ---------------------------------------------------------------------------
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        """Close a connection over which an evicted broker registered, after what is in flight on it."""
+        connection = self.wire.connections.get(origin)
+        if connection is None:
+            return
+        log.info("connection of evicted broker closed connection=%s peer=%s", origin, connection.peer)
+        if connection.unanswered:
+            connection.close_after_answers()
+        else:
+            connection.close()
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        """Tell the members of a broker name who has the smallest id now, by request 905, oneway."""
+        notice = RemotingCommand.request(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+            NotifyMinBrokerIdFields(
+                min_broker_id=change.min_broker_id,
+                min_broker_addr=change.min_broker_addr,
+                offline_broker_addr=change.offline_addr,
+                ha_broker_addr=change.ha_addr,
+            ).to_ext(),
+            oneway=True,
+        )
+        for addr in change.tell:
+            if len(self._notices) >= NOTICES_MAX:
+                log.warning("notice of smallest broker id dropped addr=%s", addr)
+                continue
+            task = self._group.create_task(self._notify(addr, notice))
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    async def _notify(self, addr: str, notice: RemotingCommand) -> None:
+        try:
+            await self._notifier.invoke_oneway(addr, notice, timeout_s=NOTIFY_TIMEOUT_S)
+        except RemotingError as error:
+            log.info("notice of smallest broker id not sent addr=%s error=%s", addr, error)
+
+    # -- connections ---------------------------------------------------------------------------------
+
+    def _connected(self, connection: Connection) -> None:
+        self._mode.opened(ConnectionId(connection.id))
+
+    def _closed(self, connection: Connection, *, by_us: bool) -> None:
+        log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
+        self._mode.closed(ConnectionId(connection.id), by_us=by_us)
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    @property
+    def _mode(self) -> Consistency:
+        assert self._consistency is not None, "connections exist only after start"
+        return self._consistency
+
+    def _handlers(self) -> Mapping[int, Handler]:
+        return MappingProxyType({code: self._read if code in READS else self._execute for code in SERVED})
+
+    def _readable_view(self) -> RouteView | None:
+        """Return the view with the freshness in force; None if a read must wait or be refused."""
+        settings = self._settings.current
+        if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
+            return None
+        freshness = _AT_ONCE.get(settings.route_freshness)
+        if freshness is None:
+            return None  # needs a barrier
+        try:
+            return self._mode.view(freshness)
+        except (NoQuorum, FreshnessNotOffered):
+            return None
+
+    def _read(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        view = self._readable_view()
+        if view is None:
+            return self._execute(connection, command)
+        request = Request.of(command, peer=connection.peer)
+        decision = decide(view, request, self._settings.current, self)
+        assert isinstance(decision, Answer), "a read changes nothing"
+        return _reply(command, decision)
+
+    async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        deadline = self._loop.time() + ANSWER_WITHIN_S
+        origin = ConnectionId(connection.id)
+        request = Request.of(command, peer=connection.peer)
+        answer = await self._mode.execute(request, origin, deadline=deadline)
+        if (
+            command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            and answer.code == ResponseCode.SYSTEM_ERROR
+            and (answer.remark or "").startswith(NO_QUORUM_TAG)
+            and not self._mode.carries_broker(origin)
+        ):
+            # So that the client turns to another nameserver; a broker's connection is its lease and stays.
+            connection.close_after_answers()
+        return _reply(command, answer)
+
+
+def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:
+    return command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
