@@ -133,7 +133,7 @@ class RecordingNameserver:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.addr = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        self.addr = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: queue.Queue[RemotingCommand] = queue.Queue()
         self.answers: dict[int, RemotingCommand] = {}
         self._sockets: list[socket.socket] = []
@@ -309,3 +309,46 @@ def connect() -> Iterator[Callable[[str], Wire]]:
     yield open_wire
     for wire in wires:
         wire.close()
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests of a module; each uses topics and groups of its own."""
+    directory = tmp_path_factory.mktemp("shared")
+    log = directory / "broker.log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "broker",
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                str(directory / "store"),
+                "--set",
+                "messageDelayLevel=1s 2s 1s 1s 1h",
+                "--set",
+                "maxMessageSize=100000",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert line.startswith("mqbroker ready"), log.read_text()
+    broker = BrokerProcess(process, line.split("listen=")[1].split()[0], line, directory / "store", log)
+    yield broker
+    for wire in broker.wires:
+        wire.close()
+    assert process.poll() is None, log.read_text()
+    process.terminate()
+    assert process.wait(WAIT_S) == 0
+    process.stdout.close()
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture
+def wire(shared_broker: BrokerProcess) -> Wire:
+    return shared_broker.wire()

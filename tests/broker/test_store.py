@@ -1,0 +1,478 @@
+"""The store in one process: what it holds, and what it makes of files that a crash left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.commit_log import CommitLog
+from broker.consume_queue import ConsumeQueue, Entry, write_entries
+from broker.errors import StoreDamaged, StoreUnavailable
+from broker.store import Draft, GetStatus, MessageStore
+from broker.tags import subscription_codes, tags_code, tags_of
+from remoting.message import Host, StoredMessage, decode_messages, tag_hash
+
+HOST = Host("127.0.0.1", 10911)
+BORN = Host("192.0.2.7", 4711)
+LOG_FILE = 4096
+QUEUE_FILE = 200  # ten entries
+NOW = 1_700_000_000_000
+
+OpenStore = Callable[..., MessageStore]
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[OpenStore]:
+    opened: list[MessageStore] = []
+
+    def open_(
+        *, skip_damage: bool = False, topics: frozenset[str] | None = None, queue_file: int = QUEUE_FILE
+    ) -> MessageStore:
+        store = MessageStore(
+            tmp_path,
+            log_file_size=LOG_FILE,
+            queue_file_size=queue_file,
+            store_host=HOST,
+            tags_code=lambda message: tags_code(message.properties),
+            keeps_topic=lambda topic: topics is None or topic in topics,
+            skip_damage=skip_damage,
+        )
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.log.close()
+
+
+def draft(body: bytes, *, topic: str = "T", queue_id: int = 0, tag: str = "") -> Draft:
+    properties = f"TAGS\x01{tag}\x02" if tag else ""
+    return Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=properties,
+        tags_code=tags_code(properties),
+        born_host=BORN,
+    )
+
+
+def put(store: MessageStore, count: int, *, first: int = 0, topic: str = "T", queue_id: int = 0) -> None:
+    for number in range(first, first + count):
+        store.put(draft(b"%d" % number, topic=topic, queue_id=queue_id), now_ms=NOW + number)
+
+
+def bodies(store: MessageStore, offset: int = 0, *, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        batch = store.get(topic, queue_id, offset, count_max=32, bytes_max=1 << 20)
+        if batch.next_begin == offset or not batch.body:
+            return found
+        found += [message.body for message in decode_messages(batch.body)]
+        offset = batch.next_begin
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def checkpoint(store: MessageStore) -> None:
+    work = store.prepare_checkpoint()
+    assert work is not None
+    store.write_checkpoint(work)
+    store.finish_checkpoint(work)
+
+
+def log_files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "commitlog").iterdir())
+
+
+def test_message_is_read_back_with_all_its_members(open_store: OpenStore) -> None:
+    store = open_store()
+    placed = store.put(draft(b"body", tag="TagA"), now_ms=NOW)
+    batch = store.get("T", 0, 0, count_max=32, bytes_max=1000)
+    (message,) = decode_messages(batch.body)
+    assert (batch.status, batch.next_begin, batch.min_offset, batch.max_offset) == (GetStatus.FOUND, 1, 0, 1)
+    assert message == store.message_at(placed.physical_offset)
+    assert message == StoredMessage(
+        topic="T",
+        queue_id=0,
+        body=b"body",
+        properties="TAGS\x01TagA\x02",
+        born_host=BORN,
+        store_host=HOST,
+        store_timestamp=NOW,
+        crc=message.crc,
+    )
+
+
+def test_messages_cross_log_and_queue_files(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 150)
+    assert len(log_files(tmp_path)) > 2
+    assert bodies(store) == numbers(150)
+    checkpoint(store)
+    assert bodies(store) == numbers(150)
+    assert [file.stat().st_size for file in log_files(tmp_path)[:-1]] < [LOG_FILE + 1] * 10
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_begin"),
+    [
+        (0, GetStatus.FOUND, 3),
+        (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_offset_outside_the_queue_is_named(
+    open_store: OpenStore, offset: int, status: GetStatus, next_begin: int
+) -> None:
+    store = open_store()
+    put(store, 3)
+    batch = store.get("T", 0, offset, count_max=32, bytes_max=1000)
+    assert (batch.status, batch.next_begin) == (status, next_begin)
+
+
+def test_queue_that_nobody_wrote_to_is_named(open_store: OpenStore) -> None:
+    batch = open_store().get("T", 7, 5, count_max=32, bytes_max=1000)
+    assert (batch.status, batch.next_begin) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+
+
+def test_filter_skips_and_moves_on(open_store: OpenStore) -> None:
+    store = open_store()
+    for number in range(6):
+        store.put(draft(b"%d" % number, tag="AB"[number % 2]), now_ms=NOW)
+    codes = frozenset({tag_hash("B")})
+    batch = store.get("T", 0, 0, count_max=2, bytes_max=1000, codes=codes)
+    assert [message.body for message in decode_messages(batch.body)] == [b"1", b"3"]
+    assert batch.next_begin == 5
+    missed = store.get("T", 0, 0, count_max=2, bytes_max=1000, codes=frozenset({5}))
+    assert (missed.status, missed.next_begin) == (GetStatus.NO_MATCHED_MESSAGE, 6)
+
+
+def test_one_message_is_returned_however_large(open_store: OpenStore) -> None:
+    store = open_store()
+    store.put_all([draft(b"x" * 500), draft(b"y" * 500)], now_ms=NOW)
+    batch = store.get("T", 0, 0, count_max=32, bytes_max=10)
+    assert (batch.count, batch.next_begin) == (1, 1)
+
+
+def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 1)
+    placed = store.put_all([draft(b"1"), draft(b"2")], now_ms=NOW)
+    assert [place.queue_offset for place in placed] == [1, 2]
+    assert bodies(store) == numbers(3)
+
+
+def test_offset_is_found_by_time(open_store: OpenStore) -> None:
+    store = open_store()
+    for at in (10, 20, 20, 30):
+        store.put(draft(b"x"), now_ms=at)
+    found = {at: store.offset_at_time("T", 0, at) for at in (0, 10, 11, 20, 25, 30, 99)}
+    assert found == {0: 0, 10: 0, 11: 1, 20: 1, 25: 3, 30: 3, 99: 3}
+    assert store.offset_at_time("T", 0, 20, upper=True) == 2
+    assert store.offset_at_time("T", 9, 20) == 0
+    assert store.earliest_time("T", 0) == 10
+    assert store.earliest_time("T", 9) == -1
+
+
+def test_offsets_that_start_no_record_find_no_message(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 2)
+    for offset in (-1, 1, 50, store.log.max_offset, 10**12):
+        assert store.message_at(offset) is None
+
+
+# Recovery ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoints", [(), (40,), (0, 40, 99)], ids=["none", "one", "several"])
+def test_everything_is_there_after_a_crash(open_store: OpenStore, checkpoints: tuple[int, ...]) -> None:
+    store = open_store()
+    for number in range(100):
+        put(store, 1, first=number)
+        if number in checkpoints:
+            checkpoint(store)
+    again = open_store()
+    assert bodies(again) == numbers(100)
+    put(again, 1, first=100)
+    assert bodies(again) == numbers(101)
+
+
+def test_clean_end_needs_no_reading_of_the_log(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 20)
+    store.close()
+    # A damage below the checkpoint would be met by a reading start.
+    with log_files(tmp_path)[0].open("r+b") as file:
+        file.seek(4)
+        file.write(b"XXXX")
+    again = open_store()
+    assert again.bounds("T", 0) == (0, 20)
+
+
+@pytest.mark.parametrize("keep", [1, 4, 20, 90, 91], ids=lambda keep: f"{keep}-bytes")
+def test_torn_tail_is_cut(open_store: OpenStore, tmp_path: Path, keep: int) -> None:
+    store = open_store()
+    put(store, 5)
+    end = store.log.max_offset
+    put(store, 1, first=5)
+    os.truncate(log_files(tmp_path)[0], end + keep)
+    again = open_store()
+    assert again.log.max_offset == end
+    assert bodies(again) == numbers(5)
+    put(again, 2, first=5)
+    assert bodies(open_store()) == numbers(7)
+
+
+def test_zeros_after_the_end_are_cut(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 5)
+    end = store.log.max_offset
+    os.truncate(log_files(tmp_path)[0], end + 1000)
+    again = open_store()
+    assert again.log.max_offset == end
+    put(again, 1, first=5)
+    assert bodies(open_store()) == numbers(6)
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "file-before"])
+def test_damage_before_valid_messages_refuses_to_start(
+    open_store: OpenStore, tmp_path: Path, place: str
+) -> None:
+    # The layout's checksum covers the body, and magic, sizes and offset must fit; the rest cannot be checked.
+    store = open_store()
+    places = [store.put(draft(b"%d" % number), now_ms=NOW).physical_offset for number in range(60)]
+    files = log_files(tmp_path)
+    assert len(files) > 1
+    last_of_file = max(at for at in places if at < LOG_FILE - 100)
+    offset = {"first": 4, "middle": places[20] + 88, "file-before": last_of_file + 88}[place]
+    with files[0].open("r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(bytes([old[0] ^ 0xFF]))
+    with pytest.raises(StoreDamaged, match="recoverDamagedLog=skip"):
+        open_store()
+    skipping = open_store(skip_damage=True)
+    found = bodies(skipping, skipping.bounds("T", 0)[0])
+    assert 60 > len(found) >= 58
+    assert found[-1] == b"59"
+    assert skipping.bounds("T", 0)[1] == 60
+
+
+def test_lost_queue_files_are_rebuilt(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 30)
+    put(store, 5, queue_id=1)
+    store.close()
+    for file in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        file.unlink()
+    again = open_store()
+    assert bodies(again) == numbers(30)
+    assert bodies(again, queue_id=1) == numbers(5)
+
+
+def test_queue_files_of_another_size_are_rebuilt(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 30)
+    store.close()
+    assert bodies(open_store(queue_file=140)) == numbers(30)
+
+
+def test_entries_above_the_checkpoint_do_not_come_back(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 5)
+    checkpoint(store)
+    end = store.log.max_offset
+    put(store, 7, first=5)
+    work = store.prepare_checkpoint()
+    assert work is not None
+    for _, _, entries in work.entries:
+        write_entries(entries)  # the crash comes before the checkpoint itself
+    os.truncate(log_files(tmp_path)[0], end)
+    again = open_store()
+    assert again.bounds("T", 0) == (0, 5)
+    put(again, 1, first=100)
+    checkpoint(again)
+    assert bodies(open_store()) == [*numbers(5), b"100"]
+
+
+def test_records_of_deleted_topics_get_no_queue(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 3)
+    put(store, 3, topic="U")
+    checkpoint(store)
+    store.delete_topic("U")
+    assert store.bounds("U", 0) == (0, 0)
+    again = open_store(topics=frozenset({"T"}))
+    assert again.queues_of("U") == ()
+    assert bodies(again) == numbers(3)
+
+
+def test_topic_created_again_starts_at_zero_also_after_a_crash(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 3)
+    store.delete_topic("T")
+    put(store, 2, first=50)
+    assert bodies(store) == numbers(2, 50)
+    assert bodies(open_store()) == numbers(2, 50)
+
+
+def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    count = len(log_files(tmp_path))
+    assert store.delete_old_files(before=0) == 0
+    assert store.delete_old_files(before=1e12) == count - 1
+    low, high = store.bounds("T", 0)
+    assert 0 < low < high == 100
+    assert store.get("T", 0, 0, count_max=1, bytes_max=1).status is GetStatus.OFFSET_TOO_SMALL
+    assert bodies(store, low) == numbers(100 - low, low)
+    put(store, 1, first=100)
+    again = open_store()
+    assert again.bounds("T", 0) == (low, 101)
+    # Without any queue file the first record found sets where the queue begins.
+    store.close()
+    for file in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        file.unlink()
+    rebuilt = open_store()
+    assert rebuilt.bounds("T", 0) == (low, 101)
+    checkpoint(rebuilt)
+    assert open_store().bounds("T", 0) == (low, 101)
+
+
+def test_unsynced_files_are_never_removed(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, file_size=1000)
+    for _ in range(5):
+        log.reserve(500)
+        log.append(b"x" * 500)
+    assert log.delete_segments_before(1e12) == []
+    log.flush()
+    assert len(log.delete_segments_before(1e12)) == 4
+    log.close()
+
+
+def test_record_larger_than_a_file_is_refused(open_store: OpenStore) -> None:
+    store = open_store()
+    with pytest.raises(StoreUnavailable, match="does not fit"):
+        store.put(draft(b"x" * LOG_FILE), now_ms=NOW)
+    put(store, 1)
+    assert bodies(store) == numbers(1)
+
+
+def test_closed_store_takes_nothing(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 1)
+    store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        put(store, 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(0, 2), st.integers(0, 700)),
+            st.tuples(st.just("checkpoint"), st.just(0), st.just(0)),
+            st.tuples(st.just("crash"), st.just(0), st.integers(0, 60)),
+        ),
+        max_size=40,
+    )
+)
+def test_store_equals_a_list_per_queue(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    """A crash keeps every whole record; what it leaves half-written behind them disappears."""
+    directory = tmp_path_factory.mktemp("store")
+    model: dict[int, list[bytes]] = {}
+    opened: list[MessageStore] = []
+
+    def open_() -> MessageStore:
+        store = MessageStore(
+            directory,
+            log_file_size=LOG_FILE,
+            queue_file_size=QUEUE_FILE,
+            store_host=HOST,
+            tags_code=lambda message: tags_code(message.properties),
+            keeps_topic=lambda _topic: True,
+        )
+        opened.append(store)
+        return store
+
+    store = open_()
+    for step, queue_id, size in steps:
+        if step == "put":
+            body = os.urandom(size)
+            placed = store.put(draft(body, queue_id=queue_id), now_ms=NOW)
+            assert placed.queue_offset == len(model.setdefault(queue_id, []))
+            model[queue_id].append(body)
+        elif step == "checkpoint":
+            if store.prepare_checkpoint() is not None:
+                checkpoint(store)
+        else:
+            files = sorted((directory / "commitlog").iterdir())
+            if files:
+                with files[-1].open("ab") as file:
+                    file.write(os.urandom(size))
+            store.log.close()
+            store = open_()
+        for queue, expected in model.items():
+            assert bodies(store, queue_id=queue) == expected
+    for each in opened:
+        each.log.close()
+
+
+# Parts -------------------------------------------------------------------------------------------
+
+
+def test_queue_reads_within_files_and_memory_alike(tmp_path: Path) -> None:
+    queue = ConsumeQueue(tmp_path / "q", file_size=QUEUE_FILE)
+    expected = []
+    for number in range(2000):
+        queue.append(number * 100, 100, -number)
+        expected.append(Entry(number * 100, 100, -number))
+        if number % 333 == 0:
+            work = queue.unwritten()
+            assert work is not None
+            write_entries(work)
+            queue.written(work)
+    found: list[Entry] = []
+    while entries := queue.read(len(found), 64):
+        found += entries
+    assert found == expected
+    assert queue.read(2000, 1) == []
+    assert queue.read(-1, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("properties", "tags"),
+    [
+        ("", ""),
+        ("TAGS\x01A", "A"),
+        ("TAGS\x01A\x02KEYS\x01k", "A"),
+        ("KEYS\x01TAGS\x01x", ""),
+        ("TAGS\x01A\x02TAGS\x01B\x02", "B"),
+        ("TAGS\x01", ""),
+        ("XTAGS\x01A", ""),
+    ],
+)
+def test_tag_of_property_text(properties: str, tags: str) -> None:
+    assert tags_of(properties) == tags
+    assert tags_code(properties) == (tag_hash(tags) if tags else 0)
+
+
+def test_subscription_codes() -> None:
+    assert subscription_codes("*") is None
+    assert subscription_codes("") is None
+    assert subscription_codes("A || B") == {tag_hash("A"), tag_hash("B")}
+    with pytest.raises(ValueError, match="no tag"):
+        subscription_codes("||")
