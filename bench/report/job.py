@@ -45,6 +45,16 @@ _LAPTOP: Final = {
 """Used only where nobody chose a Spark master; on a cluster its own settings rule."""
 
 
+_ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "array<int>": pa.list_(pa.int32()),
+    "array<bigint>": pa.list_(pa.int64()),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
 class NoRuns(Exception):
     """There is nothing below the given folders that looks like a run."""
 
@@ -118,8 +128,10 @@ def _why_void(manifest: Manifest) -> str | None:
 def compute(spark: SparkSession, runs: list[m.Run], out: Path, *, progress: Callable[[str], None]) -> m.Marts:
     """Read the events of the runs, write ``silver/`` and ``marts/`` below ``out``, and return the tables."""
     usable = [run for run in runs if run.manifest is not None]
-    times = spark.createDataFrame(
-        [_times(run.run, run.manifest) for run in usable if run.manifest is not None], schemas.RUNS_SCHEMA
+    times = local_frame(
+        spark,
+        [_times(run.run, run.manifest) for run in usable if run.manifest is not None],
+        schemas.RUNS_SCHEMA,
     )
     progress("report: reading events")
     silver: dict[type[Event], DataFrame] = {}
@@ -144,7 +156,7 @@ def compute(spark: SparkSession, runs: list[m.Run], out: Path, *, progress: Call
     windows = collect(
         transforms.fault_windows(good(Fault), times).orderBy("run", "fault"), m.Window, out, "faults"
     )
-    faults = spark.createDataFrame([_window_row(window) for window in windows], schemas.WINDOWS_SCHEMA)
+    faults = local_frame(spark, [_window_row(window) for window in windows], schemas.WINDOWS_SCHEMA)
     ops_path = str((out / "silver" / "measured").resolve())
     measured = transforms.operations(good(Operation), times, faults)
     measured.write.mode("overwrite").option("compression", "zstd").parquet(ops_path)
@@ -223,10 +235,18 @@ def read_events(spark: SparkSession, kind: type[Event], runs: list[m.Run]) -> Da
         )
         frame = read if frame is None else frame.unionByName(read)
     if frame is None:
-        frame = spark.createDataFrame(
-            [], f"run string, file string, {schemas.EVENT_SCHEMAS[kind]}, {schemas.BAD} string"
+        frame = local_frame(
+            spark, [], f"run string, file string, {schemas.EVENT_SCHEMAS[kind]}, {schemas.BAD} string"
         )
     return transforms.checked(frame, schemas.REQUIRED[kind])
+
+
+def local_frame(spark: SparkSession, rows: list[tuple[Any, ...]], schema: str) -> DataFrame:
+    """Make a frame of the driver's own rows by Arrow: of a list Spark would make Python tasks."""
+    names, types = zip(*(part.split() for part in schema.split(", ")), strict=True)
+    columns = [[row[place] for row in rows] for place in range(len(names))]
+    arrays = [pa.array(column, type=_ARROW_TYPES[kind]) for column, kind in zip(columns, types, strict=True)]
+    return spark.createDataFrame(pa.table(arrays, names=list(names)), schema)
 
 
 def collect(frame: DataFrame, row: type[_T], out: Path, name: str) -> list[_T]:
@@ -314,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("mqbench-report"),
+        default=Path("out"),
         help="where the report goes (default: %(default)s)",
     )
     parser.add_argument(

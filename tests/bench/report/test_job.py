@@ -20,7 +20,7 @@ Writer = Callable[..., list[Path]]
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory, write_synthetic_runs: Writer) -> Path:
-    """Six pairs: four whole, and two with all that can be wrong with a run; in a path that Spark could glob."""
+    """Six pairs: four whole, two with all that can be wrong with a run; in a path that Spark could glob."""
     root = tmp_path_factory.mktemp("runs") / "results [1]"
     folders = {
         folder.parts[-3] + "/" + folder.parts[-1]: folder
