@@ -113,15 +113,18 @@ class Process:
             self.child.kill()
             self.child.wait()
 
-    def stop(self) -> None:
-        """SIGTERM; SIGKILL if it has not ended in time."""
-        if self.child is None:
-            return
-        self.child.send_signal(signal.SIGTERM)
-        try:
-            self.child.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        if self.child is not None and self.alive:
+            self.child.send_signal(signal.SIGTERM)
+
+    def join(self) -> None:
+        """Wait for its end; SIGKILL if that takes too long."""
+        if self.child is not None:
+            try:
+                self.child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
 
     def log_tail(self) -> str:
         """Return the last lines it logged, for error messages."""
@@ -308,11 +311,9 @@ class Cluster:
         """Stop everything, brokers first as an operator would."""
         for group in (self.brokers, self.nameservers):
             for process in group:
-                if process.alive:
-                    assert process.child is not None
-                    process.child.send_signal(signal.SIGTERM)
+                process.terminate()
             for process in group:
-                process.stop()
+                process.join()
 
     def kill(self) -> None:
         """End everything at once, whatever state it is in."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 import gevent
 import msgspec
 from locust import User, constant, events, task
+from locust.exception import StopUser
 
 from bench.pacing import OpenLoop
 from bench.prober import Announcement, announce
@@ -114,6 +115,12 @@ def open_log(environment: Any, **_: Any) -> None:
     gevent.spawn(Shared.generator.flush_always)
 
 
+@events.user_error.add_listener  # type: ignore[untyped-decorator]
+def void_run(exception: Exception, **_: Any) -> None:
+    """A user's own failure is a bug of ours, not of what is measured: the run must not be used."""
+    Shared.generator.environment.process_exit_code = 3
+
+
 class LastAddress:
     """Client hook: which server was asked last, and how often one was asked."""
 
@@ -158,8 +165,7 @@ class Paced(User):
         if taken is None:
             self.finish()
             self.generator.leave()
-            gevent.sleep(3600)  # the last one to leave ends the process, and this sleep with it
-            return
+            raise StopUser
         due_ns = taken[1]
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
@@ -303,7 +309,7 @@ class RouteHttp(Paced):
 
 def judge_http(status: int, body: bytes, brokers: int) -> tuple[Outcome, str | None]:
     if status == 200:
-        found = len(json.loads(body)["brokerDatas"])
+        found = len(json.loads(body)["route"]["brokerDatas"])
         return ("ok", None) if found == brokers else ("wrong", f"{found} of {brokers} brokers")
     if status == 404:
         return "wrong", short_remark(body.decode(errors="replace"))

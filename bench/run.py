@@ -122,7 +122,8 @@ def run_once(
         generator.launch()
         with EventLog(folder, "harness") as log:
             drive(cluster, helpers, log, manifest, workload, progress)
-        prober.stop()
+        prober.terminate()
+        prober.join()
         progress("stopping")
         cluster.stop()
     except (ClusterError, KeyboardInterrupt) as error:
