@@ -54,10 +54,19 @@ class Reporter:
         self._handed_term = 0
         self._last_at: float | None = None
 
-    def lead_by(self, term: int) -> None:
-        """Note that the leader of ``term`` is known; the first report to it is full."""
+    @property
+    def term(self) -> int:
+        """Term of the leader that is reported to; 0 before there was one."""
+        return self._term
+
+    def lead_by(self, term: int) -> bool:
+        """Note that the leader of ``term`` is known; the first report to it is full.
+
+        Returns:
+            Whether that is news.
+        """
         if term == self._term:
-            return
+            return False
         if self._acknowledged_in_term:
             self._handed, self._handed_term = self._hearings, self._term
         self._term = term
@@ -66,6 +75,7 @@ class Reporter:
         self._outstanding.clear()
         self._hearings, self._hearings_seen = {}, 0
         self._last_at = None
+        return True
 
     def due(self) -> bool:
         """Whether a second has passed since the last report of this term."""

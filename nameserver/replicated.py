@@ -1,0 +1,1038 @@
+"""``--mode raft``: the route table of all nameservers is one replicated log.
+
+This process decides a request on its own copy of the table, proposes the command to the leader, and learns
+the verdict when the entry passes through its own ``apply``; what has moved by then is decided again. Liveness
+is judged by the leader over the reports of all members. What decides is pure (:mod:`nameserver.proposals`,
+:mod:`nameserver.evidence`, :mod:`nameserver.handlers`); this module carries values between it, the raft
+engine and the server. Everything runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nameserver import exchange
+from nameserver.commands import (
+    ENTRY_BYTES_MAX,
+    Batch,
+    Command,
+    CommandFormatError,
+    Evict,
+    ImportKv,
+    Proposal,
+    RegisterBroker,
+    Touch,
+    decode_batch,
+    decode_command,
+    encode_batch,
+    encode_command,
+)
+from nameserver.config import LiveSettings, NamesrvSettings
+from nameserver.consistency import (
+    ConsistencyStatus,
+    Effects,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+    OutcomeUnknown,
+    refusal,
+    serve,
+)
+from nameserver.evidence import Evidence, Judgement, Reporter, Unchanged, answer_or_touch
+from nameserver.exchange import Acknowledgement, Deferral, Deferred, ExchangeError, Propose, Report
+from nameserver.explain import Explanation, History, Note
+from nameserver.files import encode_kv, load_kv_file, save_settings_file, write_atomic
+from nameserver.handlers import (
+    READS,
+    Farewell,
+    Heard,
+    Renewal,
+    SettingsChange,
+    explain_route,
+    note_applied,
+)
+from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
+from nameserver.proposals import WRITE_DEADLINE_S, ProposalBook, Sequencer
+from nameserver.raft import RaftConfig, RaftMember, RaftStartError, Role, StopMember
+from nameserver.route_table import (
+    Applied,
+    Moved,
+    NoChange,
+    Record,
+    RegisterReply,
+    RouteTable,
+    RouteView,
+    Verdict,
+    encode_image,
+)
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from remoting.codes import RequestCode
+
+logger = logging.getLogger(__name__)
+
+IMAGE_FORMAT: Final = 1
+
+PRUNE_PERIOD_S: Final = 5.0
+"""How often what is known of brokers without a record is looked through."""
+
+CONTACT_LOOK_S: Final = 0.01
+"""How often requests that wait for contact with a leader look for it; one timer serves all of them."""
+
+ANSWER_MARGIN_S: Final = 0.05
+"""A verdict is waited for so much shorter than the deadline, so that the answer leaves within it."""
+
+PROPOSE_BYTES: Final = 1024 * 1024
+"""Commands are sent to the leader in messages of about this many bytes; one command is never split."""
+
+LATE_MAX: Final = 10_000
+"""Registrations whose verdict is still looked out for after their request was answered."""
+
+IMPORT_RETRY_S: Final = 1.0
+
+
+class _Image(msgspec.Struct, array_like=True, frozen=True):
+    """State image as the log keeps it.
+
+    Attributes:
+        led_term: Term of the last leader that took office before it.
+    """
+
+    format: int
+    led_term: int
+    table: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    liveness: Liveness
+    origin: ConnectionId
+    uptime_s: float
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return self.liveness.standing(broker, self.origin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiter:
+    """Who waits for a proposal's verdict."""
+
+    future: asyncio.Future[Verdict]
+    command: Command
+
+
+def raft_config(settings: NamesrvSettings) -> RaftConfig:
+    """Return the engine's settings; reads the shared secret, if one is named.
+
+    Raises:
+        RaftStartError: If the secret cannot be read, or TLS is asked for.
+    """
+    if settings.raft_tls_cert:
+        raise RaftStartError("raft: TLS is not offered by this release; use --raft-secret-file")
+    secret = None
+    if settings.raft_secret_file:
+        try:
+            secret = Path(settings.raft_secret_file).read_bytes().strip()
+        except OSError as error:
+            path = settings.raft_secret_file
+            raise RaftStartError(f"raft: secret {path} cannot be read: {error.strerror}") from None
+    return RaftConfig(
+        me=settings.raft,
+        peers=settings.members,
+        listen=settings.raft_listen or None,
+        data_dir=Path(settings.data_dir),
+        durability=settings.durability,  # type: ignore[arg-type]  # checked by config.validate
+        secret=secret,
+        election_timeout_ms=settings.election_timeout_ms,
+        entry_size_max=ENTRY_BYTES_MAX,
+    )
+
+
+class Replicated:
+    """One nameserver of a group. Implements ``Consistency``.
+
+    Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`:
+    a default read for contact with a leader, at most one maximum election timeout; a write for its verdict,
+    until the deadline. ``view(DEFAULT)`` never waits: it raises NoQuorum, and the server then calls
+    ``execute``, or ``await readable(...)`` where it needs the view itself (HTTP).
+    """
+
+    def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int, raft: RaftConfig) -> None:
+        """Make a member that is not started.
+
+        Args:
+            boot_id: Random number of this process, 63 bits.
+
+        Raises:
+            RaftStartError: If the raft settings are wrong.
+            FileError: If the KV file and its ``.bak`` are both broken.
+        """
+        self._settings = settings
+        self._effects = effects
+        self._boot_id = boot_id
+        self._me = raft.me
+        self._durability = raft.durability
+        self._loop = asyncio.get_running_loop()
+        self._table = RouteTable()
+        self._history = History()
+        self._liveness = Liveness()
+        self._reporter = Reporter(self._liveness, boot_id=boot_id)
+        self._book = ProposalBook(boot_id=boot_id)
+        self._waiters: dict[int, _Waiter] = {}
+        # Registrations under way, also after their request was answered: their verdict dates evidence.
+        self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
+        self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
+        self._commands: dict[tuple[int, int], Command] = {}  # decoded, until applied
+        self._sequencer: Sequencer | None = None
+        self._evidence: Evidence | None = None
+        self._early: dict[str, Report] = {}  # reports that came before this leader took office
+        self._led_term = 0
+        self._links: dict[str, int] = {}  # how many links to each member there have been
+        self._linked: frozenset[str] = frozenset()
+        self._topic_waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._contact_waiters: set[asyncio.Future[None]] = set()
+        self._contact_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._prune_at = 0.0
+        self._work_due = False
+        self._report_due = False
+        self._closed = False
+        self._files = asyncio.Lock()
+        self._kv_changed = asyncio.Event()
+        self._kv_found = load_kv_file(Path(settings.current.kv_path))
+        self._exporter: asyncio.Task[None] | None = None
+        self._importer: asyncio.Task[None] | None = None
+        self._member = RaftMember(
+            raft, self, on_peer_message=self._on_peer_message, on_change=self._on_change
+        )
+
+    @classmethod
+    def open(cls, settings: LiveSettings, effects: Effects, *, boot_id: int) -> Replicated:
+        """Make the member that the settings describe; ``await start()`` follows.
+
+        Raises:
+            RaftStartError, FileError: With one line for the operator.
+        """
+        return cls(settings, effects, boot_id=boot_id, raft=raft_config(settings.current))
+
+    async def start(self) -> None:
+        """Recover, bind the raft port, take part; does not wait for a quorum.
+
+        Raises:
+            RaftStartError: With one line for the operator.
+        """
+        await self._member.start()
+        self._tick()
+        self._on_change()
+        self._exporter = self._loop.create_task(self._export_kv(), name="kv export")
+        if self._kv_found:
+            self._importer = self._loop.create_task(self._import_kv(), name="kv import")
+
+    @property
+    def bound(self) -> str:
+        """The raft address that is bound."""
+        return self._member.bound
+
+    @property
+    def member(self) -> RaftMember:
+        """The member of the raft group, for figures that operators look at."""
+        return self._member
+
+    # -- Consistency --------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        return self._history
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+        return self._settings
+
+    def explain(self, topic: str) -> Explanation:
+        return explain_route(
+            self._table.view,
+            topic,
+            self._history,
+            started_ms_ago=int(self._liveness.clock * 1000),
+            keeps_routes=True,
+        )
+
+    def view(self, freshness: Freshness) -> RouteView:
+        match freshness:
+            case Freshness.STALE:
+                return self._table.view
+            case Freshness.DEFAULT:
+                if not self._in_contact():
+                    raise NoQuorum(f"name server not ready: {self._why_not()}")
+                return self._table.view
+            case Freshness.LINEARIZABLE:
+                raise FreshnessNotOffered("this release offers stale and default reads")
+
+    async def barrier(self, *, deadline: float) -> None:
+        raise FreshnessNotOffered("this release offers stale and default reads")
+
+    async def readable(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        """Return the view with this freshness, waiting for contact with a leader if need be.
+
+        A default read waits until the deadline, but no longer than one maximum election timeout.
+
+        Raises:
+            NoQuorum: If there was no contact in time.
+            FreshnessNotOffered: As :meth:`view`.
+        """
+        if freshness is Freshness.DEFAULT:
+            longest = self._loop.time() + 2 * self._member.contact_limit
+            await self._contact(deadline=min(deadline, longest))
+        return self.view(freshness)
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        serving = _Serving(self, origin)
+        try:
+            return await serve(serving, request, origin, deadline=deadline)
+        finally:
+            serving.done()
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        if self._table.view.record(broker) is not None:
+            self._liveness.heard(broker, origin)
+
+    def opened(self, origin: ConnectionId) -> None:
+        """Nothing is to be kept of a connection over which nothing came yet."""
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        before = self._liveness.version
+        self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of)
+        if self._liveness.version != before:
+            self._report_soon()
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        return self._liveness.carries_broker(origin)
+
+    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
+        view = self._table.view
+        try:
+            async with asyncio.timeout_at(deadline):
+                while view.topic_revision(topic) <= after and not self._closed:
+                    await self._next_change(topic)
+        except TimeoutError:
+            pass
+        return view.topic_revision(topic)
+
+    def status(self) -> ConsistencyStatus:
+        view, member = self._table.view, self._member
+        age = member.contact_age()
+        ready = self._in_contact()
+        return ConsistencyStatus(
+            mode="raft",
+            role=str(member.role),
+            term=member.term,
+            commit_index=member.commit_index,
+            applied_index=member.applied_index,
+            leader=member.leader,
+            last_contact_ms=None if age == math.inf else round(age * 1000),
+            members=member.members,
+            boot_id=self._boot_id,
+            revision=view.revision,
+            digest=view.digest(),
+            state_digest=view.state_digest(),
+            durability=self._durability,
+            reads_ready=ready,
+            writes_ready=ready,
+            waiting_for="" if ready else self._why_not(),
+        )
+
+    async def close(self) -> None:
+        """Hand leadership over, write what is pending, answer whoever still waits, stop."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._tick_timer, self._contact_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._importer is not None:
+            self._importer.cancel()
+            await asyncio.wait((self._importer,))
+        if self._exporter is not None:
+            self._kv_changed.set()  # it ends after one more look
+            await asyncio.wait((self._exporter,))
+        for waiters in list(self._topic_waiters.values()):
+            _wake(waiters)
+        await self._member.close()
+        for sequence in list(self._waiters):
+            self._give_up(sequence)
+        _wake(self._contact_waiters)
+        async with self._files:  # a write that is under way ends first
+            pass
+
+    # -- contact ------------------------------------------------------------------------------------------
+
+    def _in_contact(self) -> bool:
+        return self._member.contact_age() < self._member.contact_limit
+
+    def _why_not(self) -> str:
+        member = self._member
+        waiting = member.waiting_for
+        if waiting:
+            return f"the first start waits for {', '.join(waiting)}"
+        if member.leader is None:
+            return "no leader"
+        if not self._in_contact():
+            return f"no contact with a majority through leader {member.leader}"
+        if member.leader != self._me and member.leader not in self._linked:
+            return f"no link to leader {member.leader}"
+        return f"too much is under way at leader {member.leader}"
+
+    async def require_contact(self, *, deadline: float) -> None:
+        """Return once this member is in contact with a leader.
+
+        Raises:
+            NoQuorum: If it was not by the deadline.
+        """
+        await self._contact(deadline=deadline)
+        if not self._in_contact():
+            raise NoQuorum(f"name server not ready: {self._why_not()}")
+
+    async def _contact(self, *, deadline: float) -> None:
+        """Return once this member is in contact, or at the deadline."""
+        while not self._in_contact() and not self._closed and self._loop.time() < deadline:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._contact_waiters.add(waiter)
+            self._look_for_contact()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return
+            finally:
+                self._contact_waiters.discard(waiter)
+
+    def _look_for_contact(self) -> None:
+        if self._contact_waiters and self._in_contact():
+            _wake(self._contact_waiters)
+        if self._contact_waiters and self._contact_timer is None:
+            self._contact_timer = self._loop.call_later(CONTACT_LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._contact_timer = None
+        self._look_for_contact()
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        """Return what this process knows of the sender behind a connection."""
+        return _Heard(self._liveness, origin, self._liveness.clock)
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Note that a registration arrived; :meth:`answered` must follow."""
+        mark = broker, origin
+        self._in_flight[mark] = self._in_flight.get(mark, 0) + 1
+        before = self._liveness.contact(broker)
+        self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
+        if before is None or before.owner != origin or not before.connected:
+            self._report_soon()
+
+    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Note that a registration has its answer, whatever it is."""
+        mark = broker, origin
+        left = self._in_flight[mark] - 1
+        if left:
+            self._in_flight[mark] = left
+        else:
+            del self._in_flight[mark]
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
+        if not renewal.registration:
+            lease_s = None if renewal.lease_ms is None else renewal.lease_ms / 1000
+            self._liveness.heard(renewal.broker, origin, lease_s=lease_s)
+        if renewal.revision is None or renewal.lease_ms is None:
+            return renewal.otherwise
+        decided = answer_or_touch(
+            self._liveness.contact(renewal.broker),
+            origin,
+            acknowledged_at=self._reporter.heard_acknowledged(renewal.broker),
+            clock=self._liveness.clock,
+            in_contact=self._in_contact(),
+            lease_s=renewal.lease_ms / 1000,
+        )
+        if decided is Unchanged.TOUCH:
+            return renewal.otherwise
+        if renewal.registration:
+            self._registered(renewal.broker, origin, revision=renewal.revision)
+        return renewal.answer
+
+    def part(self, farewell: Farewell, origin: ConnectionId) -> Answer:
+        """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
+        broker = farewell.broker
+        if farewell.late:
+            logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)
+            self._history.broker_changed(broker, Note.LATE_UNREGISTER, at_ms=time.time_ns() // 1_000_000)
+            return farewell.answer
+        self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
+        self._report_soon()
+        return farewell.answer
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        """Put settings in force, on this nameserver alone, and keep them in its file."""
+        self._settings.change(change.after, change.changes)
+        for key, value in change.changes.items():
+            logger.info("setting changed key=%s value=%s", key, value)
+        path = Path(change.after.store_path)
+        async with self._files:
+            try:
+                await asyncio.to_thread(save_settings_file, path, dict(self._settings.stored))
+            except OSError as error:
+                logger.error("settings not kept file=%s error=%s", path, error)
+                return refusal(f"in force, but not kept in a file: {error}")
+        return change.answer
+
+    # -- proposals ----------------------------------------------------------------------------------------
+
+    async def propose(
+        self, command: Command, *, deadline: float, registration: tuple[BrokerKey, ConnectionId] | None = None
+    ) -> tuple[Verdict, bool]:
+        """Propose a command and wait for its verdict.
+
+        Args:
+            registration: The broker, and the connection over which it registers.
+
+        Returns:
+            The verdict, and whether a copy may yet turn up in a log. *Moved* also stands for a leader's
+            advice to decide again.
+
+        Raises:
+            NoQuorum, OutcomeUnknown, CommandTooLarge: As :meth:`Mode.propose`.
+        """
+        data = encode_command(command)
+        if self._closed:
+            raise NoQuorum("not applied: this name server is shutting down")
+        if not self._book.has_room(data):
+            raise NoQuorum("not applied: too many changes are under way here")
+        sequence = self._book.add(data, deadline=deadline)
+        waiter = _Waiter(future=self._loop.create_future(), command=command)
+        self._waiters[sequence] = waiter
+        self._commands[self._boot_id, sequence] = command
+        if registration is not None:
+            self._registering[sequence] = registration
+            if len(self._registering) > LATE_MAX:
+                self._registering.popitem(last=False)
+        self._work_soon()
+        try:
+            patience = deadline - ANSWER_MARGIN_S - self._loop.time()
+            await asyncio.wait((waiter.future,), timeout=max(patience, 0.0))
+            if not waiter.future.done():
+                self._give_up(sequence)
+            verdict = waiter.future.result()
+        finally:
+            self._waiters.pop(sequence, None)
+            self._commands.pop((self._boot_id, sequence), None)
+            waiting = self._book.remove(sequence)
+        return verdict, waiting is not None and waiting.copies > 0
+
+    def _give_up(self, sequence: int) -> None:
+        """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
+        waiter = self._waiters.pop(sequence, None)
+        waiting = self._book.remove(sequence)
+        if waiter is None or waiter.future.done():
+            return
+        if waiting is None or waiting.copies == 0:
+            self._registering.pop(sequence, None)
+            waiter.future.set_exception(NoQuorum(f"not applied: {self._why_not()}"))
+        else:
+            waiter.future.set_exception(
+                OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._why_not()}")
+            )
+
+    def _work_soon(self) -> None:
+        """Report, send and append once after everything that is ready in this turn of the loop."""
+        if not self._work_due and not self._closed:
+            self._work_due = True
+            self._loop.call_soon(self._work)
+
+    def _report_soon(self) -> None:
+        self._report_due = True
+        self._work_soon()
+
+    def _work(self) -> None:
+        self._work_due = False
+        if self._closed:
+            return
+        if self._report_due:
+            self._report()  # a line about a connection precedes the command that came over it
+        self._hand_out()
+        self._append()
+        self._release()
+
+    def _hand_out(self) -> None:
+        """Give the leader what it does not have yet."""
+        now, term, leader = self._loop.time(), self._member.term, self._member.leader
+        if self._sequencer is not None and self._sequencer.term == term:
+            for proposal in self._book.outgoing((term, 0), now=now):
+                self._book.handed(proposal.sequence, (term, 0), now=now, may_reach_log=False)
+                self._offer(proposal, self._me)
+            return
+        if leader is None or leader == self._me or leader not in self._linked:
+            return
+        route = (term, self._links[leader])
+        chunk: list[Proposal] = []
+        size = 0
+        for proposal in self._book.outgoing(route, now=now):
+            if chunk and size + len(proposal.command) > PROPOSE_BYTES:
+                if not self._send_chunk(leader, route, chunk, now):
+                    return
+                chunk, size = [], 0
+            chunk.append(proposal)
+            size += len(proposal.command)
+        if chunk:
+            self._send_chunk(leader, route, chunk, now)
+
+    def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
+        message = Propose(term=route[0], proposals=tuple(chunk))
+        if not self._member.send(leader, exchange.encode(message)):
+            return False
+        for proposal in chunk:
+            self._book.handed(proposal.sequence, route, now=now, may_reach_log=True)
+        return True
+
+    def _offer(self, proposal: Proposal, member: str) -> None:
+        """Take a proposal into the leader's queue, or say when to decide again."""
+        sequencer = self._sequencer
+        assert sequencer is not None, "offered without leading"
+        mark = (proposal.boot_id, proposal.sequence)
+        command = self._commands.get(mark)
+        if command is None:
+            try:
+                command = decode_command(proposal.command)
+            except CommandFormatError as error:
+                logger.error("proposal refused member=%s error=%s", member, error)
+                return
+            self._commands[mark] = command
+        deferral = sequencer.offer(
+            proposal,
+            command,
+            member,
+            moved=self._table.moved(command),
+            applied_index=self._member.applied_index,
+        )
+        if deferral is not None:
+            self._send_deferrals([(member, deferral)])
+
+    def _append(self) -> None:
+        """Append what waits, unless an entry of ours is in flight."""
+        sequencer = self._sequencer
+        if sequencer is None:
+            return
+        batch = sequencer.next_batch()
+        if batch is None:
+            return
+        index = self._member.append(encode_batch(batch), term=sequencer.term)
+        if index is None:
+            self._stop_leading()
+            return
+        for proposal in batch.proposals:
+            if proposal.boot_id == self._boot_id:
+                self._book.appended(proposal.sequence)
+        self._send_deferrals(sequencer.appended(index))
+
+    def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
+        by_member: dict[str, list[Deferral]] = {}
+        for member, deferral in deferrals:
+            self._commands.pop((deferral.boot_id, deferral.sequence), None)
+            by_member.setdefault(member, []).append(deferral)
+        for member, told in by_member.items():
+            term = self._member.term
+            if member == self._me:
+                for deferral in told:
+                    self._book.defer(deferral, term=term)
+            else:
+                # A lost one is no harm: the proposal is sent again.
+                self._member.send(member, exchange.encode(Deferred(term=term, deferrals=tuple(told))))
+
+    def _release(self) -> None:
+        """Let deferred proposals be decided again."""
+        for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
+            waiter = self._waiters.get(sequence)
+            if waiter is not None and not waiter.future.done():
+                waiter.future.set_result(Moved(revision=self._table.revision))
+
+    # -- the engine's side --------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        """Follow the member's role, term, leader and links."""
+        if self._closed:
+            return
+        member = self._member
+        linked = member.linked
+        for peer in linked - self._linked:
+            self._links[peer] = self._links.get(peer, 0) + 1
+        leader_linked_anew = member.leader in linked - self._linked
+        self._linked = linked
+        term = member.term
+        if member.role is Role.LEADER:
+            if self._sequencer is None or self._sequencer.term != term:
+                self._stop_leading()
+                self._sequencer = Sequencer(term=term)
+                logger.info("leading term=%d", term)
+                # Marks in the log who took office, see Evidence.prior_term.
+                member.append(encode_batch(Batch(proposals=())), term=term)
+        elif self._sequencer is not None:
+            self._stop_leading()
+        if member.leader is not None and (self._reporter.lead_by(term) or leader_linked_anew):
+            self._report_due = True
+        self._look_for_contact()
+        self._work_soon()
+
+    def _stop_leading(self) -> None:
+        if self._sequencer is not None:
+            logger.info("no longer leading term=%d", self._sequencer.term)
+        self._sequencer = None
+        self._evidence = None
+        self._early.clear()
+        for mark in [mark for mark in self._commands if mark[0] != self._boot_id]:
+            del self._commands[mark]
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        """Apply one entry, see :class:`StateMachine`."""
+        try:
+            batch = decode_batch(payload)
+            # All are read before the first is applied: a member that does not understand one applies none.
+            commands = [self._command(proposal) for proposal in batch.proposals]
+        except CommandFormatError as error:
+            raise StopMember(f"{error}; install the release that the other members run") from error
+        for proposal, command in zip(batch.proposals, commands, strict=True):
+            verdict = self._table.apply(command)
+            if isinstance(verdict, Applied):
+                self._follow(command, verdict, live=live)
+            if proposal.boot_id == self._boot_id:
+                self._settle(proposal.sequence, verdict)
+        if not batch.proposals and live:
+            self._take_office(term)
+        self._led_term = max(self._led_term, term)
+        if self._sequencer is not None:
+            self._sequencer.applied(index)
+        if live:
+            self._work_soon()
+
+    def _command(self, proposal: Proposal) -> Command:
+        command = self._commands.pop((proposal.boot_id, proposal.sequence), None)
+        return decode_command(proposal.command) if command is None else command
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return what encodes the state as it is now, see :class:`StateMachine`."""
+        image, led_term = self._table.copy_for_snapshot(), self._led_term
+
+        def encode() -> bytes:
+            table = encode_image(image)
+            return msgspec.msgpack.encode(_Image(format=IMAGE_FORMAT, led_term=led_term, table=table))
+
+        return encode
+
+    def restore(self, image: bytes) -> None:
+        """Replace the state, see :class:`StateMachine`."""
+        found = msgspec.msgpack.decode(image, type=_Image)
+        if found.format != IMAGE_FORMAT:
+            raise StopMember(f"state image has format {found.format}, this program knows {IMAGE_FORMAT}")
+        self._table.adopt(RouteTable.restore(found.table))
+        self._led_term = found.led_term
+        self._kv_changed.set()
+        for waiters in list(self._topic_waiters.values()):
+            _wake(waiters)
+
+    def _settle(self, sequence: int, verdict: Verdict) -> None:
+        """Take the verdict on a proposal of this process."""
+        registration = self._registering.pop(sequence, None)
+        if registration is not None and isinstance(verdict, Applied | NoChange):
+            revision = verdict.reply.revision if isinstance(verdict.reply, RegisterReply) else None
+            if revision is not None:
+                self._registered(*registration, revision=revision)
+        self._book.remove(sequence)
+        waiter = self._waiters.get(sequence)
+        if waiter is not None and not waiter.future.done():
+            waiter.future.set_result(verdict)
+
+    def _registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
+        before = self._liveness.version
+        self._liveness.registered(broker, origin, revision=revision)
+        if self._liveness.version != before:
+            self._report_soon()
+
+    def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
+        """Do what an applied change asks for outside the table; effects only for entries applied live."""
+        if applied.kv_changed:
+            self._kv_changed.set()
+        for topic in list(self._table.view.affected(applied, self._topic_waiters.keys())):
+            _wake(self._topic_waiters[topic])
+        if not live:
+            return
+        note_applied(self._history, command, applied, at_ms=time.time_ns() // 1_000_000)
+        if applied.joined is not None:
+            logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
+        for gone in applied.left:
+            logger.info(
+                "broker left broker=%s name=%s reason=%s revision=%d",
+                gone.broker,
+                gone.broker_name,
+                gone.reason,
+                applied.revision,
+            )
+        if isinstance(command, Evict):
+            for origin in self._liveness.connections_of(command.broker, up_to_revision=command.revision):
+                if (command.broker, origin) not in self._in_flight:
+                    self._effects.close_connection(origin)
+        if self._member.leads and self._settings.current.notify_min_broker_id_changed:
+            for change in applied.min_changes:
+                self._effects.notify_min_broker(change)
+
+    # -- liveness -----------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._liveness.advance(self._loop.time())
+        if self._liveness.clock >= self._prune_at:
+            self._prune_at = self._liveness.clock + PRUNE_PERIOD_S
+            self._liveness.prune()
+            self._reporter.prune(self._is_listed)
+            if self._evidence is not None:
+                self._evidence.prune(self._is_listed, clock=self._liveness.clock)
+        if self._member.leader is not None and self._reporter.due():
+            self._report_due = True
+        self._judge(list(self._table.view.records()))
+        self._work_soon()
+
+    def _report(self) -> None:
+        """Tell the leader what changed here; the leader tells itself."""
+        leader = self._member.leader
+        if leader is None or self._reporter.term != self._member.term:
+            return
+        if leader != self._me and leader not in self._linked:
+            return
+        self._report_due = False
+        report = self._reporter.report()
+        if leader == self._me:
+            self._receive(self._me, report)
+        else:
+            self._member.send(leader, exchange.encode(report))
+
+    def _receive(self, member: str, report: Report) -> None:
+        """Leader: take a report, answer it, judge whom it speaks of."""
+        evidence = self._evidence
+        if evidence is None or evidence.term != report.term:
+            if report.term >= self._member.term:
+                self._early[member] = report
+            return
+        answer = evidence.receive(member, report, clock=self._liveness.clock)
+        if answer is None:
+            return
+        if member == self._me:
+            self._reporter.acknowledged(answer)
+        else:
+            self._member.send(member, exchange.encode(answer))
+        view = self._table.view
+        told = [view.record(line.broker) for line in report.lines if not line.connected]
+        self._judge([record for record in told if record is not None])
+
+    def _take_office(self, term: int) -> None:
+        """An entry of our own is committed and applied: from here on this leader counts and judges."""
+        if self._member.role is not Role.LEADER or self._member.term != term:
+            return
+        self._evidence = Evidence(
+            term=term,
+            members=self._member.members,
+            prior_term=self._led_term,
+            clock=self._liveness.clock,
+            judge_after_s=4 * self._member.contact_limit,
+        )
+        self._reporter.lead_by(term)
+        self._report_soon()
+        early, self._early = self._early, {}
+        for member, report in early.items():
+            self._receive(member, report)
+
+    def _judge(self, records: list[Record]) -> None:
+        evidence, sequencer = self._evidence, self._sequencer
+        if evidence is None or sequencer is None or sequencer.term != evidence.term:
+            return
+        heard_within = 2 * self._member.contact_limit
+        here = {m for m in self._member.members if self._member.member_age(m) < heard_within}
+        evidence.out_of_contact(set(self._member.members) - here)
+        for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
+            self._evict(judgement)
+
+    def _evict(self, judgement: Judgement) -> None:
+        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
+        command = Evict(
+            cluster_name=judgement.broker.cluster_name,
+            broker_addr=judgement.broker.broker_addr,
+            revision=judgement.revision,
+            reason=judgement.reason,
+        )
+        proposal = Proposal(
+            boot_id=self._boot_id, sequence=self._book.next_sequence(), command=encode_command(command)
+        )
+        self._offer(proposal, self._me)
+        self._work_soon()
+
+    # -- messages of other members ------------------------------------------------------------------------
+
+    def _on_peer_message(self, member: str, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            message = exchange.decode(data)
+        except ExchangeError as error:
+            logger.error("peer message refused member=%s error=%s", member, error)
+            return
+        match message:
+            case Report():
+                self._receive(member, message)
+            case Acknowledgement():
+                if member == self._member.leader and self._reporter.acknowledged(message):
+                    self._report_soon()
+            case Propose(term=term, proposals=proposals):
+                if self._sequencer is not None and self._sequencer.term == term:
+                    for proposal in proposals:
+                        self._offer(proposal, member)
+                    self._work_soon()
+            case Deferred(term=term, deferrals=deferrals):
+                for deferral in deferrals:
+                    self._book.defer(deferral, term=term)
+                self._work_soon()
+
+    # -- KV configuration ---------------------------------------------------------------------------------
+
+    async def _import_kv(self) -> None:
+        """Offer the KV file found at the start to a group that has never held any KV configuration.
+
+        Whoever is first wins; the table rejects every later import, and then the file is only written.
+        """
+        command = ImportKv(table=self._kv_found)
+        while not self._table.view.kv_table():
+            try:
+                verdict, _ = await self.propose(command, deadline=self._loop.time() + WRITE_DEADLINE_S)
+            except (NoQuorum, OutcomeUnknown):
+                await asyncio.sleep(IMPORT_RETRY_S)
+                continue
+            if isinstance(verdict, Applied):
+                logger.info("KV configuration imported file=%s", self._settings.current.kv_path)
+            if not isinstance(verdict, Moved):
+                return
+
+    async def _export_kv(self) -> None:
+        """Keep the KV file as the table is, for RocketMQ's tools and for leaving this mode."""
+        path = Path(self._settings.current.kv_path)
+        while True:
+            await self._kv_changed.wait()
+            self._kv_changed.clear()
+            table = self._table.view.kv_table()
+            if table:
+                try:
+                    await asyncio.to_thread(_save_if_other, path, encode_kv(table))
+                except OSError as error:
+                    logger.error("KV configuration not exported file=%s error=%s", path, error)
+            if self._closed:
+                return
+
+    # -- small things -------------------------------------------------------------------------------------
+
+    def _revision_of(self, broker: BrokerKey) -> int | None:
+        record = self._table.view.record(broker)
+        return None if record is None else record.revision
+
+    def _is_listed(self, broker: BrokerKey) -> bool:
+        return self._table.view.record(broker) is not None
+
+    async def _next_change(self, topic: str) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiters = self._topic_waiters.setdefault(topic, set())
+        waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiters.discard(waiter)
+            if not waiters:
+                self._topic_waiters.pop(topic, None)
+
+
+class _Serving:
+    """One request on its way through :func:`serve`: the mode, and the connection it came over."""
+
+    def __init__(self, mode: Replicated, origin: ConnectionId) -> None:
+        self._mode = mode
+        self._origin = origin
+        self._broker: BrokerKey | None = None
+        self._unsure = False  # an earlier command of this request may yet turn up in a log
+
+    @property
+    def settings(self) -> LiveSettings:
+        return self._mode.settings
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        if request.code in READS:
+            freshness = Freshness(self.settings.current.route_freshness)
+            return await self._mode.readable(freshness, deadline=deadline)
+        if request.code == RequestCode.QUERY_DATA_VERSION:
+            await self._mode.require_contact(deadline=deadline - ANSWER_MARGIN_S)
+        return self._mode.view(Freshness.STALE)
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        return self._mode.heard_over(origin)
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        self._broker = broker
+        self._mode.arriving(broker, origin, lease_ms=lease_ms)
+
+    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
+        """The verdict was noted when it was applied; see :meth:`Replicated.propose`."""
+
+    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+        return self._mode.renew(renewal, origin)
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        registration = None
+        if isinstance(command, RegisterBroker | Touch):
+            registration = command.broker, self._origin
+        try:
+            verdict, may_turn_up = await self._mode.propose(
+                command, deadline=deadline, registration=registration
+            )
+        except NoQuorum as error:
+            if self._unsure:
+                raise OutcomeUnknown(str(error)) from None
+            raise
+        self._unsure = self._unsure or may_turn_up
+        return verdict
+
+    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
+        return self._mode.part(farewell, origin)
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        return await self._mode.change_settings(change)
+
+    def done(self) -> None:
+        """The request has its answer."""
+        if self._broker is not None:
+            self._mode.answered(self._broker, self._origin)
+
+
+def _save_if_other(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        write_atomic(path, content)
+
+
+def _wake(waiters: set[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
