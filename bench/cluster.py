@@ -292,6 +292,14 @@ class Cluster:
         status, body = self.http_get(index, "/v1/brokers?consistency=stale")
         return len(json.loads(body)["brokers"]) if status == 200 else 0
 
+    def _check_mode(self) -> None:
+        """Refuse to measure servers that run in another mode than the run says."""
+        for index in self._indexes():
+            status, body = self.http_get(index, "/v1/status")
+            found = json.loads(body)["mode"] if status == 200 else f"HTTP {status}"
+            if found != self.mode:
+                raise ClusterError(f"{self.addresses.wire[index]} runs in mode {found}, not {self.mode}")
+
     def role(self, index: int) -> str:
         """Return ``leader``, ``follower``, ``independent``..., or ``unknown`` without an answer."""
         status, body = self.http_get(index, "/v1/status")
