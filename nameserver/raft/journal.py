@@ -4,10 +4,11 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
 
     mark      4 bytes  D7 52 4B 4A
     size      u32      bytes of payload
-    crc       u32      CRC-32 of size and payload
+    crc       u32      CRC-32 of salt, size and payload
     payload   msgpack  list of operations (nameserver.raft.log.Op)
 
-The first frame of a segment is its header: ``[format, segment number]``. A frame with a bad checksum is a
+The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
+is random, so that nobody can put a valid frame into the payload of another. A frame with a bad checksum is a
 torn tail only if it is in the last segment and no valid frame follows it: then it was never acknowledged, and
 it is cut. Anything else is corruption, and the member refuses to start (rule 9). The distinction is exact
 because a frame is begun only after the former was synced.
@@ -23,7 +24,6 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 MARK: Final = b"\xd7RKJ"
 _HEAD: Final = struct.Struct(">4sII")
+_HEADER: Final = struct.Struct(">III")
+HEADER_SIZE: Final = _HEAD.size + _HEADER.size
 #: A frame above this is never written, so a size above it is damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
@@ -54,16 +56,16 @@ class Corrupt(Exception):
     """Bytes that were once valid are not any more."""
 
 
-def encode_frame(payload: bytes) -> bytes:
+def encode_frame(payload: bytes, salt: int) -> bytes:
     """Return one frame."""
-    return _HEAD.pack(MARK, len(payload), _checksum(payload)) + payload
+    return _HEAD.pack(MARK, len(payload), _checksum(payload, salt)) + payload
 
 
-def _checksum(payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(struct.pack(">I", len(payload))))
+def _checksum(payload: bytes | memoryview, salt: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack(">II", salt, len(payload))))
 
 
-def _frame_at(data: memoryview, start: int) -> memoryview | None:
+def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
     """The payload of the valid frame that begins at ``start``, or None."""
     if len(data) - start < _HEAD.size:
         return None
@@ -71,28 +73,55 @@ def _frame_at(data: memoryview, start: int) -> memoryview | None:
     if mark != MARK or size > FRAME_SIZE_MAX or start + _HEAD.size + size > len(data):
         return None
     payload = data[start + _HEAD.size : start + _HEAD.size + size]
-    return payload if _checksum(payload) == checksum else None
+    return payload if _checksum(payload, salt) == checksum else None
 
 
-def scan(data: bytes) -> tuple[list[memoryview], int]:
-    """Split a segment into payloads.
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A segment taken apart: ``good`` bytes are valid; what follows those is a torn tail."""
 
-    Returns:
-        The payloads, and the number of bytes that are good; what follows those is a torn tail.
+    number: int
+    salt: int
+    payloads: list[memoryview]
+    good: int
+
+
+def scan(data: bytes) -> Scanned:
+    """Split a segment into header and payloads.
 
     Raises:
-        Corrupt: A valid frame follows a bad one.
+        Corrupt: The header is bad, or a valid frame follows a bad one.
     """
-    view, payloads, good = memoryview(data), [], 0
-    while (payload := _frame_at(view, good)) is not None:
+    view = memoryview(data)
+    header = _frame_at(view, 0, 0)
+    if header is None:
+        if len(data) > HEADER_SIZE:  # it is synced before anything follows it
+            raise Corrupt("bad header")
+        return Scanned(0, 0, [], 0)
+    number, salt = _parse_header(header)
+    payloads, good = [], _HEAD.size + len(header)
+    while (payload := _frame_at(view, good, salt)) is not None:
         payloads.append(payload)
         good += _HEAD.size + len(payload)
     at = data.find(MARK, good + 1)
     while at >= 0:
-        if _frame_at(view, at) is not None:
+        if _frame_at(view, at, salt) is not None:
             raise Corrupt(f"bad frame at byte {good}, but a valid one at byte {at}")
         at = data.find(MARK, at + 1)
-    return payloads, good
+    return Scanned(number, salt, payloads, good)
+
+
+def encode_header(number: int, salt: int) -> bytes:
+    """Return the first frame of a segment, HEADER_SIZE bytes."""
+    return encode_frame(_HEADER.pack(FORMAT, number, salt), 0)
+
+
+def _parse_header(payload: memoryview) -> tuple[int, int]:
+    version = int.from_bytes(payload[:4], "big")
+    if version != FORMAT or len(payload) != _HEADER.size:
+        raise Corrupt(f"format {version}, this program knows {FORMAT}")
+    _, number, salt = _HEADER.unpack(payload)
+    return number, salt
 
 
 @dataclass(slots=True)
@@ -139,10 +168,6 @@ _encode_ops: Final = msgspec.msgpack.Encoder().encode
 _decode_ops: Final = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-def _header(number: int) -> bytes:
-    return encode_frame(_encode_ops([FORMAT, number]))
-
-
 def sync_directory(path: Path) -> None:
     """Make a rename or a new name in ``path`` durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -173,6 +198,7 @@ class Journal:
         self._segments: list[_Segment] = []
         self._file = -1
         self._size = 0
+        self._salt = 0
 
     # ---- start
 
@@ -202,23 +228,24 @@ class Journal:
             if position and number != paths[position - 1][0] + 1:
                 raise _refuse(path, f"segment {number - 1} before it is missing")
             data = path.read_bytes()
+            segment = _Segment(number, path, 0)
             try:
-                payloads, good = scan(data)
-                if good < len(data):
+                scanned = scan(data)
+                good = scanned.good
+                if good < len(data) or good == 0:
                     if not last:
                         raise Corrupt(f"bad frame at byte {good}, but later segments exist")
-                    logger.warning(
-                        "journal torn tail cut file=%s bytes=%d: never acknowledged",
-                        path.name,
-                        len(data) - good,
-                    )
-                segment = _Segment(number, path, 0)
-                for op in self._operations(payloads, number):
-                    replay.apply(op)
-                    if op[0] == OP_ENTRY:
-                        segment.last_index = max(segment.last_index, op[1])
+                    logger.warning("journal torn tail cut file=%s bytes=%d", path.name, len(data) - good)
+                if good and scanned.number != number:
+                    raise Corrupt(f"this is segment {scanned.number}")
+                for payload in scanned.payloads:
+                    for op in _decode_ops(payload):
+                        replay.apply(op)
+                        if op[0] == OP_ENTRY:
+                            segment.last_index = max(segment.last_index, op[1])
             except (Corrupt, msgspec.MsgspecError) as error:
                 raise _refuse(path, str(error)) from error
+            self._salt = scanned.salt
             self._segments.append(segment)
             size_total += good
         if not self._segments:
@@ -228,21 +255,10 @@ class Journal:
             os.ftruncate(self._file, good)
             self._size = good
             if good == 0:  # killed while the segment was begun
-                self._write(_header(self._segments[-1].number))
+                self._write_header(self._segments[-1].number)
             # What a former life wrote without syncing counts from now on as durable.
             os.fsync(self._file)
         return replay, size_total
-
-    @staticmethod
-    def _operations(payloads: list[memoryview], number: int) -> Iterator[Any]:
-        for i, payload in enumerate(payloads):
-            content = _decode_ops(payload)
-            if i:
-                yield from content
-            elif content[:1] != [FORMAT]:
-                raise Corrupt(f"format {content[:1]}, this program knows {FORMAT}")
-            elif content[1:2] != [number]:
-                raise Corrupt(f"this is segment {content[1:2]}, not {number}")
 
     # ---- writing
 
@@ -253,7 +269,7 @@ class Journal:
             StorageFull: Nothing was kept.
             OSError: The disk is broken; the process must end.
         """
-        self._write(encode_frame(_encode_ops(ops)))
+        self._write(encode_frame(_encode_ops(ops), self._salt))
         segment = self._segments[-1]
         for op in ops:
             if op[0] == OP_ENTRY:
@@ -280,7 +296,7 @@ class Journal:
             StorageFull: The old segment goes on.
         """
         number = self._segments[-1].number + 1
-        old, old_size = self._file, self._size
+        old, old_size, old_salt = self._file, self._size, self._salt
         try:
             if not self._sync:
                 os.fdatasync(old)  # a later segment must not survive an earlier one
@@ -288,10 +304,10 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            self._undo_begin(number, old, old_size)
+            self._undo_begin(number, old, old_size, old_salt)
             raise StorageFull(f"{self._directory}: {error.strerror}") from error
         except StorageFull:
-            self._undo_begin(number, old, old_size)
+            self._undo_begin(number, old, old_size, old_salt)
             raise
         os.close(old)
 
@@ -300,17 +316,21 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = 0
         self._segments.append(_Segment(number, path, 0))
-        self._write(_header(number))
+        self._write_header(number)
         os.fsync(self._file)
         sync_directory(self._directory)
 
-    def _undo_begin(self, number: int, old: int, old_size: int) -> None:
+    def _write_header(self, number: int) -> None:
+        self._salt = int.from_bytes(os.urandom(4), "big")
+        self._write(encode_header(number, self._salt))
+
+    def _undo_begin(self, number: int, old: int, old_size: int, old_salt: int) -> None:
         if self._segments[-1].number == number:
             segment = self._segments.pop()
             segment.path.unlink(missing_ok=True)
         if self._file != old:
             os.close(self._file)
-        self._file, self._size = old, old_size
+        self._file, self._size, self._salt = old, old_size, old_salt
 
     def trim(self, index: int) -> None:
         """Delete the segments that an image at ``index`` covers; never the one being written."""

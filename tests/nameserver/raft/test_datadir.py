@@ -1,0 +1,156 @@
+"""A data directory belongs to one process, one mode, one member; promises survive torn writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft.datadir import DataDirectory
+from nameserver.raft.journal import Journal
+from nameserver.raft.types import RaftConfig, RaftStartError
+
+PEERS = ("a:1", "b:1", "c:1")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RaftConfig:
+    return RaftConfig(me="a:1", peers=PEERS, listen=None, data_dir=tmp_path / "data")
+
+
+def _open(config: RaftConfig) -> None:
+    directory = DataDirectory(config)
+    try:
+        directory.load_vote()
+    finally:
+        directory.close()
+
+
+def _one_line(config: RaftConfig, match: str) -> None:
+    with pytest.raises(RaftStartError, match=match) as refused:
+        _open(config)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_directory_is_locked_while_in_use(config: RaftConfig) -> None:
+    first = DataDirectory(config)
+    _one_line(config, "in use")
+    first.close()
+    DataDirectory(config).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda c: replace(c, me="b:1"), "belongs to member a:1, not b:1"),
+        (lambda c: replace(c, durability="memory"), "durability journal"),
+    ],
+)
+def test_a_directory_keeps_to_one_member_and_one_way_of_storing(
+    config: RaftConfig, change: Callable[[RaftConfig], RaftConfig], match: str
+) -> None:
+    DataDirectory(config).close()
+    _one_line(change(config), match)
+
+
+def test_journal_and_fsync_may_be_exchanged(config: RaftConfig) -> None:
+    DataDirectory(config).close()
+    DataDirectory(replace(config, durability="fsync")).close()
+
+
+def test_a_directory_of_another_mode_is_refused(config: RaftConfig) -> None:
+    config.data_dir.mkdir()
+    (config.data_dir / "identity.json").write_text(json.dumps({"mode": "independent"}))
+    _one_line(config, "belongs to mode independent")
+    (config.data_dir / "identity.json").write_text("{")
+    _one_line(config, "damaged")
+
+
+def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> None:
+    first = DataDirectory(config)
+    cluster = first.identity.cluster
+    first.close()
+    second = DataDirectory(replace(config, peers=("a:1", "x:1")))
+    assert second.identity.members == PEERS
+    assert second.identity.cluster == cluster
+    second.close()
+
+
+def test_term_and_vote_survive_and_a_torn_write_leaves_the_former(config: RaftConfig) -> None:
+    directory = DataDirectory(config)
+    assert directory.load_vote() == (0, None)
+    directory.save_vote(3, "b:1")
+    directory.save_vote(4, None)
+    directory.close()
+    path = config.data_dir / "raft" / "vote"
+    raw = path.read_bytes()
+    seen = set()
+    for slot in (0, 512):
+        torn = bytearray(raw)
+        torn[slot + 6] ^= 1
+        path.write_bytes(torn)
+        directory = DataDirectory(config)
+        seen.add(directory.load_vote())
+        directory.close()
+    assert seen == {(3, "b:1"), (4, None)}
+    path.write_bytes(raw)
+    directory = DataDirectory(config)
+    assert directory.load_vote() == (4, None)
+    directory.save_vote(5, "c:1")
+    directory.close()
+    directory = DataDirectory(config)
+    assert directory.load_vote() == (5, "c:1")
+    directory.close()
+
+
+def test_lost_promises_are_refused(config: RaftConfig) -> None:
+    directory = DataDirectory(config)
+    Journal(directory.raft, sync=False).recover()
+    directory.save_standing(replace(directory.standing, voter=True))
+    directory.close()
+    vote = config.data_dir / "raft" / "vote"
+    raw = vote.read_bytes()
+    vote.write_bytes(bytes(len(raw)))
+    _one_line(config, "what this member promised is unknown")
+    vote.unlink()
+    _one_line(config, "missing")
+    vote.write_bytes(raw)
+    for _, segment in Journal.segment_paths(directory.raft):
+        segment.unlink()
+    _one_line(config, "lost its journal")
+
+
+def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig) -> None:
+    config = replace(config, durability="memory")
+    directory = DataDirectory(config)
+    directory.load_vote()
+    directory.save_vote(7, "b:1")
+    directory.save_standing(replace(directory.standing, voter=True))
+    first = directory.standing.instance
+    directory.close()
+    directory = DataDirectory(config)
+    assert directory.standing.instance != first
+    assert not directory.standing.voter
+    assert directory.load_vote() == (7, "b:1")  # promises about votes are kept all the same
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"me": "x:1"}, "not among the peers"),
+        ({"peers": ("a:1", "a:1")}, "named twice"),
+        ({"me": "a", "peers": ("a",)}, "not HOST:PORT"),
+        ({"listen": "0.0.0.0:70000"}, "not HOST:PORT"),
+        ({"election_timeout_ms": 5}, "election timeout 5 ms"),
+        ({"durability": "disk"}, "durability disk"),
+        ({"secret": b"short"}, "at least 16"),
+    ],
+)
+def test_bad_settings_are_one_line(config: RaftConfig, change: dict[str, object], match: str) -> None:
+    with pytest.raises(RaftStartError, match=match):
+        replace(config, **change).validate()  # type: ignore[arg-type]
+    config.validate()

@@ -1,0 +1,342 @@
+"""The durable log: torn tails are cut, damage is refused, a full disk loses nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft.driver import join
+from nameserver.raft.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
+from nameserver.raft.log import (
+    OP_COMMIT,
+    OP_ENTRY,
+    OP_RESET,
+    OP_TRUNCATE,
+    REGULAR,
+    Entry,
+    Op,
+    RaftLog,
+    Recovered,
+)
+from nameserver.raft.snapshot import Image, Snapshots
+from nameserver.raft.types import RaftStartError
+
+
+def _entry(index: int, term: int = 1, size: int = 10) -> Op:
+    return (OP_ENTRY, index, term, REGULAR + b"%d" % index + b"x" * size)
+
+
+def _open(directory: Path, *, sync: bool = True) -> tuple[Journal, Replay]:
+    journal = Journal(directory, sync=sync)
+    replay, _ = journal.recover()
+    return journal, replay
+
+
+def _segments(directory: Path) -> list[Path]:
+    return [path for _, path in Journal.segment_paths(directory)]
+
+
+def _written(directory: Path, count: int = 5) -> Path:
+    """A journal of ``count`` frames with one entry each; return its only segment."""
+    journal, _ = _open(directory)
+    for index in range(2, 2 + count):
+        journal.append([_entry(index)])
+    journal.close()
+    return _segments(directory)[0]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_was_appended_is_read_back(tmp_path: Path, sync: bool) -> None:
+    journal, replay = _open(tmp_path, sync=sync)
+    assert replay.base_index is None
+    journal.append([_entry(2), _entry(3), (OP_COMMIT, 2)])
+    journal.append([_entry(4), (OP_TRUNCATE, 3), _entry(3, term=2)])
+    journal.close()
+    journal, replay = _open(tmp_path, sync=sync)
+    journal.close()
+    assert [(index, term) for _, index, term in replay.entries] == [(2, 1), (3, 2)]
+    assert (replay.base_index, replay.commit_index) == (1, 2)
+
+
+def test_a_tail_torn_at_any_byte_is_cut_and_what_was_before_stays(tmp_path: Path) -> None:
+    segment = _written(tmp_path)
+    whole = segment.read_bytes()
+    starts = [0]
+    while (at := whole.find(b"\xd7RKJ", starts[-1] + 1)) >= 0:
+        starts.append(at)
+    for length in range(starts[-1], len(whole)):
+        segment.write_bytes(whole[:length])
+        journal, replay = _open(tmp_path)
+        assert [index for _, index, _ in replay.entries] == [2, 3, 4, 5]
+        journal.append([_entry(6, term=7)])
+        journal.close()
+        journal, replay = _open(tmp_path)
+        journal.close()
+        assert replay.entries[-1][1:] == (6, 7)
+
+
+def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
+    segment = _written(tmp_path)
+    whole = segment.read_bytes()
+    salt = scan(whole).salt
+    foreign = encode_frame(b"\xc0", salt ^ 1)  # as somebody could put into a payload
+    half = encode_frame(foreign + b"abc", salt)[:-1]
+    for tail in (bytes(4096), os.urandom(4096), half, foreign, whole[-20:-1] + b"\xd7RKJ\x00\x00"):
+        segment.write_bytes(whole + tail)
+        journal, replay = _open(tmp_path)
+        journal.close()
+        assert [index for _, index, _ in replay.entries] == [2, 3, 4, 5, 6]
+        assert segment.stat().st_size == len(whole)
+
+
+def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -> None:
+    segment = _written(tmp_path)
+    whole = segment.read_bytes()
+    last = whole.rfind(b"\xd7RKJ")
+    for at in range(0, last, 3):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        segment.write_bytes(damaged)
+        with pytest.raises(RaftStartError) as refused:
+            Journal(tmp_path, sync=True).recover()
+        assert str(segment) in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert "catches up" in str(refused.value)  # says what to do
+        assert segment.read_bytes() == damaged  # and touches nothing
+
+
+def test_scan_tells_the_good_bytes() -> None:
+    good = encode_header(3, 77) + encode_frame(b"one", 77) + encode_frame(b"two", 77)
+    scanned = scan(good + b"\xd7RK")
+    assert ([bytes(p) for p in scanned.payloads], scanned.good) == ([b"one", b"two"], len(good))
+    assert (scanned.number, scanned.salt) == (3, 77)
+    with pytest.raises(Corrupt, match="header"):
+        scan(b"x" + good)
+    with pytest.raises(Corrupt, match="a valid one"):
+        scan(encode_header(3, 77) + b"x" + encode_frame(b"two", 77))
+    assert scan(encode_header(3, 77)[:-1]).good == 0
+
+
+def test_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    journal.append([_entry(i) for i in range(2, 10)])
+    journal.rotate()  # the snapshot covers up to 7
+    journal.append([_entry(i) for i in range(10, 13)])
+    journal.trim(7)
+    assert len(_segments(tmp_path)) == 2  # 8 and 9 are still needed
+    journal.rotate()
+    journal.append([_entry(13)])
+    journal.trim(12)
+    assert len(_segments(tmp_path)) == 1
+    journal.close()
+    journal, replay = _open(tmp_path)
+    journal.close()
+    assert [index for _, index, _ in replay.entries] == [13]
+    joined = join(Image(12, 1, 0, tmp_path), replay, term=3, vote=None, size=0)
+    assert joined is not None
+    assert not joined.replaced
+    assert joined.recovered.base_index == 12
+    assert [index for _, index, _ in joined.recovered.entries] == [13]
+    assert join(Image(11, 1, 0, tmp_path), replay, term=3, vote=None, size=0) is None  # 12 is missing
+
+
+def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    for i in (2, 3, 4):
+        journal.append([_entry(i)])
+        journal.rotate()
+    journal.close()
+    paths = _segments(tmp_path)
+    content = paths[1].read_bytes()
+    paths[1].unlink()
+    with pytest.raises(RaftStartError, match="missing"):
+        _open(tmp_path)
+    paths[1].write_bytes(content[:-1])  # torn, but not the last
+    with pytest.raises(RaftStartError, match="later segments"):
+        _open(tmp_path)
+    paths[1].write_bytes(content)
+    _open(tmp_path)[0].close()
+
+
+def test_a_crash_while_a_segment_is_begun_is_no_damage(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    journal.append([_entry(2)])
+    journal.close()
+    (tmp_path / "journal-00000002").write_bytes(b"\xd7R")
+    journal, replay = _open(tmp_path)
+    assert len(replay.entries) == 1
+    journal.append([_entry(3)])
+    journal.close()
+    journal, replay = _open(tmp_path)
+    journal.close()
+    assert len(replay.entries) == 2
+
+
+@pytest.mark.parametrize("op", [[9, 1], [OP_ENTRY, 2], [OP_ENTRY, 7, 1, b"gap"], "x"])
+def test_operations_that_do_not_continue_the_log_are_refused(op: object) -> None:
+    replay = Replay()
+    for known in ([OP_ENTRY, 2, 1, b"\0"], [OP_ENTRY, 3, 1, b"\0"]):
+        replay.apply(known)
+    with pytest.raises(Corrupt):
+        replay.apply(op)
+
+
+def _replay(*ops: Op) -> Replay:
+    replay = Replay()
+    for op in ops:
+        replay.apply(list(op))
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("image", "ops", "base", "kept", "replaced"),
+    [
+        pytest.param(None, (), (1, 0), [], False, id="nothing"),
+        pytest.param(None, (_entry(2), _entry(3)), (1, 0), [2, 3], False, id="journal only"),
+        pytest.param((5, 2), (), (5, 2), [], False, id="image only"),
+        pytest.param(
+            (3, 1), (_entry(2), _entry(3), _entry(4)), (3, 1), [4], False, id="D14 image in journal"
+        ),
+        pytest.param(
+            (3, 2), (_entry(2), _entry(3), _entry(4)), (3, 2), [], True, id="image replaced the log"
+        ),
+        pytest.param((9, 2), (_entry(2), _entry(3)), (9, 2), [], True, id="image beyond the journal"),
+        pytest.param((4, 2), ((OP_RESET, 4, 2), _entry(5, 2)), (4, 2), [5], False, id="after a reset"),
+        pytest.param(
+            (4, 3), ((OP_RESET, 4, 2), _entry(5, 2)), (4, 3), [], True, id="another image after reset"
+        ),
+    ],
+)
+def test_d14_image_and_journal_make_one_log(
+    image: tuple[int, int] | None, ops: tuple[Op, ...], base: tuple[int, int], kept: list[int], replaced: bool
+) -> None:
+    found = Image(*image, 0, Path()) if image else None
+    joined = join(found, _replay(*ops), term=0, vote=None, size=0)
+    assert joined is not None
+    assert (joined.recovered.base_index, joined.recovered.base_term) == base
+    assert [index for _, index, _ in joined.recovered.entries] == kept
+    assert joined.replaced is replaced
+
+
+def test_a_commit_index_beyond_the_log_is_not_believed() -> None:
+    joined = join(None, _replay(_entry(2), (OP_COMMIT, 2), (OP_COMMIT, 9)), term=0, vote=None, size=0)
+    assert joined is not None
+    assert joined.recovered.commit_index == 2
+
+
+def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
+    log = RaftLog(Recovered())
+    entries: list[Entry] = [(REGULAR, index, 1) for index in range(2, 8)]
+    for command, index, term in entries:
+        log.add(command, index, term)
+    first = log.take_ops()
+    log.deleteEntriesFrom(4 - log.base_index)
+    log.add(REGULAR, 4, 2)
+    second = log.take_ops()
+    assert first is not None
+    assert second is not None
+    log.durable(first[0])
+    assert log.durable_index == 3
+    log.durable(second[0])
+    assert log.durable_index == 4
+    log.deleteEntriesFrom(3 - log.base_index)
+    assert log.durable_index == 2
+
+
+# ---- full disk: a real limit in a real process
+
+
+_FULL = """
+    import resource, sys
+    from pathlib import Path
+    from nameserver.raft.journal import Journal, StorageFull
+    from nameserver.raft.log import OP_ENTRY
+    directory = Path(sys.argv[1])
+    journal = Journal(directory, sync=True)
+    journal.recover()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    index = 2
+    try:
+        while True:
+            journal.append([(OP_ENTRY, index, 1, bytes(700))])
+            index += 1
+    except StorageFull as error:
+        size = (directory / "journal-00000001").stat().st_size
+        try:
+            journal.append([(OP_ENTRY, index, 1, bytes(700))])
+            raise SystemExit("still room")
+        except StorageFull:
+            pass
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        journal.append([(OP_ENTRY, index, 1, bytes(700))])
+        print(index, size)
+"""
+
+
+def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_FULL), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    last, size = map(int, done.stdout.split())
+    assert last > 20
+    assert size < 50_000
+    journal, replay = _open(tmp_path)
+    journal.close()
+    assert [index for _, index, _ in replay.entries] == list(range(2, last + 1))
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 50_000
+
+
+# ---- state images
+
+
+def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.recover() is None
+    for index in (5, 9, 14):
+        snapshots.publish(snapshots.store(index, 2, b"state %d" % index * 100))
+    assert snapshots.newest is not None
+    assert (snapshots.newest.index, snapshots.newest.size) == (14, 800)
+    assert snapshots.read(14, 8, 8) == b"state 14"
+    assert snapshots.read(5, 0, 8) is None
+    assert snapshots.read(9, 0, 7) == b"state 9"
+    snapshots.close()
+    (tmp_path / "snapshot-00000000000000000099.tmp").write_bytes(b"half")
+    found = Snapshots(tmp_path).recover()
+    assert found is not None
+    assert (found[0].index, found[0].term, found[1]) == (14, 2, b"state 14" * 100)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    snapshots.publish(snapshots.store(5, 1, b"a" * 100))
+    assert snapshots.read(5, 0, 10) == b"a" * 10
+    snapshots.publish(snapshots.store(6, 1, b"b" * 100))
+    assert snapshots.read(5, 10, 10) == b"a" * 10
+    snapshots.close()
+
+
+def test_d15_a_damaged_image_is_refused_at_any_byte(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    path = snapshots.store(5, 1, b"0123456789").path
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(RaftStartError, match="damaged"):
+            Snapshots(tmp_path).recover()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(RaftStartError, match="damaged"):
+            Snapshots(tmp_path).recover()
