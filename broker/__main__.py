@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mqbroker: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"mqbroker: {error}", file=sys.stderr)
-        return 2 if error.errno is not None else 1
+        # The address cannot be bound, or the store's directory cannot be used.
+        return _complain(error)
     return 0
 
 

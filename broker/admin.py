@@ -33,6 +33,7 @@ from remoting.message import encode_message
 from remoting.route import TopicConfig
 
 _VERSION_TEXT: Final = "V5_3_3"
+_GIB: Final = 1024**3
 
 
 def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
@@ -248,6 +249,8 @@ def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
     store, stats = state.store, state.stats
     low, high = store.log.min_offset, store.log.max_offset
     put, got = str(stats.put.total), str(stats.got.total)
+    total, free = store.disk_space()
+    used = f"{(total - free) / total:.4f}" if total else "0.0"
     table = {
         "brokerActive": "true",
         "brokerVersion": str(VERSION),
@@ -256,9 +259,9 @@ def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
         "runtime": _duration(call.now_ms - stats.started_ms),
         "commitLogMinOffset": str(low),
         "commitLogMaxOffset": str(high),
-        "commitLogDirCapacity": "",
-        "commitLogDiskRatio": "0.0",
-        "consumeQueueDiskRatio": "0.0",
+        "commitLogDirCapacity": f"Total : {total / _GIB:.1f} GiB, Free : {free / _GIB:.1f} GiB.",
+        "commitLogDiskRatio": used,
+        "consumeQueueDiskRatio": used,
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
         "earliestMessageTimeStamp": str(store.earliest_log_time()),
@@ -274,6 +277,12 @@ def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
         "msgPutTotalTodayNow": put,
         "msgPutTotalYesterdayMorning": "0",
         "pageCacheLockTimeMills": "0",
+        "ackThreadPoolQueueCapacity": "0",
+        "ackThreadPoolQueueHeadWaitTimeMills": "0",
+        "ackThreadPoolQueueSize": "0",
+        "litePullThreadPoolQueueCapacity": "0",
+        "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+        "litePullThreadPoolQueueSize": "0",
         "pullThreadPoolQueueCapacity": "0",
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueSize": "0",

@@ -89,6 +89,19 @@ def _first_address() -> str:
             return "127.0.0.1"
 
 
+def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Return what a task group died of if that is one exception, so that callers can tell by its type."""
+    leaves: list[BaseException] = []
+    open_groups: list[BaseExceptionGroup[BaseException]] = [group]
+    while open_groups:
+        for inner in open_groups.pop().exceptions:
+            if isinstance(inner, BaseExceptionGroup):
+                open_groups.append(inner)
+            else:
+                leaves.append(inner)
+    return leaves[0] if len(leaves) == 1 else None
+
+
 class StateFile:
     """One file that is rewritten as a whole when its table has changed.
 
@@ -192,6 +205,11 @@ class BrokerServer:
         self._take_lock()
         try:
             await self._serve(stop, ready)
+        except BaseExceptionGroup as group:
+            cause = _only_cause(group)
+            if cause is None:
+                raise
+            raise cause from None
         finally:
             if self._lock is not None:
                 self._lock.close()

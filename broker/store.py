@@ -8,6 +8,7 @@ start reads the log only from there.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -124,6 +125,7 @@ class MessageStore:
         keeps_topic: Callable[[str], bool],
         skip_damage: bool = False,
     ) -> None:
+        self._directory = directory
         self._queue_root = directory / "consumequeue"
         self._checkpoint_path = directory / "checkpoint"
         self._queue_file_size = queue_file_size
@@ -334,6 +336,14 @@ class MessageStore:
     def message_count(self) -> int:
         """Return how many messages all queues hold."""
         return sum(queue.max_index - queue.min_index for queue in self._queues.values())
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return (size, free) of the store's file system in bytes; zeros if it does not say."""
+        try:
+            found = os.statvfs(self._directory)
+        except OSError:
+            return 0, 0
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     # Upkeep --------------------------------------------------------------------------------------
 

@@ -627,7 +627,7 @@ def test_topic_deleted_and_created_again_is_empty(wire: WireLike) -> None:
     ],
 )
 def test_refused_topic_says_why(wire: WireLike, topic: str, changes: dict[str, str], remark: str) -> None:
-    answer = create_topic(wire, topic, **changes)
+    answer = create_topic(wire, topic, queues=4, perm=6, **changes)
     assert answer.code == 29
     assert remark in (answer.remark or "")
 

@@ -473,6 +473,6 @@ def test_tag_of_property_text(properties: str, tags: str) -> None:
 def test_subscription_codes() -> None:
     assert subscription_codes("*") is None
     assert subscription_codes("") is None
-    assert subscription_codes("A || B") == {tag_hash("A"), tag_hash("B")}
+    assert subscription_codes("A || B") == frozenset({tag_hash("A"), tag_hash("B")})
     with pytest.raises(ValueError, match="no tag"):
         subscription_codes("||")

@@ -1,0 +1,276 @@
+"""A broker and its nameservers; its start, its end, its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
+from remoting.message import decode_messages
+from remoting.route import DataVersion, RegisterBody, body_crc32, decode_register_body
+
+
+class NameserverLike(Protocol):
+    addr: str
+    answers: dict[int, RemotingCommand]
+
+    def expect(self, code: int, *, timeout_s: float = 15.0) -> RemotingCommand: ...
+    def drop_connections(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class WireLike(Protocol):
+    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
+    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
+    def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
+    def answer(self, opaque: int) -> RemotingCommand: ...
+
+
+class BrokerLike(Protocol):
+    addr: str
+    ready_line: str
+    store: Path
+    log: Path
+
+    def wire(self) -> WireLike: ...
+    def stop(self) -> int: ...
+    def kill(self) -> None: ...
+
+
+class StartLike(Protocol):
+    def __call__(self, *flags: str, store: Path | None = None, namesrv: str = "") -> BrokerLike: ...
+
+
+def registration(request: RemotingCommand) -> tuple[RegisterBrokerFields, RegisterBody]:
+    fields = RegisterBrokerFields.parse(request.ext_fields)
+    assert fields.body_crc32 == body_crc32(request.body)
+    body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
+    return fields, body
+
+
+def topic_names(body: RegisterBody) -> set[str]:
+    return {config.topic_name for config in body.topic_configs}
+
+
+def test_broker_registers_at_start_and_says_farewell(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker("--name", "broker-x", "--cluster", "C", namesrv=nameserver.addr)
+    assert broker.ready_line == f"mqbroker ready listen={broker.addr} name=broker-x cluster=C id=0"
+    fields, body = registration(nameserver.expect(103))
+    assert (fields.broker_name, fields.cluster_name, fields.broker_id) == ("broker-x", "C", 0)
+    assert fields.broker_addr == broker.addr
+    assert topic_names(body) >= {"TBW102", "C", "broker-x", "BenchmarkTest", "SELF_TEST_TOPIC"}
+    assert broker.stop() == 0
+    farewell = UnregisterBrokerFields.parse(nameserver.expect(104).ext_fields)
+    assert (farewell.broker_name, farewell.broker_addr) == ("broker-x", broker.addr)
+
+
+def test_created_topic_is_registered_alone_and_at_once(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker(namesrv=nameserver.addr)
+    _, full = registration(nameserver.expect(103))
+    wire = broker.wire()
+    assert wire.send_message("Auto", b"x").code == 0
+    _, increment = registration(nameserver.expect(103))
+    assert topic_names(increment) == {"Auto"}
+    assert increment.data_version.counter == full.data_version.counter + 1
+    ext = {"topic": "Made", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+    assert wire.call(17, ext).code == 0
+    # 17 is answered after its registration, so it must be here already.
+    _, increment = registration(nameserver.expect(103, timeout_s=0.5))
+    assert topic_names(increment) == {"Made"}
+
+
+def test_period_is_kept_and_a_lost_connection_triggers_nothing(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    start_broker(
+        "--set",
+        "timerDivisor=10",
+        "--set",
+        "registerNameServerPeriod=10000",
+        namesrv=nameserver.addr,
+    )
+    started = time.monotonic()
+    nameserver.expect(103)
+    nameserver.drop_connections()
+    nameserver.expect(103)
+    assert 0.7 < time.monotonic() - started < 3.0  # 10 s divided by 10, and not sooner for the loss
+    nameserver.expect(103)
+    assert 1.6 < time.monotonic() - started < 5.0
+
+
+def test_unforced_broker_asks_for_the_version_first(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    start_broker(
+        "--set",
+        "timerDivisor=10",
+        "--set",
+        "registerNameServerPeriod=10000",
+        "--set",
+        "forceRegister=false",
+        namesrv=nameserver.addr,
+    )
+    _, body = registration(nameserver.expect(103))
+    unchanged = RemotingCommand.request(
+        ResponseCode.SUCCESS, {"changed": "false"}, body.data_version.encode()
+    )
+    nameserver.answers[322] = unchanged
+    question = nameserver.expect(322)
+    assert DataVersion.decode(question.body) == body.data_version
+    nameserver.expect(322)  # a whole period without a registration
+    nameserver.answers[322] = RemotingCommand.request(ResponseCode.SUCCESS, {"changed": "true"})
+    nameserver.expect(103)
+
+
+def test_compressed_registration_is_readable(start_broker: StartLike, nameserver: NameserverLike) -> None:
+    start_broker("--set", "compressedRegister=true", namesrv=nameserver.addr)
+    fields, body = registration(nameserver.expect(103))
+    assert fields.compressed
+    assert "TBW102" in topic_names(body)
+
+
+def test_dead_nameserver_does_not_keep_others_waiting(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker(namesrv=f"127.0.0.1:1;{nameserver.addr}")
+    nameserver.expect(103, timeout_s=5.0)
+    assert broker.wire().send_message("T", b"x").code == 0
+    nameserver.expect(103, timeout_s=5.0)
+
+
+def test_order_table_of_the_answer_marks_topics(start_broker: StartLike, nameserver: NameserverLike) -> None:
+    table = json.dumps({"table": {"SELF_TEST_TOPIC": "broker-a:1"}}).encode()
+    nameserver.answers[103] = RemotingCommand.request(ResponseCode.SUCCESS, {}, table)
+    broker = start_broker(namesrv=nameserver.addr)
+    nameserver.expect(103)
+    wire = broker.wire()
+    deadline = time.monotonic() + 10
+    while not json.loads(wire.call(351, {"topic": "SELF_TEST_TOPIC"}).body)["order"]:
+        assert time.monotonic() < deadline
+
+
+def test_broker_without_write_permission_says_so_to_the_nameservers(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker(namesrv=nameserver.addr)
+    nameserver.expect(103)
+    assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
+    _, body = registration(nameserver.expect(103))
+    assert {config.perm & 2 for config in body.topic_configs} == {0}
+
+
+def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver: NameserverLike) -> None:
+    first = start_broker(namesrv=nameserver.addr)
+    wire = first.wire()
+    for number in range(10):
+        assert wire.send_message("Keep", b"%d" % number).code == 0
+    wire.call(15, {"consumerGroup": "G", "topic": "Keep", "queueId": "0", "commitOffset": "4"})
+    wire.call(200, body=b'{"groupName":"Mine","retryMaxTimes":3}')
+    version = json.loads(wire.call(21).body)["dataVersion"]
+    assert first.stop() == 0
+    again = start_broker(namesrv=nameserver.addr).wire()
+    assert json.loads(again.call(21).body)["dataVersion"] == version
+    found = again.answer(again.pull("Keep", 0))
+    assert [message.body for message in decode_messages(found.body)] == [b"%d" % n for n in range(10)]
+    offset = again.call(14, {"consumerGroup": "G", "topic": "Keep", "queueId": "0"})
+    assert offset.ext_fields == {"offset": "4"}
+    assert json.loads(again.call(201).body)["subscriptionGroupTable"]["Mine"]["retryMaxTimes"] == 3
+    assert again.send_message("Keep", b"more").ext_fields["queueOffset"] == "10"
+
+
+def test_store_has_one_owner(start_broker: StartLike, tmp_path: Path) -> None:
+    start_broker()
+    outcome = run("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"))
+    assert outcome.returncode == 2
+    assert outcome.stderr.strip().endswith("another broker uses it")
+
+
+# Command line ------------------------------------------------------------------------------------
+
+
+def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *flags],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--listen", "nonsense"), "'nonsense' is not HOST:PORT"),
+        (("--id", "1"), "slaves need replication"),
+        (("--name", "a b"), "illegal characters"),
+        (("-n", "127.0.0.1"), "is not HOST:PORT"),
+        (("-c", "/no/such/file"), "No such file"),
+        (("--set", "noSuchKey=1"), "noSuchKey: no such setting"),
+        (("--set", "listenPort"), "is not KEY=VALUE"),
+        (("--listen", "192.0.2.1:0", "--store", "{tmp}"), "192.0.2.1"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, tuple) else None,
+)
+def test_bad_setting_ends_with_one_line_and_2(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:
+    outcome = run(*(flag.replace("{tmp}", str(tmp_path)) for flag in flags))
+    lines = outcome.stderr.strip().splitlines()
+    assert outcome.returncode == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("mqbroker: ")
+    assert message in lines[0]
+
+
+def test_unknown_flag_is_an_error() -> None:
+    assert run("--no-such-flag").returncode == 2
+
+
+def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text(
+        "brokerName=from-file\nbrokerClusterName=C\nlistenPort=12345\nnamesrvAddr=a:1\ndeleteWhen=04\n"
+    )
+    outcome = run("-c", str(file), "-p", "--name", "from-flag", NAMESRV_ADDR="b:2")
+    settings = dict(line.split("=", 1) for line in outcome.stdout.splitlines())
+    assert outcome.returncode == 0
+    assert settings["brokerName"] == "from-flag"
+    assert (settings["brokerClusterName"], settings["listenPort"]) == ("C", "12345")
+    assert settings["namesrvAddr"] == "a:1"
+    assert "deleteWhen" in outcome.stderr
+
+
+def test_version_and_help_are_answered() -> None:
+    assert run("--version").stdout.startswith("mqbroker ")
+    assert "--advertise" in run("--help").stdout
+
+
+def test_interrupt_ends_cleanly(start_broker: StartLike) -> None:
+    broker = start_broker()
+    process = broker.process  # type: ignore[attr-defined]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 0
+
+
+def test_advertised_address_goes_into_routes_and_ids(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker("--advertise", "192.0.2.9:4711", namesrv=nameserver.addr)
+    fields, _ = registration(nameserver.expect(103))
+    assert fields.broker_addr == "192.0.2.9:4711"
+    assert fields.ha_server_addr.startswith("192.0.2.9:")
+    message_id = broker.wire().send_message("T", b"x").ext_fields["msgId"]
+    assert message_id.startswith("C0000209" + "00001267")
