@@ -13,8 +13,8 @@ and no heartbeats are sent. That is the form for load generators with many clien
 gevent's patching::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
-    route = client.route("Orders", nameserver=addr)             # one 105 to this nameserver, never from a cache
-    outcome = client.run(register(addr, registration))          # one 103, see client.registration
+    route = client.route("Orders", nameserver=addr)       # one 105 to this nameserver, never from a cache
+    client.run(register(addr, registration))              # one 103, see client.registration
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does

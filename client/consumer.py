@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -61,7 +61,8 @@ from remoting.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     StoredMessage,
-    decode_messages,
+    decode_message,
+    decode_properties,
     decompress_body,
     parse_subscription,
     tag_hash,
@@ -169,6 +170,9 @@ class ReceivedMessage:
     sys_flag: int
     born_host: str
     store_host: str
+    store_size: int = 0
+    body_crc: int = 0
+    prepared_transaction_offset: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -217,17 +221,16 @@ def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionDa
     )
 
 
-def receive(stored: StoredMessage, broker_name: str) -> ReceivedMessage:
+def receive(stored: StoredMessage, broker_name: str, *, store_size: int = 0) -> ReceivedMessage:
     """Turn a stored message into what the consumer sees.
+
+    Args:
+        store_size: Its bytes in the commit log.
 
     Raises:
         RemoteProtocolError: If its body cannot be inflated.
     """
-    properties = {}
-    for pair in (stored.properties or "").split("\x02"):
-        name, mark, value = pair.partition("\x01")
-        if mark and name and value:
-            properties[name] = value
+    properties = decode_properties(stored.properties)
     topic = stored.topic
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(PROPERTY_RETRY_TOPIC, topic)
@@ -247,8 +250,24 @@ def receive(stored: StoredMessage, broker_name: str) -> ReceivedMessage:
         sys_flag=stored.sys_flag,
         born_host=str(stored.born_host),
         store_host=str(stored.store_host),
+        store_size=store_size,
+        body_crc=stored.crc,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
         properties=properties,
     )
+
+
+def receive_all(body: bytes, broker_name: str) -> Iterator[ReceivedMessage]:
+    """Yield the messages of a pull answer.
+
+    Raises:
+        RemoteProtocolError: If one is malformed; those before it were yielded.
+    """
+    position = 0
+    while position < len(body):
+        stored, end = decode_message(body, position)
+        yield receive(stored, broker_name, store_size=end - position)
+        position = end
 
 
 def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
@@ -324,7 +343,7 @@ class QueueReader:
         messages: tuple[ReceivedMessage, ...] = ()
         if response.code == ResponseCode.SUCCESS:
             messages = matching(
-                (receive(stored, queue.broker_name) for stored in decode_messages(response.body)),
+                receive_all(response.body, queue.broker_name),
                 subscribed.tags,
             )
         return PullResult(

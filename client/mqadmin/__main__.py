@@ -1,0 +1,99 @@
+"""Entry of ``mqadmin``: the only reader of its arguments and environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Final, TextIO
+
+from client.blocking import Client
+from client.config import ClientConfig, parse_nameservers
+from client.environment import nameservers_from
+from client.mqadmin import cluster, message, namesrv, topic
+from client.mqadmin.context import Context
+from client.mqadmin.options import Command, UsageError, help_text, parse
+from remoting.errors import RemotingError
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    command.name: command for module in (topic, cluster, namesrv, message) for command in module.COMMANDS
+}
+#: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
+_CALL_TIMEOUT_S: Final = 5.0
+_UNUSED_NAMESERVER: Final = "127.0.0.1:9876"
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Run one subcommand; return the exit code: 0 if it was done everywhere, else 1."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    environment = os.environ if environment is None else environment
+    out, err = out or sys.stdout, err or sys.stderr
+    logging.basicConfig(level=logging.ERROR, stream=err)
+    if not arguments or arguments in (["help"], ["-h"], ["--help"]):
+        print(_overview(), file=out)
+        return 0
+    if arguments[0] == "--version":
+        print(f"mqadmin {version('routekeeper')}", file=out)
+        return 0
+    name = arguments[1] if arguments[0] == "help" else arguments[0]
+    command = COMMANDS.get(name)
+    if command is None:
+        print(f"The sub command {name} not exist.", file=out)
+        return 1
+    if arguments[0] == "help":
+        print(help_text(command), end="", file=out)
+        return 0
+    return _run(command, arguments[1:], environment, out, err)
+
+
+def _run(
+    command: Command, argv: Sequence[str], environment: Mapping[str, str], out: TextIO, err: TextIO
+) -> int:
+    try:
+        args = parse(command, argv)
+        if "h" in args:
+            print(help_text(command), end="", file=out)
+            return 0
+    except UsageError as error:
+        print(error, file=err)
+        print(help_text(command), end="", file=out)
+        return 1
+    try:
+        text = args.get("n") or nameservers_from(environment) or ""
+        addrs = parse_nameservers(text) if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
+        config = ClientConfig(nameservers=addrs, call_timeout_s=_CALL_TIMEOUT_S)
+        client = Client(config)
+    except RemotingError as error:
+        print(f"mqadmin {command.name}: {error}", file=err)
+        return 1
+    context = Context(name=command.name, client=client, out=out, err=err)
+    try:
+        return command.run(context, args)
+    except (UsageError, RemotingError) as error:
+        return context.fail(error)
+    except KeyboardInterrupt:
+        return context.fail("interrupted")
+    except BrokenPipeError:
+        # whoever read our output has enough of it; nothing more can be said there, also not at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    finally:
+        client.close()
+
+
+def _overview() -> str:
+    lines = ["The most commonly used mqadmin commands are:"]
+    lines += [f"   {command.name:<35} {command.description}" for command in COMMANDS.values()]
+    return "\n".join([*lines, "", "See 'mqadmin help <command>' for more information on a specific command."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

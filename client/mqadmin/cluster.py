@@ -1,0 +1,209 @@
+"""clusterList, wipeWritePerm, addWritePerm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from client.admin import topic_count
+from client.directory import EachAnswer
+from client.errors import describe
+from client.mqadmin.context import Context
+from client.mqadmin.options import OUTPUT, Arguments, Command, Option
+from client.operation import Operation
+from remoting.errors import RemotingError
+
+_BASE: Final = "{:<22}  {:<22}  {:<4}  {:<22} {:<16}  {:>16}  {:>30}  {:<22}  {:>11}  {:<12}  {:<8}  {:>10}"
+_BASE_HEAD: Final = (
+    "{:<22}  {:<22}  {:<4}  {:<22} {:<16}  {:>16}  {:>30}  {:<22}  {:<11}  {:<12}  {:<8}  {:<10}"
+)
+_MORE: Final = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}"
+
+
+def _cluster_list(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    interval_s = args.number("i", "interval", 0, low=1, high=86_400)
+    show = _more if "m" in args else _base
+    while True:
+        code = show(context, args.get("c"), as_json)
+        if not interval_s:
+            return code
+        time.sleep(interval_s)
+        context.line()
+
+
+def _runtimes(
+    context: Context, cluster: str | None
+) -> tuple[list[tuple[str, str, int, str, Mapping[str, str]]], int]:
+    """Ask each broker for its figures; one that does not answer has none and makes the exit code 1."""
+    admin = context.client.admin
+    info = context.run(admin.cluster_info())
+    rows: list[tuple[str, str, int, str, Mapping[str, str]]] = []
+    code = 0
+    for cluster_name, broker_names in sorted(info.cluster_addr_table.items()):
+        if cluster is not None and cluster_name != cluster:
+            continue
+        for broker_name in sorted(broker_names):
+            data = info.broker_addr_table.get(broker_name)
+            for broker_id, addr in sorted(data.broker_addrs.items()) if data is not None else ():
+                try:
+                    runtime = context.run(admin.broker_runtime(addr))
+                except RemotingError as error:
+                    runtime, code = {}, context.fail(f"broker {addr}: {describe(error)}")
+                rows.append((cluster_name, broker_name, broker_id, addr, runtime))
+    if cluster is not None and not rows:
+        code = context.fail(f"no broker in cluster {cluster!r}")
+    return rows, code
+
+
+def _base(context: Context, cluster: str | None, as_json: bool) -> int:
+    rows, code = _runtimes(context, cluster)
+    if as_json:
+        context.json([_document(*row) for row in rows])
+        return code
+    context.line(
+        _BASE_HEAD.format(
+            "#Cluster Name",
+            "#Broker Name",
+            "#BID",
+            "#Addr",
+            "#Version",
+            "#InTPS(LOAD)",
+            "#OutTPS(LOAD)",
+            "#Timer(Progress)",
+            "#PCWait(ms)",
+            "#Hour",
+            "#SPACE",
+            "#ACTIVATED",
+        )
+    )
+    now_ms = time.time_ns() // 1_000_000
+    for cluster_name, broker_name, broker_id, addr, runtime in rows:
+        context.line(
+            _BASE.format(cluster_name, broker_name, broker_id, addr, *_base_columns(runtime, now_ms))
+        )
+    return code
+
+
+def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
+    """Return the columns from #Version on; what the broker does not tell is 0, as in Java."""
+
+    def figure(name: str) -> str:
+        return runtime.get(name, "0") or "0"
+
+    earliest_ms = _number(runtime.get("earliestMessageTimeStamp"))
+    hours = (now_ms - earliest_ms) / 3_600_000 if earliest_ms > 0 else 0.0
+    return (
+        runtime.get("brokerVersionDesc", ""),
+        f"{_rate(runtime.get('putTps')):9.2f}({figure('sendThreadPoolQueueSize')},"
+        f"{figure('sendThreadPoolQueueHeadWaitTimeMills')}ms)",
+        f"{_rate(runtime.get('getTransferredTps') or runtime.get('getTransferedTps')):9.2f}"
+        f"({figure('pullThreadPoolQueueSize')},{figure('pullThreadPoolQueueHeadWaitTimeMills')}ms"
+        f"|{figure('ackThreadPoolQueueSize')},{figure('ackThreadPoolQueueHeadWaitTimeMills')}ms)",
+        f"{int(_number(runtime.get('timerReadBehind')))}-{int(_number(runtime.get('timerOffsetBehind')))}"
+        f"({_number(runtime.get('timerCongestNum')) / 10000:.1f}w,"
+        f" {_number(runtime.get('timerEnqueueTps')):.1f}, {_number(runtime.get('timerDequeueTps')):.1f})",
+        figure("pageCacheLockTimeMills"),
+        f"{hours:2.2f}",
+        f"{_number(runtime.get('commitLogDiskRatio')):.4f}",
+        runtime.get("brokerActive", "true") or "true",
+    )
+
+
+def _more(context: Context, cluster: str | None, as_json: bool) -> int:
+    rows, code = _runtimes(context, cluster)
+    if as_json:
+        context.json([_document(*row) for row in rows])
+        return code
+    context.line(
+        _MORE.format(
+            "#Cluster Name",
+            "#Broker Name",
+            "#InTotalYest",
+            "#OutTotalYest",
+            "#InTotalToday",
+            "#OutTotalToday",
+        )
+    )
+    for cluster_name, broker_name, _, _, runtime in rows:
+        columns = [
+            int(_number(runtime.get(f"{kind}{later}")) - _number(runtime.get(f"{kind}{earlier}")))
+            for later, earlier in (
+                ("TodayMorning", "YesterdayMorning"),
+                ("TodayNow", "TodayMorning"),
+            )
+            for kind in ("msgPutTotal", "msgGetTotal")
+        ]
+        context.line(_MORE.format(cluster_name, broker_name, *columns))
+    return code
+
+
+def _document(
+    cluster_name: str, broker_name: str, broker_id: int, addr: str, runtime: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "cluster": cluster_name,
+        "brokerName": broker_name,
+        "brokerId": broker_id,
+        "addr": addr,
+        "runtime": dict(runtime),
+    }
+
+
+def _rate(text: str | None) -> float:
+    """Return the first of the three rates (10 s, 60 s, 600 s) that brokers give in one text."""
+    return _number((text or "").split(" ")[0])
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def _perm(
+    verb: str, change: Callable[[Context, str], Operation[tuple[EachAnswer, ...]]]
+) -> Callable[[Context, Arguments], int]:
+    def run(context: Context, args: Arguments) -> int:
+        broker_name = args.text("b")
+        code = 0
+        for answer in context.run(change(context, broker_name)):
+            prefix = f"{verb} write perm of broker[{broker_name}] in name server[{answer.addr}]"
+            if answer.response is not None:
+                context.line(f"{prefix} OK, {topic_count(answer.response)}")
+            else:
+                assert answer.error is not None
+                context.line(f"{prefix} Failed")
+                code = context.fail(f"name server[{answer.addr}]: {describe(answer.error)}")
+        return code
+
+    return run
+
+
+COMMANDS: Final = (
+    Command(
+        name="clusterList",
+        description="List cluster infos.",
+        options=(
+            Option(short="m", long="moreStats", description="Print more stats", value=False),
+            Option(short="i", long="interval", description="specify intervals numbers, it is in seconds"),
+            Option(short="c", long="clusterName", description="which cluster"),
+            OUTPUT,
+        ),
+        run=_cluster_list,
+    ),
+    Command(
+        name="wipeWritePerm",
+        description="Wipe write perm of broker in all name server you defined in the -n param.",
+        options=(Option(short="b", long="brokerName", description="broker name", required=True),),
+        run=_perm("wipe", lambda context, name: context.client.admin.wipe_write_perm(name)),
+    ),
+    Command(
+        name="addWritePerm",
+        description="Add write perm of broker in all name server you defined in the -n param.",
+        options=(Option(short="b", long="brokerName", description="broker name", required=True),),
+        run=_perm("add", lambda context, name: context.client.admin.add_write_perm(name)),
+    ),
+)

@@ -1,0 +1,54 @@
+"""What a subcommand works with: the client, the two outputs, ways to report failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TextIO, TypeVar
+
+from client.blocking import Client
+from client.directory import EachAnswer
+from client.errors import describe
+from client.operation import Operation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Surroundings of one subcommand."""
+
+    name: str
+    client: Client
+    out: TextIO
+    err: TextIO
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation of the client."""
+        return self.client.run(operation)
+
+    def line(self, text: str = "") -> None:
+        """Print one line of the result."""
+        print(text, file=self.out, flush=True)
+
+    def json(self, document: Any) -> None:
+        """Print one JSON document."""
+        self.line(json.dumps(document, ensure_ascii=False))
+
+    def fail(self, reason: str | BaseException) -> int:
+        """Say on one line of stderr what went wrong; return the exit code for it."""
+        text = reason if isinstance(reason, str) else describe(reason)
+        print(f"mqadmin {self.name}: {' '.join(text.split())}", file=self.err, flush=True)
+        return 1
+
+    def report(self, answers: Iterable[EachAnswer]) -> int:
+        """Name each nameserver that did not do it; return the exit code."""
+        answers = tuple(answers)
+        failures = [answer for answer in answers if answer.error is not None]
+        for answer in failures:
+            assert answer.error is not None
+            self.fail(f"name server[{answer.addr}] failed: {describe(answer.error)}")
+        if failures and len(answers) > 1:
+            self.fail(f"done at {len(answers) - len(failures)} of {len(answers)} name servers")
+        return 1 if failures else 0

@@ -1,0 +1,164 @@
+"""Texts as Java prints them: what scripts that parse Apache's output rely on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from client.consumer import ReceivedMessage
+from remoting.bodies import MessageQueue
+from remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from remoting.message import tag_hash
+from remoting.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+
+
+def perm_text(perm: int) -> str:
+    """Return ``RW-`` and the like. Source: PermName.perm2String."""
+    return "".join(
+        letter if perm & bit else "-"
+        for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
+    )
+
+
+def flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def map_text(values: Mapping[Any, Any]) -> str:
+    """Return ``{a=1, b=2}`` in the given order."""
+    return "{" + ", ".join(f"{key}={value}" for key, value in values.items()) + "}"
+
+
+def hash_order(names: Iterable[str], *, buckets: int = 128) -> list[str]:
+    """Return names in the order in which a Java HashMap of that many buckets walks them."""
+
+    def bucket(name: str) -> int:
+        value = tag_hash(name) & 0xFFFFFFFF
+        return (value ^ value >> 16) & (buckets - 1)
+
+    return sorted(names, key=bucket)
+
+
+def topic_config_text(topic: TopicConfig) -> str:
+    """Return a topic's settings. Source: TopicConfig.toString, 5.3."""
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums},"
+        f" writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)},"
+        f" topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag},"
+        f" order={flag(topic.order)}, attributes={map_text(topic.attributes)}]"
+    )
+
+
+def queue_text(queue: MessageQueue) -> str:
+    """Source: MessageQueue.toString."""
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) -> str:
+    """Return a message as MessageExt.toString does; the body is a list of signed bytes.
+
+    Args:
+        min_offset, max_offset: Of its queue, which Java's consumer adds to the properties.
+    """
+    properties = dict(message.properties)
+    properties |= {"MIN_OFFSET": str(min_offset), "MAX_OFFSET": str(max_offset)}
+    ordered = {name: properties[name] for name in hash_order(properties)}
+    body = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in message.body)
+    return (
+        f"MessageExt [brokerName={message.queue.broker_name}, queueId={message.queue.queue_id},"
+        f" storeSize={message.store_size}, queueOffset={message.queue_offset}, sysFlag={message.sys_flag},"
+        f" bornTimestamp={message.born_ms}, bornHost=/{message.born_host}, storeTimestamp={message.store_ms},"
+        f" storeHost=/{message.store_host}, msgId={message.offset_message_id},"
+        f" commitLogOffset={message.commit_log_offset}, bodyCRC={message.body_crc},"
+        f" reconsumeTimes={message.reconsume_times},"
+        f" preparedTransactionOffset={message.prepared_transaction_offset},"
+        f" toString()=Message{{topic='{message.topic}', flag={message.flag}, properties={map_text(ordered)},"
+        f" body=[{body}], transactionId='null'}}]"
+    )
+
+
+def time_text(wall_ms: int) -> str:
+    """Return local time as ``2026-11-21 12:01:10,752``. Source: UtilAll.timeMillisToHumanString2."""
+    return datetime.fromtimestamp(wall_ms // 1000).strftime("%Y-%m-%d %H:%M:%S") + f",{wall_ms % 1000:03d}"
+
+
+def front(text: str, size: int) -> str:
+    """Return the first ``size`` characters. Source: UtilAll.frontStringAtLeast."""
+    return text[:size]
+
+
+def route_text(route: TopicRouteData) -> str:
+    """Return a route as fastjson prints it for people: tabs, and number keys without quotes."""
+    return _pretty(
+        {
+            "brokerDatas": [_broker(data) for data in route.broker_datas],
+            "filterServerTable": {
+                addr: None if servers is None else list(servers)
+                for addr, servers in route.filter_server_table.items()
+            },
+            "orderTopicConf": route.order_topic_conf,
+            "queueDatas": [_queues(data) for data in route.queue_datas],
+            "topicQueueMappingByBroker": route.topic_queue_mapping_by_broker,
+        },
+        0,
+    )
+
+
+def route_document(route: TopicRouteData) -> dict[str, Any]:
+    """Return a route for JSON: the same members, number keys as text."""
+    return {
+        "brokerDatas": [
+            _broker(data) | {"brokerAddrs": {str(i): addr for i, addr in sorted(data.broker_addrs.items())}}
+            for data in route.broker_datas
+        ],
+        "filterServerTable": dict(route.filter_server_table),
+        "orderTopicConf": route.order_topic_conf,
+        "queueDatas": [_queues(data) for data in route.queue_datas],
+    }
+
+
+def _broker(data: BrokerData) -> dict[str, Any]:
+    return {
+        "brokerAddrs": dict(sorted(data.broker_addrs.items())),
+        "brokerName": data.broker_name,
+        "cluster": data.cluster,
+        "enableActingMaster": data.enable_acting_master,
+        "zoneName": data.zone_name,
+    }
+
+
+def _queues(data: QueueData) -> dict[str, Any]:
+    return {
+        "brokerName": data.broker_name,
+        "perm": data.perm,
+        "readQueueNums": data.read_queue_nums,
+        "topicSysFlag": data.topic_sys_flag,
+        "writeQueueNums": data.write_queue_nums,
+    }
+
+
+def _pretty(value: Any, depth: int) -> str:
+    inner, outer = "\n" + "\t" * (depth + 1), "\n" + "\t" * depth
+    if isinstance(value, Mapping):
+        if not value:
+            return "{}"
+        if all(isinstance(key, int) for key in value):
+            # fastjson breaks the line only before the closing brace of a map with number keys
+            return (
+                "{"
+                + ",".join(f"{key}:{_pretty(item, depth + 1)}" for key, item in value.items())
+                + outer
+                + "}"
+            )
+        members = (f'"{key}":{_pretty(item, depth + 1)}' for key, item in value.items() if item is not None)
+        return "{" + inner + ("," + inner).join(members) + outer + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if not value:
+            return "[]"
+        return "[" + inner + ("," + inner).join(_pretty(item, depth + 1) for item in value) + outer + "]"
+    if isinstance(value, bool):
+        return flag(value)
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)

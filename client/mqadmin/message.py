@@ -1,0 +1,198 @@
+"""sendMessage, consumeMessage."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Final
+
+from client.config import ProducerConfig
+from client.consumer import PullConsumerCore, PullResult
+from client.errors import NotApplied
+from client.mqadmin import java
+from client.mqadmin.context import Context
+from client.mqadmin.options import Arguments, Command, Option, UsageError
+from client.producer import Message
+from remoting.bodies import MessageQueue
+from remoting.codes import ResponseCode
+
+_TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
+_COUNT_DEFAULT: Final = 128
+_INT64_MAX: Final = 2**63 - 1
+_PULL_MAX: Final = 32
+_STATUS: Final = {
+    ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
+    ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
+}
+
+
+def _send_message(context: Context, args: Arguments) -> int:
+    if "i" in args and "b" not in args:
+        return context.fail("Broker name must be set if the queue is chosen!")
+    message = Message(
+        topic=args.text("t"),
+        body=args.text("p").encode(),
+        tags=args.get("c") or None,
+        keys=(args.get("k") or "").split(),
+    )
+    args.flag("m", "msgTraceEnable")  # accepted; tracing is not offered
+    producer = context.client.producer(ProducerConfig(group=f"mqadmin-{time.time_ns() // 1_000_000}"))
+    queue = None
+    if "b" in args:
+        queue_id = args.number("i", "qid", -1, low=0, high=2**31 - 1)
+        candidates = [
+            found
+            for found in context.run(producer.core.queues(message.topic))
+            if found.broker_name == args.text("b") and queue_id in (-1, found.queue_id)
+        ]
+        if not candidates:
+            which = f" queue {queue_id} of" if queue_id >= 0 else ""
+            raise NotApplied(
+                f"The broker[{args.text('b')}] not exist, or topic {message.topic} has no{which} it"
+            )
+        queue = candidates[0]
+    result = producer.send(message, queue=queue)
+    layout = "{:<32}  {:<4}  {:<20}    {}"
+    context.line(layout.format("#Broker Name", "#QID", "#Send Result", "#MsgId"))
+    context.line(
+        layout.format(result.queue.broker_name, result.queue.queue_id, result.status.name, result.message_id)
+    )
+    return 0
+
+
+def _consume_message(context: Context, args: Arguments) -> int:
+    count = args.number("c", "MessageNumber", _COUNT_DEFAULT, low=1, high=_INT64_MAX)
+    if "i" in args and "b" not in args:
+        return context.fail("Please set the brokerName before queueId!")
+    if "o" in args and "i" not in args:
+        return context.fail("please set queueId before offset!")
+    begin_ms, end_ms = _instant(args, "s"), _instant(args, "e")
+    consumer = context.client.pull_consumer(args.get("g") or _TOOLS_CONSUMER)
+    queues = context.run(consumer.queues(args.text("t")))
+    if "b" not in args:
+        left = count
+        for queue in sorted(queues):
+            if left <= 0:
+                break
+            first, last = _bounds(context, consumer, queue, begin_ms, end_ms)
+            if last - first > left:
+                context.line(f"The older {left} message of the {queue.queue_id} queue will be provided")
+                last = first + left - 1
+            left -= _print_queue(context, consumer, queue, first, last)
+        return 0
+    queue_id = args.number("i", "queueId", 0, low=0, high=2**31 - 1)
+    chosen = MessageQueue(topic=args.text("t"), broker_name=args.text("b"), queue_id=queue_id)
+    if chosen not in queues:
+        raise NotApplied(f"The broker[{args.text('b')}] not exist, or has no queue {queue_id} of the topic")
+    offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
+    first, last = _bounds(context, consumer, chosen, begin_ms, end_ms)
+    if offset > last:
+        context.line(f"{java.queue_text(chosen)} no matched msg, offset={offset}")
+        return 0
+    first = max(first, offset)
+    if last - first > count:
+        context.line(f"The oldler {count} message will be provided")
+        last = first + count - 1
+    _print_queue(context, consumer, chosen, first, last)
+    return 0
+
+
+def _bounds(
+    context: Context, consumer: PullConsumerCore, queue: MessageQueue, begin_ms: int, end_ms: int
+) -> tuple[int, int]:
+    reader = consumer.reader
+    first = context.run(reader.search_offset(queue, begin_ms) if begin_ms else reader.min_offset(queue))
+    last = context.run(reader.search_offset(queue, end_ms) if end_ms else reader.max_offset(queue))
+    return first, last
+
+
+def _print_queue(
+    context: Context, consumer: PullConsumerCore, queue: MessageQueue, first: int, last: int
+) -> int:
+    """Print the messages from offset ``first`` to ``last``, inclusive; return how many."""
+    printed = 0
+    offset = first
+    while offset <= last:
+        result = context.run(consumer.pull(queue, offset, count=min(_PULL_MAX, last - offset + 1)))
+        offset = result.next_offset
+        if result.code == ResponseCode.SUCCESS:
+            context.line("Consume ok")
+            printed += _print_messages(context, result)
+            continue
+        status = _STATUS[ResponseCode(result.code)]
+        if status == "NO_MATCHED_MSG":
+            context.line(f"{java.queue_text(queue)} no matched msg. status={status}, offset={offset}")
+            continue
+        context.line(f"{java.queue_text(queue)} print msg finished. status={status}, offset={offset}")
+        break
+    return printed
+
+
+def _print_messages(context: Context, result: PullResult) -> int:
+    for message in result.messages:
+        text = java.message_text(message, min_offset=result.min_offset, max_offset=result.max_offset)
+        body = message.body.decode("utf-8", "replace")
+        context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+    return len(result.messages)
+
+
+def _instant(args: Arguments, short: str) -> int:
+    """Return Unix ms, 0 if the option is absent.
+
+    Raises:
+        UsageError: If the text is neither a number of ms nor a local time.
+    """
+    text = args.get(short)
+    if text is None:
+        return 0
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment, _, ms = text.rpartition(":")
+        return int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
+    except ValueError:
+        raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
+
+
+COMMANDS: Final = (
+    Command(
+        name="sendMessage",
+        description="Send a message.",
+        options=(
+            Option(short="t", long="topic", description="Topic name", required=True),
+            Option(
+                short="p", long="body", description="UTF-8 string format of the message body", required=True
+            ),
+            Option(short="k", long="key", description="Message keys"),
+            Option(short="c", long="tags", description="Message tags"),
+            Option(short="b", long="broker", description="Send message to target broker"),
+            Option(short="i", long="qid", description="Send message to target queue"),
+            Option(short="m", long="msgTraceEnable", description="Message Trace Enable, Default: false"),
+        ),
+        run=_send_message,
+    ),
+    Command(
+        name="consumeMessage",
+        description="Consume message.",
+        options=(
+            Option(short="t", long="topic", description="Topic name", required=True),
+            Option(short="b", long="brokerName", description="Broker name"),
+            Option(short="i", long="queueId", description="Queue Id"),
+            Option(short="o", long="offset", description="Queue offset"),
+            Option(short="g", long="consumerGroup", description="Consumer group name"),
+            Option(
+                short="s",
+                long="beginTimestamp ",
+                description="Begin timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
+            ),
+            Option(
+                short="e",
+                long="endTimestamp ",
+                description="End timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
+            ),
+            Option(short="c", long="MessageNumber", description="Number of message to be consumed"),
+        ),
+        run=_consume_message,
+    ),
+)

@@ -1,0 +1,153 @@
+"""updateKvConfig, deleteKvConfig, getNamesrvConfig, updateNamesrvConfig, explainRoute."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from client.admin import properties
+from client.mqadmin.context import Context
+from client.mqadmin.options import OUTPUT, Arguments, Command, Option
+
+
+def _update_kv(context: Context, args: Arguments) -> int:
+    answers = context.run(context.client.admin.kv_put(args.text("s"), args.text("k"), args.text("v")))
+    if context.report(answers):
+        return 1
+    context.line("create or update kv config to namespace success.")
+    return 0
+
+
+def _delete_kv(context: Context, args: Arguments) -> int:
+    if context.report(context.run(context.client.admin.kv_delete(args.text("s"), args.text("k")))):
+        return 1
+    context.line("delete kv config from namespace success.")
+    return 0
+
+
+def _get_config(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    answers = context.run(context.client.admin.namesrv_config())
+    settings = {
+        answer.addr: properties(answer.response.body) for answer in answers if answer.response is not None
+    }
+    if as_json:
+        context.json(settings)
+    else:
+        for addr, table in settings.items():
+            context.line(f"============{addr}============")
+            for name, value in table.items():
+                context.line(f"{name:<50}=  {value}")
+    return context.report(answers)
+
+
+def _update_config(context: Context, args: Arguments) -> int:
+    name, value = args.text("k"), args.text("v")
+    answers = context.run(context.client.admin.update_namesrv_config({name: value}))
+    done = [answer.addr for answer in answers if answer.response is not None]
+    if done:
+        context.line(f"update name server config success![{', '.join(done)}]")
+        context.line(f"{name} : {value}")
+    return context.report(answers)
+
+
+def _explain_route(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    try:
+        reply = context.run(context.client.admin.explain_route(args.text("a"), args.text("t")))
+    except (OSError, ValueError) as error:
+        return context.fail(f"{args.text('a')}: {error}")
+    try:
+        document = json.loads(reply.text)
+    except ValueError:
+        return context.fail(f"{args.text('a')} answered status {reply.status} without JSON")
+    if as_json:
+        context.json(document)
+    else:
+        for line in _readable(document, 0):
+            context.line(line)
+    if reply.status != 200:
+        return context.fail(f"{args.text('a')} answered status {reply.status}")
+    return 0
+
+
+def _readable(value: Any, depth: int) -> list[str]:
+    """Return an outline of a JSON value: one line per leaf."""
+    indent = "  " * depth
+    lines: list[str] = []
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, (dict, list)) and item:
+                lines += [f"{indent}{name}:", *_readable(item, depth + 1)]
+            else:
+                lines.append(f"{indent}{name}: {_leaf(item)}")
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, (dict, list)) and item:
+                first, *others = _readable(item, depth + 1)
+                lines += [f"{indent}- {first.lstrip()}", *others]
+            else:
+                lines.append(f"{indent}- {_leaf(item)}")
+    else:
+        lines.append(f"{indent}{_leaf(value)}")
+    return lines
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_NAMESPACE: Final = Option(short="s", long="namespace", description="set the namespace", required=True)
+_KEY: Final = Option(short="k", long="key", description="set the key name", required=True)
+
+COMMANDS: Final = (
+    Command(
+        name="updateKvConfig",
+        description="Create or update KV config.",
+        options=(
+            _NAMESPACE,
+            _KEY,
+            Option(short="v", long="value", description="set the key value", required=True),
+        ),
+        run=_update_kv,
+    ),
+    Command(
+        name="deleteKvConfig",
+        description="Delete KV config.",
+        options=(_NAMESPACE, _KEY),
+        run=_delete_kv,
+    ),
+    Command(
+        name="getNamesrvConfig",
+        description="Get configs of name server.",
+        options=(OUTPUT,),
+        run=_get_config,
+    ),
+    Command(
+        name="updateNamesrvConfig",
+        description="Update configs of name server.",
+        options=(
+            Option(short="k", long="key", description="config key", required=True),
+            Option(short="v", long="value", description="config value", required=True),
+        ),
+        run=_update_config,
+    ),
+    Command(
+        name="explainRoute",
+        description="Explain why a topic has the route it has, or none (RouteKeeper, over HTTP).",
+        options=(
+            Option(short="t", long="topic", description="topic name", required=True),
+            Option(
+                short="a",
+                long="http",
+                description="HTTP address of a name server, eg: '127.0.0.1:9880'",
+                required=True,
+            ),
+            OUTPUT,
+        ),
+        run=_explain_route,
+        needs_nameserver=False,
+    ),
+)

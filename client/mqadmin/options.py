@@ -1,0 +1,234 @@
+"""Command lines as Apache's tool reads and describes them (commons-cli, PosixParser and HelpFormatter).
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from client.mqadmin.context import Context
+
+_WIDTH: Final = 110
+_USAGE: Final = "usage: "
+
+
+class UsageError(Exception):
+    """The command line is wrong; the text says how, in commons-cli's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        group: Options of the same group exclude each other, and one of them is required.
+        own: RouteKeeper's, not RocketMQ's; described below Apache's text.
+    """
+
+    short: str
+    long: str
+    description: str
+    value: bool = True
+    required: bool = False
+    group: str | None = None
+    own: bool = False
+
+    @property
+    def shape(self) -> str:
+        return f"-{self.short},--{self.long}" + (" <arg>" if self.value else "")
+
+    @property
+    def key(self) -> str:
+        return f"-{self.short}" + (" <arg>" if self.value else "")
+
+
+HELP: Final = Option(short="h", long="help", description="Print help", value=False)
+NAMESRV: Final = Option(
+    short="n",
+    long="namesrvAddr",
+    description="Name server address list, eg: '192.168.0.1:9876;192.168.0.2:9876'",
+)
+OUTPUT: Final = Option(
+    short="o", long="output", description="json: print one JSON document instead of a table", own=True
+)
+
+
+class Arguments:
+    """Values of one command line, by short name; values are trimmed."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = {short: value.strip() for short, value in values.items()}
+
+    def __contains__(self, short: str) -> bool:
+        return short in self._values
+
+    def text(self, short: str) -> str:
+        """Return a value that is there because it is required."""
+        return self._values[short]
+
+    def get(self, short: str) -> str | None:
+        return self._values.get(short)
+
+    def number(self, short: str, name: str, default: int, *, low: int, high: int) -> int:
+        """Return a whole number.
+
+        Raises:
+            UsageError: If it is none, or out of range; the text names value and range.
+        """
+        text = self._values.get(short)
+        if text is None:
+            return default
+        try:
+            number = int(text)
+        except ValueError:
+            raise UsageError(f"{name}={text!r} is not a whole number, allowed {low}..{high}") from None
+        if not low <= number <= high:
+            raise UsageError(f"{name}={number}, allowed {low}..{high}")
+        return number
+
+    def flag(self, short: str, name: str) -> bool:
+        """Return a true|false value; absent is false.
+
+        Raises:
+            UsageError: If it is neither.
+        """
+        text = self._values.get(short, "false").lower()
+        if text not in ("true", "false"):
+            raise UsageError(f"{name}={text!r}, allowed true|false")
+        return text == "true"
+
+    def json(self) -> bool:
+        """Say whether ``-o json`` was given.
+
+        Raises:
+            UsageError: If another form was asked for.
+        """
+        form = self._values.get("o")
+        if form not in (None, "json"):
+            raise UsageError(f"output={form!r}, allowed json")
+        return form == "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One subcommand.
+
+    Attributes:
+        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top.
+        run: Does it and returns the exit code.
+        needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
+    """
+
+    name: str
+    description: str
+    options: tuple[Option, ...] = ()
+    run: Callable[[Context, Arguments], int]
+    needs_nameserver: bool = True
+    all_options: tuple[Option, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "all_options", (HELP, NAMESRV, *self.options))
+
+
+def parse(command: Command, argv: Sequence[str]) -> Arguments:
+    """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``.
+
+    Raises:
+        UsageError: If an option is unknown, repeated in a group, without its value, or missing.
+    """
+    by_name: dict[str, Option] = {}
+    for option in command.all_options:
+        by_name["-" + option.short] = option
+        by_name["--" + option.long.strip()] = option
+    values: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        token = rest.pop(0)
+        name, mark, inline = token.partition("=") if token.startswith("--") else (token, "", "")
+        found = by_name.get(name)
+        if found is None and len(token) > 2 and not token.startswith("--"):
+            found, mark, inline = by_name.get(token[:2]), "=", token[2:].removeprefix("=")
+            if found is not None and not found.value:
+                found = None
+        if found is None:
+            if token.startswith("-") and token != "-":
+                raise UsageError(f"Unrecognized option: {token}")
+            raise UsageError(f"Unrecognized argument: {token}")
+        if not found.value:
+            values[found.short] = ""
+            continue
+        if not mark:
+            if not rest or rest[0] in by_name or rest[0].partition("=")[0] in by_name:
+                raise UsageError(f"Missing argument for option: {found.short}")
+            inline = rest.pop(0)
+        values[found.short] = inline
+    if "h" in values:
+        return Arguments(values)
+    _check_groups(command, values)
+    return Arguments(values)
+
+
+def _check_groups(command: Command, values: Mapping[str, str]) -> None:
+    missing: list[str] = []
+    for group in dict.fromkeys(option.group for option in command.options if option.group):
+        members = [option for option in command.options if option.group == group]
+        given = [option.short for option in members if option.short in values]
+        if len(given) > 1:
+            raise UsageError(
+                f"The option '{given[1]}' was specified but an option from this group has already been"
+                f" selected: '{given[0]}'"
+            )
+        if not given:
+            missing.append(
+                "[" + ", ".join(f"-{option.short} {option.description}" for option in members) + "]"
+            )
+    missing += [option.short for option in command.options if option.required and option.short not in values]
+    if missing:
+        raise UsageError(f"Missing required option{'s' if len(missing) > 1 else ''}: {', '.join(missing)}")
+
+
+def help_text(command: Command) -> str:
+    """Return Apache's description of a subcommand, and after it that of our own options."""
+    theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.short.lower())
+    ours = [option for option in command.all_options if option.own]
+    lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))
+    lines += _table(theirs)
+    if ours:
+        lines += ["", "Of RouteKeeper:", *_table(ours)]
+    return "\n".join(lines) + "\n"
+
+
+def _syntax(options: Sequence[Option]) -> str:
+    parts = []
+    groups: set[str] = set()
+    for option in options:
+        if option.group is None:
+            parts.append(option.key if option.required else f"[{option.key}]")
+        elif option.group in groups:
+            parts.append("")  # commons-cli leaves a blank where the group's other members would stand
+        else:
+            groups.add(option.group)
+            parts.append(" | ".join(member.key for member in options if member.group == option.group))
+    return " ".join(parts)
+
+
+def _table(options: Sequence[Option]) -> list[str]:
+    width = max(len(option.shape) for option in options) + 4
+    lines = []
+    for option in options:
+        lines += _wrap(f" {option.shape}".ljust(width) + option.description, width)
+    return lines
+
+
+def _wrap(text: str, indent: int) -> list[str]:
+    """Break at the last blank within the width; continuation lines are indented."""
+    lines = []
+    while len(text) > _WIDTH:
+        position = text.rfind(" ", indent + 1, _WIDTH + 1)
+        if position < 0:
+            break
+        lines.append(text[:position].rstrip())
+        text = " " * indent + text[position:].strip()
+    return [*lines, text.rstrip()]

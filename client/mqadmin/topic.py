@@ -1,0 +1,313 @@
+"""updateTopic, deleteTopic, topicRoute, topicList, topicStatus."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client.admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
+from client.errors import describe
+from client.mqadmin import java
+from client.mqadmin.context import Context
+from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
+from remoting.bodies import MessageQueue, TopicOffset
+from remoting.codes import DLQ_PREFIX, MASTER_ID, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX
+from remoting.errors import RemoteProtocolError, RemotingError
+from remoting.lenient import loads
+from remoting.route import ClusterInfo, TopicConfig, TopicRouteData
+
+_PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
+_NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
+
+
+def _update_topic(context: Context, args: Arguments) -> int:
+    topic = _topic_config(args)
+    admin = context.client.admin
+    if "b" in args:
+        addr = args.text("b")
+        context.run(admin.create_topic(addr, topic))
+        if topic.order:
+            broker_name = broker_name_of(context.run(admin.cluster_info()), addr)
+            if broker_name is None:
+                return context.fail(
+                    f"no name server lists a broker with address {addr}, order not configured"
+                )
+            order_conf = f"{broker_name}:{topic.write_queue_nums}"
+            answers = context.run(admin.add_to_order_conf(topic.topic_name, order_conf))
+            if context.report(answers):
+                return 1
+            context.line(f"set broker orderConf. isOrder=true, orderConf=[{order_conf}]")
+        context.line(f"create topic to {addr} success.")
+        context.line(java.topic_config_text(topic))
+        return 0
+    found = masters(context.run(admin.cluster_info()), args.text("c"))
+    if not found:
+        return context.fail(f"no master in cluster {args.text('c')!r}. {_NO_CLUSTER}")
+    failures = 0
+    for addr in found.values():
+        try:
+            context.run(admin.create_topic(addr, topic))
+        except RemotingError as error:
+            failures += 1
+            context.fail(f"create topic to {addr} failed: {describe(error)}")
+        else:
+            context.line(f"create topic to {addr} success.")
+    if failures:
+        return context.fail(f"done at {len(found) - failures} of {len(found)} brokers")
+    if topic.order:
+        order_conf = ";".join(f"{name}:{topic.write_queue_nums}" for name in found)
+        if context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic.topic_name, order_conf))):
+            return 1
+        context.line(f"set cluster orderConf. isOrder=true, orderConf=[{order_conf}]")
+    context.line(java.topic_config_text(topic))
+    return 0
+
+
+def _topic_config(args: Arguments) -> TopicConfig:
+    perm = args.get("p") or "6"
+    if perm not in _PERMISSIONS:
+        raise UsageError(f"perm={perm!r}, allowed 2 (W), 4 (R), 6 (RW)")
+    attributes: dict[str, str] = {}
+    for item in (args.get("a") or "").split(","):
+        name, _, value = item.strip().partition("=")
+        if name and name[0] not in "+-":
+            raise UsageError(f"attribute {item.strip()!r} must start with + (set) or - (remove)")
+        if name:
+            attributes[name] = value
+    return TopicConfig(
+        topic_name=args.text("t"),
+        read_queue_nums=args.number("r", "readQueueNums", 8, low=1, high=QUEUE_NUMS_MAX),
+        write_queue_nums=args.number("w", "writeQueueNums", 8, low=1, high=QUEUE_NUMS_MAX),
+        perm=_PERMISSIONS[perm],
+        topic_sys_flag=(1 if args.flag("u", "unit") else 0) | (2 if args.flag("s", "hasUnitSub") else 0),
+        order=args.flag("o", "order"),
+        attributes=attributes,
+    )
+
+
+def _delete_topic(context: Context, args: Arguments) -> int:
+    topic, cluster = args.text("t"), args.text("c")
+    admin = context.client.admin
+    addrs = all_addrs(context.run(admin.cluster_info()), cluster)
+    if not addrs:
+        return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
+    failures = 0
+    for addr in addrs:
+        try:
+            context.run(admin.delete_topic_in_broker(addr, topic))
+        except RemotingError as error:
+            failures += 1
+            context.fail(f"delete topic at {addr} failed: {describe(error)}")
+    if failures:
+        return context.fail(
+            f"deleted at {len(addrs) - failures} of {len(addrs)} brokers, not at the name servers:"
+            " a broker that still has the topic would report it again"
+        )
+    context.line(f"delete topic [{topic}] from cluster [{cluster}] success.")
+    if context.report(context.run(admin.delete_topic_in_nameservers(topic, cluster))):
+        return 1
+    context.line(f"delete topic [{topic}] from NameServer success.")
+    return 0
+
+
+def _topic_route(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    route = context.run(context.client.admin.topic_route(args.text("t")))
+    if as_json:
+        context.json(java.route_document(route))
+    elif "l" in args:
+        _print_route_list(context, route)
+    else:
+        context.line(java.route_text(route))
+    return 0
+
+
+def _print_route_list(context: Context, route: TopicRouteData) -> None:
+    layout = "{:<45} {:<32} {:<50} {:<10} {:<11} {:<5}"
+    context.line(
+        layout.format("#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")
+    )
+    queues = {data.broker_name: data for data in route.queue_datas}
+    reads = writes = 0
+    for broker in sorted(route.broker_datas, key=lambda data: data.broker_name):
+        data = queues.get(broker.broker_name)
+        if data is None:
+            continue
+        reads += data.read_queue_nums
+        writes += data.write_queue_nums
+        context.line(
+            layout.format(
+                broker.cluster,
+                broker.broker_name,
+                java.map_text(dict(sorted(broker.broker_addrs.items()))),
+                data.read_queue_nums,
+                data.write_queue_nums,
+                data.perm,
+            )
+        )
+    context.line("-" * 158)
+    context.line(layout.format("Total:", len(queues), "", reads, writes, ""))
+
+
+def _topic_list(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    admin = context.client.admin
+    if "c" not in args:
+        topics = context.run(admin.topic_list()).topics
+        if as_json:
+            context.json(list(topics))
+        else:
+            for topic in topics:
+                context.line(topic)
+        return 0
+    info = context.run(admin.cluster_info())
+    rows = []
+    for topic in context.run(admin.topic_list()).topics:
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            continue
+        cluster, groups = _cluster_and_groups(context, info, topic)
+        rows += [(cluster, topic, group) for group in groups or ("",)]
+    if as_json:
+        context.json([{"cluster": c, "topic": t, "consumerGroup": g} for c, t, g in rows])
+        return 0
+    context.line("{:<20}  {:<48}  {:<48}".format("#Cluster Name", "#Topic", "#Consumer Group"))
+    for cluster, topic, group in rows:
+        context.line(
+            f"{java.front(cluster, 20):<20}  {java.front(topic, 64):<64}  {java.front(group, 64):<64}"
+        )
+    return 0
+
+
+def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
+    """Return what can be learnt; a topic that is gone by now has neither."""
+    admin = context.client.admin
+    try:
+        route = context.run(admin.topic_route(topic))
+        for broker in route.broker_datas:
+            addr = broker.broker_addrs.get(MASTER_ID)
+            if addr is not None:
+                return broker.cluster, context.run(admin.consumer_groups_of(addr, topic))
+    except RemotingError as error:
+        context.fail(f"topic {topic}: {describe(error)}")
+    return "", ()
+
+
+def _topic_status(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    admin = context.client.admin
+    topic = args.text("t")
+    route = context.run(admin.topic_route(args.get("c") or topic))
+    offsets: dict[MessageQueue, TopicOffset] = {}
+    put_tps = 0.0
+    for broker in route.broker_datas:
+        addr = broker.broker_addrs.get(MASTER_ID)
+        if addr is None:
+            context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
+            continue
+        stats, body = context.run(admin.topic_stats(addr, topic))
+        offsets.update(stats.offsets)
+        put_tps += _put_tps(body)
+    rows = sorted(offsets.items())
+    if as_json:
+        context.json(
+            [
+                {
+                    "brokerName": queue.broker_name,
+                    "queueId": queue.queue_id,
+                    "minOffset": offset.min_offset,
+                    "maxOffset": offset.max_offset,
+                    "lastUpdateTimestamp": offset.last_update_timestamp,
+                }
+                for queue, offset in rows
+            ]
+        )
+        return 0
+    context.line(
+        "{:<32}  {:<4}  {:<20}  {:<20}    {}".format(
+            "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"
+        )
+    )
+    for queue, offset in rows:
+        updated = java.time_text(offset.last_update_timestamp) if offset.last_update_timestamp > 0 else ""
+        name = java.front(queue.broker_name, 32)
+        context.line(
+            f"{name:<32}  {queue.queue_id:<4}  {offset.min_offset:<20}  {offset.max_offset:<20}    {updated}"
+        )
+    context.line()
+    context.line(f"Topic Put TPS: {put_tps}")
+    return 0
+
+
+def _put_tps(body: bytes) -> float:
+    """Return the rate that a 5.x broker adds to its answer; 0 from others."""
+    try:
+        members = loads(body)
+    except RemoteProtocolError:
+        return 0.0
+    value = members.get("topicPutTps") if isinstance(members, dict) else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+_TOPIC: Final = Option(short="t", long="topic", description="topic name", required=True)
+
+COMMANDS: Final = (
+    Command(
+        name="updateTopic",
+        description="Update or create topic.",
+        options=(
+            Option(short="b", long="brokerAddr", description="create topic to which broker", group="target"),
+            Option(
+                short="c", long="clusterName", description="create topic to which cluster", group="target"
+            ),
+            _TOPIC,
+            Option(short="r", long="readQueueNums", description="set read queue nums"),
+            Option(short="w", long="writeQueueNums", description="set write queue nums"),
+            Option(short="p", long="perm", description="set topic's permission(2|4|6), intro[2:W 4:R; 6:RW]"),
+            Option(short="o", long="order", description="set topic's order(true|false)"),
+            Option(short="u", long="unit", description="is unit topic (true|false)"),
+            Option(short="s", long="hasUnitSub", description="has unit sub (true|false)"),
+            Option(short="a", long="attributes", description="attribute(+a=b,+c=d,-e)"),
+        ),
+        run=_update_topic,
+    ),
+    Command(
+        name="deleteTopic",
+        description="Delete topic from broker and NameServer.",
+        options=(
+            _TOPIC,
+            Option(
+                short="c", long="clusterName", description="delete topic from which cluster", required=True
+            ),
+        ),
+        run=_delete_topic,
+    ),
+    Command(
+        name="topicRoute",
+        description="Examine topic route info.",
+        options=(
+            _TOPIC,
+            Option(short="l", long="list", description="Use list format to print data", value=False),
+            OUTPUT,
+        ),
+        run=_topic_route,
+    ),
+    Command(
+        name="topicStatus",
+        description="Examine topic Status info.",
+        options=(
+            _TOPIC,
+            Option(
+                short="c",
+                long="cluster",
+                description="cluster name or lmq parent topic, lmq is used to find the route.",
+            ),
+            OUTPUT,
+        ),
+        run=_topic_status,
+    ),
+    Command(
+        name="topicList",
+        description="Fetch all topic list from name server.",
+        options=(Option(short="c", long="clusterModel", description="clusterModel", value=False), OUTPUT),
+        run=_topic_list,
+    ),
+)

@@ -1,0 +1,307 @@
+"""Peers for the client: scripted ones on real sockets, and our real nameserver and broker as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import client.aio
+import client.blocking
+from client.config import ClientConfig
+from client.core import ClientCore
+from client.operation import Operation
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.frame import FrameDecoder
+from remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
+from remoting.transport.server import Connection, Handler, RemotingServer
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+Answer = RemotingCommand | Awaitable[RemotingCommand | None] | None
+
+
+class _AnyCode(Mapping[int, Handler]):
+    """A handler table that has the same handler for every code."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def __getitem__(self, code: int) -> Handler:
+        return self._handler
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Peer:
+    """A server on a real socket whose answers a test scripts.
+
+    ``answer`` maps a request to its answer; None leaves it unanswered; ``hang_up`` closes the connection
+    instead.
+    """
+
+    def __init__(self, answer: Callable[[RemotingCommand], Answer] | None = None) -> None:
+        self.answer = answer or (lambda request: request.reply())
+        self.hang_up: set[int] = set()
+        self.requests: list[RemotingCommand] = []
+        self._connections: set[Connection] = set()
+        self._addr: Future[str] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        self.addr = self._addr.result(timeout=10)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            server = RemotingServer(handlers=_AnyCode(self._handle), group=group)
+            self._addr.set_result(await server.start("127.0.0.1", 0))
+            await self._stop.wait()
+            await server.close(drain_s=0)
+
+    def _handle(self, connection: Connection, request: RemotingCommand) -> Answer:
+        self._connections.add(connection)
+        self.requests.append(request)
+        if request.code in self.hang_up:
+            connection.abort()
+            return None
+        return self.answer(request)
+
+    def push(self, request: RemotingCommand) -> None:
+        """Send a request of our own over every connection that asked something."""
+        assert self._loop is not None
+        for connection in self._connections:
+            if connection.open:
+                self._loop.call_soon_threadsafe(connection.notify, request)
+
+    def codes(self) -> list[int]:
+        return [request.code for request in self.requests]
+
+    def close(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=10)
+
+
+@pytest.fixture
+def new_peer() -> Iterator[Callable[..., Peer]]:
+    """Return a maker of scripted peers, which end with the test."""
+    peers: list[Peer] = []
+
+    def make(answer: Callable[[RemotingCommand], Answer] | None = None) -> Peer:
+        peers.append(Peer(answer))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def route_body() -> Callable[..., bytes]:
+    """Return an encoder of simple routes: broker name to its master's address."""
+
+    def encode(queues: int = 4, perm: int = 6, **brokers: str) -> bytes:
+        names = {name.replace("_", "-"): addr for name, addr in brokers.items()}
+        route = TopicRouteData(
+            queue_datas=tuple(
+                QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+                for name in names
+            ),
+            broker_datas=tuple(
+                BrokerData(cluster="C", broker_name=name, broker_addrs={0: addr})
+                for name, addr in names.items()
+            ),
+        )
+        return encode_route(route, RouteDialect.UNQUOTED)
+
+    return encode
+
+
+Runner = Callable[..., Any]
+
+
+@pytest.fixture(params=["aio", "blocking"])
+def run(request: pytest.FixtureRequest) -> Runner:
+    """Return ``run(config, build)``: runs the operation that ``build(core)`` makes, by each of the two
+    drivers."""
+
+    def blocking(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
+        started = client.blocking.Client(config, rng=random.Random(1))
+        try:
+            return started.run(build(started.core))
+        finally:
+            started.close()
+
+    def aio(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
+        async def main() -> Any:
+            async with client.aio.Client(config, rng=random.Random(1)) as started:
+                return await started.run(build(started.core))
+
+        # not out of the task group, which would wrap what the operation raises
+        return asyncio.run(main())
+
+    return aio if request.param == "aio" else blocking
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Return ``eventually(condition, what)``: waits for a condition with a deadline."""
+
+    def wait(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {timeout_s} s: {what}")
+            time.sleep(0.01)
+
+    return wait
+
+
+class Golden:
+    """Apache's answers to its own mqadmin, as recorded, replayed to ours."""
+
+    def __init__(self, release: str) -> None:
+        self._answers: dict[tuple[str, int, str], RemotingCommand] = {}
+        for line in (GOLDEN / "frames" / f"{release}-json.jsonl").read_text().splitlines():
+            exchange = json.loads(line)
+            if exchange["response"] is None:
+                continue
+            request, response = (
+                decode_command(next(FrameDecoder().feed(base64.b64decode(exchange[side]))))
+                for side in ("request", "response")
+            )
+            key = (exchange["receiver"], request.code, _subject(request))
+            for known in (key, (exchange["receiver"], request.code, "")):
+                former = self._answers.get(known)
+                if former is None or (former.code != 0 and response.code == 0):
+                    self._answers[known] = response
+
+    def answer(self, request: RemotingCommand, *roles: str) -> RemotingCommand:
+        """Return what Apache answered to such a request, else to one of this code."""
+        for role in roles:
+            for subject in (_subject(request), ""):
+                found = self._answers.get((role, request.code, subject))
+                if found is not None:
+                    return request.reply(
+                        found.code, remark=found.remark, ext_fields=found.ext_fields, body=found.body
+                    )
+        raise AssertionError(f"no recorded answer to {request.code} {dict(request.ext_fields)}")
+
+
+def _subject(request: RemotingCommand) -> str:
+    topic = request.ext_fields.get("topic") or request.ext_fields.get("brokerName") or ""
+    return f"{topic}/{request.ext_fields.get('queueId', '')}/{request.ext_fields.get('queueOffset', '')}"
+
+
+@pytest.fixture(scope="session")
+def golden_5() -> Golden:
+    return Golden("5.3.3")
+
+
+class Process:
+    """One of our own servers as a process; ``addr`` and ``facts`` come from its ready line."""
+
+    def __init__(self, module: str, *args: str, log: Path) -> None:
+        self._log = log.open("wb")
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", module, *args], stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        self.facts = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        if "listen" not in self.facts:
+            self.stop()
+            pytest.fail(f"{module} did not start: {line!r} {log.read_text()[-2000:]}")
+        self.addr = self.facts["listen"]
+
+    def stop(self) -> None:
+        self.popen.terminate()
+        try:
+            self.popen.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Our nameserver, independent mode."""
+    folder = tmp_path_factory.mktemp("nameserver")
+    process = Process(
+        "nameserver",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--data",
+        str(folder / "data"),
+        log=folder / "log",
+    )
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Our broker, registered with :func:`nameserver`."""
+    folder = tmp_path_factory.mktemp("broker")
+    process = Process(
+        "broker",
+        "-n",
+        nameserver.addr,
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "broker-a",
+        "--store",
+        str(folder / "store"),
+        log=folder / "log",
+    )
+    with client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
+        deadline = time.monotonic() + 30
+        while "broker-a" not in started.run(started.admin.cluster_info()).broker_addr_table:
+            assert time.monotonic() < deadline, "the broker did not register within 30 s"
+            time.sleep(0.05)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def answers() -> Callable[..., Callable[[RemotingCommand], Answer]]:
+    """Return ``answers(route=body)``: a script that knows routes and answers everything else with success."""
+
+    def script(routes: Mapping[str, bytes]) -> Callable[[RemotingCommand], Answer]:
+        def answer(request: RemotingCommand) -> Answer:
+            if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                body = routes.get(request.ext_fields["topic"])
+                return (
+                    request.reply(17, remark="No topic route info")
+                    if body is None
+                    else request.reply(body=body)
+                )
+            return request.reply()
+
+        return answer
+
+    return script
