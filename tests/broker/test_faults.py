@@ -1,0 +1,300 @@
+"""Real broker processes that are killed, run out of disk, or are fed what no client sends."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from remoting.command import RemotingCommand
+from remoting.message import decode_messages, parse_offset_message_id
+
+pytestmark = pytest.mark.faults
+
+
+class WireLike(Protocol):
+    socket: socket.socket
+
+    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
+    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
+    def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
+    def answer(self, opaque: int) -> RemotingCommand: ...
+    def close(self) -> None: ...
+
+
+class BrokerLike(Protocol):
+    addr: str
+    store: Path
+    log: Path
+
+    def wire(self) -> WireLike: ...
+    def stop(self) -> int: ...
+    def kill(self) -> None: ...
+
+
+class StartLike(Protocol):
+    def __call__(
+        self, *flags: str, store: Path | None = None, namesrv: str = "", prefix: tuple[str, ...] = ()
+    ) -> BrokerLike: ...
+
+
+def read_all(wire: WireLike, topic: str, queue_id: int) -> list[bytes]:
+    """Read a queue from its first offset to its end."""
+    bodies: list[bytes] = []
+    offset = 0
+    while True:
+        answer = wire.answer(wire.pull(topic, offset, queue_id=queue_id))
+        if answer.code != 0:
+            return bodies
+        messages = list(decode_messages(answer.body))
+        assert [message.queue_offset for message in messages] == list(range(offset, offset + len(messages)))
+        bodies += [message.body for message in messages]
+        offset = int(answer.ext_fields["nextBeginOffset"])
+
+
+class Sender(threading.Thread):
+    """Sends numbered messages to one queue until the broker is gone; keeps what was acknowledged."""
+
+    def __init__(self, broker: BrokerLike, topic: str, queue_id: int, *, first: int = 0) -> None:
+        super().__init__(daemon=True)
+        self.wire = broker.wire()
+        self.topic = topic
+        self.queue_id = queue_id
+        self.acknowledged: list[tuple[int, int]] = []
+        self._number = first
+
+    def run(self) -> None:
+        while True:
+            number = self._number
+            self._number += 1
+            padding = b"." * (number % 700)
+            try:
+                answer = self.wire.send_message(
+                    self.topic, b"%d%s" % (number, padding), queue_id=self.queue_id
+                )
+            except OSError:
+                return
+            assert answer.code == 0, answer
+            self.acknowledged.append((int(answer.ext_fields["queueOffset"]), number))
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_acknowledged_messages_survive_kills_while_writing(start_broker: StartLike, flush: str) -> None:
+    settings = ("--set", "maxMessageSize=2000", "--set", "mappedFileSizeCommitLog=200000")
+    acknowledged: dict[int, list[tuple[int, int]]] = {0: [], 1: [], 2: []}
+    for round_number in range(4):
+        broker = start_broker(*settings, "--set", f"flushDiskType={flush}")
+        # Each round also creates a topic: its acknowledged message must be found too.
+        probe = broker.wire()
+        assert probe.send_message(f"Round{round_number}", b"made").code == 0
+        senders = [
+            Sender(broker, "Kill", queue_id, first=round_number * 1_000_000) for queue_id in acknowledged
+        ]
+        for sender in senders:
+            sender.start()
+        deadline = time.monotonic() + 30
+        wanted = 60 if flush == "SYNC_FLUSH" else 400
+        while sum(len(sender.acknowledged) for sender in senders) < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        broker.kill()
+        for sender in senders:
+            sender.join(15)
+            acknowledged[sender.queue_id] += sender.acknowledged
+    broker = start_broker(*settings)
+    wire = broker.wire()
+    for queue_id, expected in acknowledged.items():
+        found = [int(body.rstrip(b".")) for body in read_all(wire, "Kill", queue_id)]
+        assert expected
+        missing = [number for offset, number in expected if found[offset : offset + 1] != [number]]
+        assert missing == []
+        assert len(found) <= len(expected) + 4  # each kill leaves at most one unacknowledged per queue
+    for round_number in range(4):
+        assert read_all(wire, f"Round{round_number}", 0) == [b"made"]
+    assert wire.send_message("Kill", b"7").code == 0
+    assert broker.stop() == 0
+
+
+def test_offsets_survive_a_kill_after_their_interval(start_broker: StartLike) -> None:
+    broker = start_broker("--set", "flushConsumerOffsetInterval=50")
+    wire = broker.wire()
+    wire.send_message("T", b"x")
+    wire.call(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"})
+    file = broker.store / "config" / "consumerOffset.json"
+    deadline = time.monotonic() + 10
+    while not file.exists() or '"T@G":{0:1}' not in file.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    broker.kill()
+    again = start_broker().wire()
+    answer = again.call(14, {"consumerGroup": "G", "topic": "T", "queueId": "0"})
+    assert answer.ext_fields == {"offset": "1"}
+
+
+def test_damaged_log_is_not_served(start_broker: StartLike) -> None:
+    broker = start_broker()
+    wire = broker.wire()
+    places = [
+        parse_offset_message_id(wire.send_message("T", b"x" * 50).ext_fields["msgId"])[1] for _ in range(5)
+    ]
+    broker.kill()
+    (broker.store / "checkpoint").unlink(missing_ok=True)
+    with (broker.store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(places[2] + 100)
+        file.write(b"!")
+    with pytest.raises(AssertionError, match="recoverDamagedLog=skip"):
+        start_broker()
+    skipping = start_broker("--set", "recoverDamagedLog=skip").wire()
+    answer = skipping.answer(skipping.pull("T", 0))
+    assert [message.queue_offset for message in decode_messages(answer.body)] == [0, 1, 3, 4]
+    assert skipping.send_message("T", b"y").ext_fields["queueOffset"] == "5"
+
+
+def test_full_disk_refuses_with_14_and_keeps_what_it_had(start_broker: StartLike) -> None:
+    # A limit on file size makes writes fail as a full disk does, at the same places.
+    limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")  # blocks of 512 or 1024 bytes
+    broker = start_broker(prefix=limited)
+    wire = broker.wire()
+    stored = 0
+    while (answer := wire.send_message("T", b"%06d" % stored + b"x" * 1000)).code == 0:
+        stored += 1
+        assert stored < 100
+    assert answer.code == 14
+    assert "cannot write" in (answer.remark or "")
+    assert answer.ext_fields["TRACE_ON"] == "true"
+    size = (broker.store / "commitlog" / f"{0:020d}").stat().st_size
+    # Smaller ones may still fit; nothing half-written lies between.
+    small = wire.send_message("T", b"small")
+    expected = [b"%06d" % number + b"x" * 1000 for number in range(stored)]
+    if small.code == 0:
+        expected.append(b"small")
+    else:
+        assert (broker.store / "commitlog" / f"{0:020d}").stat().st_size == size
+    assert wire.send_message("T", b"x" * 5000).code == 14
+    assert read_all(wire, "T", 0) == expected
+    broker.kill()
+    assert b"Traceback" not in broker.log.read_bytes()
+    roomy = start_broker().wire()
+    assert read_all(roomy, "T", 0) == expected
+    assert roomy.send_message("T", b"more").ext_fields["queueOffset"] == str(len(expected))
+
+
+def _frames() -> list[tuple[str, bytes]]:
+    rng = random.Random(4711)
+    header = b'{"code":310,"flag":0,"language":"JAVA","opaque":1,"version":479}'
+    good = struct.pack(">II", 4 + len(header), len(header)) + header
+    return [
+        ("random", rng.randbytes(4096)),
+        ("oversized", struct.pack(">I", 2**31 - 1) + b"x" * 100),
+        ("negative", struct.pack(">i", -1)),
+        ("zero", struct.pack(">I", 0)),
+        ("header-too-long", struct.pack(">II", 100, 0x00FFFFFF) + b"x" * 96),
+        ("unknown-codec", struct.pack(">II", 8, 0x07000004) + b"{}{}"),
+        ("no-json", struct.pack(">II", 8, 4) + b"\xff\xfe\xfd\xfc"),
+        ("json-list", struct.pack(">II", 6, 2) + b"[]"),
+        ("binary-short", struct.pack(">II", 9, 0x01000005) + b"\x00\x0a\x00\x01\x99"),
+        ("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        ("tls", bytes.fromhex("1603010200010001fc0303") + rng.randbytes(64)),
+        ("truncated", good[: len(good) // 2]),
+        ("send-without-fields", good),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), _frames(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_garbage_harms_nobody_else(
+    garbage_broker: BrokerLike, connect: Callable[[str], WireLike], name: str, data: bytes
+) -> None:
+    neighbour = connect(garbage_broker.addr)
+    victim = connect(garbage_broker.addr)
+    victim.socket.sendall(data)
+    if name not in ("truncated", "send-without-fields"):
+        victim.socket.settimeout(10)
+        try:
+            while victim.socket.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+    assert neighbour.call(30, {"topic": "T", "queueId": "0"}).code == 0
+
+
+def test_messages_of_wrong_types_are_answered_with_errors(
+    garbage_broker: BrokerLike, connect: Callable[[str], WireLike]
+) -> None:
+    wire = connect(garbage_broker.addr)
+    rng = random.Random(815)
+    names = ["topic", "queueId", "consumerGroup", "offset", "a", "b", "c", "d", "e", "f", "g", "h", "i", "m"]
+    values = ["", "x", "-1", "99999999999999999999", "%RETRY%", "\x00", "\x01\x02", "true", "T", "1" * 5000]
+    codes = [
+        10,
+        310,
+        320,
+        11,
+        361,
+        14,
+        15,
+        17,
+        18,
+        21,
+        25,
+        26,
+        28,
+        29,
+        30,
+        31,
+        32,
+        33,
+        34,
+        35,
+        36,
+        38,
+        41,
+        42,
+    ]
+    codes += [43, 45, 46, 200, 201, 202, 203, 204, 207, 208, 215, 300, 305, 351]
+    for code in codes * 4:
+        ext = {name: rng.choice(values) for name in rng.sample(names, rng.randint(0, len(names)))}
+        answer = wire.call(code, ext, rng.randbytes(rng.choice([0, 10, 300])))
+        assert answer.is_response
+    assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
+    assert "Traceback" not in garbage_broker.log.read_text()
+
+
+@pytest.fixture
+def garbage_broker(start_broker: StartLike) -> BrokerLike:
+    return start_broker()
+
+
+def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLike) -> None:
+    broker = start_broker()
+    sender = Sender(broker, "Stop", 0)
+    sender.start()
+    deadline = time.monotonic() + 20
+    while len(sender.acknowledged) < 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert broker.stop() == 0
+    sender.join(15)
+    found = [int(body.rstrip(b".")) for body in read_all(start_broker().wire(), "Stop", 0)]
+    assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
+
+
+def test_broker_without_room_for_its_store_says_so(start_broker: StartLike, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        place = tmp_path / "file"
+        place.write_text("")
+        place = place / "store"
+    else:
+        tmp_path.chmod(0o500)
+        place = tmp_path / "store"
+    with pytest.raises(AssertionError, match=r"mqbroker: .*(Not a directory|Permission denied)"):
+        start_broker(store=place)
