@@ -1,0 +1,190 @@
+"""Frames and headers: whole, byte by byte, trailing, truncated, above each limit."""
+
+from __future__ import annotations
+
+import struct
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame
+from remoting.header import Header, decode_header, encode_header
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int16 = st.integers(-(2**15), 2**15 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+headers = st.builds(
+    Header,
+    code=int16,
+    language=st.sampled_from(LanguageCode),
+    version=int16,
+    opaque=int32,
+    flag=int32,
+    remark=st.none() | texts.filter(bool),
+    ext_fields=st.none() | st.dictionaries(texts, texts, min_size=1, max_size=5),
+)
+codecs = st.sampled_from(HeaderCodec)
+
+
+@given(headers, codecs)
+def test_header_survives_encoding(header: Header, codec: HeaderCodec) -> None:
+    assert decode_header(encode_header(header, codec), codec) == header
+
+
+@given(headers, codecs, st.data())
+def test_truncated_header_is_refused_or_read_as_something_else(
+    header: Header, codec: HeaderCodec, data: st.DataObject
+) -> None:
+    whole = encode_header(header, codec)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(RemoteProtocolError):
+        decode_header(whole[:cut], codec)
+
+
+@given(st.binary(max_size=200), codecs)
+def test_garbage_header_is_refused_or_read_but_raises_nothing_else(data: bytes, codec: HeaderCodec) -> None:
+    try:
+        decode_header(data, codec)
+    except RemoteProtocolError:
+        pass
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40), codecs), max_size=6),
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+)
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+    parts: list[tuple[bytes, bytes, HeaderCodec]], cuts: list[int]
+) -> None:
+    stream = b"".join(encode_frame(header, body, codec=codec) for header, body, codec in parts)
+    decoder = FrameDecoder()
+    found: list[Frame] = []
+    position = 0
+    for cut in cuts:
+        found += decoder.feed(stream[position : position + cut])
+        position += cut
+    found += decoder.feed(stream[position:])
+    assert found == [Frame(codec, header, body) for header, body, codec in parts]
+    assert decoder.buffered == 0
+
+
+def test_unfinished_frame_waits() -> None:
+    data = encode_frame(b"{}", b"body", codec=HeaderCodec.JSON)
+    decoder = FrameDecoder()
+    assert list(decoder.feed(data[:-1])) == []
+    assert decoder.buffered == len(data) - 1
+    assert [frame.body for frame in decoder.feed(data[-1:])] == [b"body"]
+
+
+BAD_FRAMES = {
+    "above the limit": struct.pack(">I", FRAME_SIZE_MAX - 3) + b"\0" * 8,
+    "negative size": b"\xff\xff\xff\xff\0\0\0\0",
+    "no header word": struct.pack(">I", 3) + b"abc",
+    "header past the end": struct.pack(">II", 8, 5) + b"abcd",
+    "unknown codec": struct.pack(">II", 6, 2 << 24 | 2) + b"{}",
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01",
+}
+
+
+@pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_bad_frame_is_refused_after_the_good_ones_before_it(data: bytes) -> None:
+    good = encode_frame(b"{}", codec=HeaderCodec.JSON)
+    frames = FrameDecoder().feed(good + data)
+    assert next(frames).header == b"{}"
+    with pytest.raises(RemoteProtocolError):
+        next(frames)
+
+
+def test_largest_frame_passes_and_one_byte_more_does_not() -> None:
+    body = bytes(FRAME_SIZE_MAX - 8 - 2)
+    data = encode_frame(b"{}", body, codec=HeaderCodec.JSON)
+    assert len(data) == FRAME_SIZE_MAX
+    (frame,) = FrameDecoder().feed(data)
+    assert len(frame.body) == len(body)
+    with pytest.raises(LocalProtocolError):
+        encode_frame(b"{}", body + b"x", codec=HeaderCodec.JSON)
+
+
+def test_smaller_limit_holds() -> None:
+    data = encode_frame(b"{}", b"x" * 100, codec=HeaderCodec.JSON)
+    with pytest.raises(RemoteProtocolError, match="limit of 100"):
+        list(FrameDecoder(frame_size_max=100).feed(data))
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, Header(0, LanguageCode.JAVA, 0, 0, 0, None, None)),
+        ({"language": "KLINGON"}, Header(0, None, 0, 0, 0, None, None)),
+        ({"language": 7}, Header(0, None, 0, 0, 0, None, None)),
+        ({"code": "105", "opaque": None}, Header(105, LanguageCode.JAVA, 0, 0, 0, None, None)),
+        (
+            {"extFields": {"d": 4, "k": False, "n": None, "f": 1.5}},
+            Header(0, LanguageCode.JAVA, 0, 0, 0, None, {"d": "4", "k": "false", "f": "1.5"}),
+        ),
+        ({"unheard": [1], "remark": "r"}, Header(0, LanguageCode.JAVA, 0, 0, 0, "r", None)),
+    ],
+    ids=["empty", "unknown language", "language no text", "text and null", "raw arguments", "unknown member"],
+)
+def test_json_header_is_read_as_tolerantly_as_java_does(members: object, expected: Header) -> None:
+    assert decode_header(orjson.dumps(members), HeaderCodec.JSON) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"null",
+        b'{"code":"x"}',
+        b'{"code":1.5}',
+        b'{"code":true}',
+        b'{"opaque":2147483648}',
+        b'{"opaque":-2147483649}',
+        b'{"extFields":[]}',
+        b'{"extFields":{"a":' + b"[" * 400 + b"]" * 400 + b"}}",
+        b"[" * 5000,
+        b'{"a":"\xff"}',
+    ],
+)
+def test_what_is_no_json_header_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_header(data, HeaderCodec.JSON)
+
+
+def test_binary_header_of_an_unknown_language_is_served() -> None:
+    data = bytearray(encode_header(Header(1, LanguageCode.JAVA, 1, 1, 0, None, None), HeaderCodec.ROCKETMQ))
+    data[2] = 99
+    assert decode_header(bytes(data), HeaderCodec.ROCKETMQ).language is None
+
+
+@pytest.mark.parametrize("field", ["code", "version"])
+def test_number_too_large_for_a_binary_header_is_refused_before_it_is_sent(field: str) -> None:
+    blank = Header(0, LanguageCode.JAVA, 0, 0, 0, None, None)
+    header = blank._replace(code=200050) if field == "code" else blank._replace(version=200050)
+    with pytest.raises(LocalProtocolError):
+        encode_header(header, HeaderCodec.ROCKETMQ)
+    assert decode_header(encode_header(header, HeaderCodec.JSON), HeaderCodec.JSON) == header
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+def test_reply_repeats_opaque_and_codec_and_is_marked_as_answer(codec: HeaderCodec) -> None:
+    for opaque in (0, -1, 2**31 - 1, -(2**31)):
+        request = RemotingCommand(code=105, opaque=opaque, ext_fields={"topic": "T"}, codec=codec)
+        (frame,) = FrameDecoder().feed(request.reply(17, remark="no", body=b"b").encode())
+        answer = decode_command(frame)
+        assert (answer.opaque, answer.codec, answer.flag) == (opaque, codec, FLAG_RESPONSE)
+        assert (answer.code, answer.remark, answer.body) == (17, "no", b"b")
+
+
+def test_flags_are_bits() -> None:
+    assert RemotingCommand(code=1, flag=FLAG_ONEWAY | 8, ext_fields={}).is_oneway
+    assert not RemotingCommand(code=1, flag=8, ext_fields={}).is_response
+    assert RemotingCommand(code=1, flag=3, ext_fields={}).is_response
