@@ -1,0 +1,455 @@
+"""Whole members on one event loop: real sockets on loopback, real files, real threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role
+from nameserver.raft.journal import Journal
+
+SECRET = b"a secret of some length"
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.applied: list[tuple[int, bytes]] = []
+        self.replayed = 0
+        self.member: RaftMember | None = None
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        self.applied.append((index, payload))
+        self.replayed += not live
+
+    def snapshot(self) -> Callable[[], bytes]:
+        copy = list(self.applied)
+        return lambda: msgspec.msgpack.encode(copy)
+
+    def restore(self, image: bytes) -> None:
+        self.applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Cluster:
+    """Members that share a loop; each can be closed and started again."""
+
+    def __init__(self, root: Path, size: int, **settings: Any) -> None:
+        self.peers = tuple(f"127.0.0.1:{port}" for port in free_ports(size))
+        self.root = root
+        self.settings = settings
+        self.up: dict[str, RaftMember] = {}
+        self.machines: dict[str, Machine] = {}
+        self.messages: list[tuple[str, str, bytes]] = []
+        self.changes = 0
+
+    def config(self, me: str, **changes: Any) -> RaftConfig:
+        settings: dict[str, Any] = {"durability": "journal", "secret": SECRET, **self.settings, **changes}
+        name = me.rpartition(":")[2]
+        return RaftConfig(me=me, peers=self.peers, listen=None, data_dir=self.root / name, **settings)
+
+    async def start(self, *names: str, **changes: Any) -> None:
+        for name in names or self.peers:
+            machine = Machine()
+            member = RaftMember(
+                self.config(name, **changes),
+                machine,
+                on_peer_message=lambda sender, data, name=name: self.messages.append((name, sender, data)),  # type: ignore[misc]
+                on_change=self._changed,
+            )
+            await member.start()
+            self.up[name], self.machines[name] = member, machine
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def close(self, name: str, *, handover: bool = False) -> None:
+        await self.up.pop(name).close(handover=handover)
+
+    @property
+    def leader(self) -> RaftMember | None:
+        return next((member for member in self.up.values() if member.leads), None)
+
+    async def elected(self) -> RaftMember:
+        await _until(lambda: self.leader is not None)
+        leader = self.leader
+        assert leader is not None
+        return leader
+
+    def name(self, member: RaftMember) -> str:
+        return next(name for name, other in self.up.items() if other is member)
+
+    async def put(self, *payloads: bytes) -> None:
+        """Append and wait until the leader has applied the last."""
+        leader = await self.elected()
+        indexes = [leader.append(payload, term=leader.term) for payload in payloads]
+        last = indexes[-1]
+        assert last is not None
+        await _until(lambda: leader.applied_index >= last)
+
+    async def settled(self) -> None:
+        leader = await self.elected()
+        await _until(lambda: all(m.applied_index == leader.commit_index for m in self.up.values()))
+        states = [self.machines[name].applied for name in self.up]
+        assert all(state == states[0] for state in states)
+
+    def payloads(self) -> list[bytes]:
+        name = next(iter(self.up))
+        return [payload for _, payload in self.machines[name].applied]
+
+
+@contextlib.asynccontextmanager
+async def _cluster(root: Path, size: int = 3, **settings: Any) -> AsyncIterator[Cluster]:
+    cluster = Cluster(root, size, **settings)
+    try:
+        yield cluster
+    finally:
+        for name in list(cluster.up):
+            await cluster.close(name)
+
+
+def _run(scenario: Callable[[], Awaitable[None]], *, uv: bool = False) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    if uv:
+        uvloop.run(bounded())
+    else:
+        asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
+@pytest.mark.parametrize("uv", [False, True], ids=["asyncio", "uvloop"])
+def test_three_members_replicate_and_one_catches_up(tmp_path: Path, durability: Durability, uv: bool) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(100)))
+            await cluster.settled()
+            leader = await cluster.elected()
+            follower = next(name for name in cluster.peers if cluster.up[name] is not leader)
+            await cluster.close(follower)
+            await cluster.put(*(b"%d" % i for i in range(100, 150)))
+            await cluster.start(follower)
+            assert (cluster.up[follower].role is Role.LEARNER) == (durability == "memory")
+            await _until(lambda: cluster.up[follower].role is Role.FOLLOWER)
+            await cluster.settled()
+            assert cluster.payloads() == [b"%d" % i for i in range(150)]
+            assert cluster.changes > 0
+
+    _run(scenario, uv=uv)
+
+
+@pytest.mark.parametrize("durability", ["journal", "fsync"])
+def test_everything_is_there_after_all_members_restart(tmp_path: Path, durability: Durability) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(50)))
+            await cluster.settled()
+            for name in cluster.peers:
+                await cluster.close(name)
+            await cluster.start(*cluster.peers[:1])
+            alone = cluster.machines[cluster.peers[0]]
+            assert [p for _, p in alone.applied] == [b"%d" % i for i in range(len(alone.applied))]
+            assert alone.replayed == len(alone.applied)  # what is replayed is not live
+            await cluster.start(*cluster.peers[1:])
+            await cluster.put(b"after")
+            await cluster.settled()
+            assert cluster.payloads() == [*(b"%d" % i for i in range(50)), b"after"]
+
+    _run(scenario)
+
+
+def test_a_closing_leader_is_replaced_without_a_pause(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            leader = await cluster.elected()
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            await cluster.close(cluster.name(leader), handover=True)
+            await cluster.elected()
+            assert loop.time() - begun < 0.3
+            await cluster.put(b"two")
+            await cluster.settled()
+
+    _run(scenario)
+
+
+def test_first_start_waits_for_all_and_says_for_whom(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start(*cluster.peers[:2])
+            first = cluster.up[cluster.peers[0]]
+            await _until(lambda: first.waiting_for == (cluster.peers[2],))
+            assert first.status()["waiting_for"] == [cluster.peers[2]]
+            assert first.contact_age() == float("inf")
+            await cluster.start(cluster.peers[2])
+            await cluster.elected()
+            assert first.waiting_for == ()
+
+    _run(scenario)
+
+
+def test_an_emptied_member_joins_again_and_a_foreign_directory_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(20)))
+            await cluster.settled()
+            leader = await cluster.elected()
+            name = next(peer for peer in cluster.peers if cluster.up[peer] is not leader)
+            with pytest.raises(RaftStartError, match="in use"):
+                await cluster.start(name)
+            await cluster.close(name)
+            directory = cluster.config(name).data_dir
+            directory.rename(directory.with_name("old"))
+            await cluster.start(name)
+            assert cluster.up[name].role is Role.LEARNER
+            await _until(lambda: cluster.up[name].role is Role.FOLLOWER)
+            await cluster.settled()
+            await cluster.close(name)
+            wrong = RaftConfig(
+                me=name,
+                peers=cluster.peers,
+                listen=None,
+                data_dir=directory,
+                durability="memory",
+                secret=SECRET,
+            )
+            member = RaftMember(
+                wrong, Machine(), on_peer_message=lambda sender, data: None, on_change=lambda: None
+            )
+            with pytest.raises(RaftStartError, match="durability journal, not memory"):
+                await member.start()
+            await member.close()
+
+    _run(scenario)
+
+
+def test_snapshots_trim_the_journal_and_bring_an_empty_member_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, compact_bytes=100_000) as cluster:
+            await cluster.start()
+            for _ in range(30):
+                await cluster.put(*(os.urandom(1000) for _ in range(40)))
+            await cluster.settled()
+            leader = await cluster.elected()
+            await _until(lambda: int(str(leader.status()["snapshot_index"])) > 100)
+            assert leader.status()["snapshot_failures"] == 0
+            name = next(peer for peer in cluster.peers if cluster.up[peer] is not leader)
+            await cluster.close(name)
+            directory = cluster.config(name).data_dir
+            files = [path for _, path in Journal.segment_paths(directory / "raft")]
+            assert len(files) <= 4
+            await cluster.start(name)  # with its own data
+            await cluster.settled()
+            await cluster.close(name)
+            directory.rename(directory.with_name("old"))
+            await cluster.start(name)  # with none
+            await _until(lambda: cluster.up[name].role is Role.FOLLOWER)
+            await cluster.settled()
+            assert len(cluster.payloads()) == 1200
+
+    _run(scenario)
+
+
+def test_application_messages_are_in_order_with_what_is_applied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"x")
+            leader = await cluster.elected()
+            name = next(peer for peer in cluster.peers if cluster.up[peer] is not leader)
+            follower = cluster.up[name]
+            assert follower.leader == cluster.name(leader)
+            assert leader.linked == set(cluster.peers) - {cluster.name(leader)}
+            for i in range(100):
+                assert follower.send(cluster.name(leader), b"%d" % i)
+            await _until(lambda: len(cluster.messages) == 100)
+            assert cluster.messages == [(cluster.name(leader), name, b"%d" % i) for i in range(100)]
+            assert not follower.send("127.0.0.1:1", b"x")
+            assert not follower.send(name, b"x")
+
+    _run(scenario)
+
+
+def test_contact_is_young_with_a_quorum_and_grows_without(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, election_timeout_ms=200) as cluster:
+            await cluster.start()
+            await cluster.put(b"x")
+            await cluster.settled()
+            assert {member.contact_limit for member in cluster.up.values()} == {0.2}
+            await _until(lambda: all(m.contact_age() < m.contact_limit for m in cluster.up.values()))
+            leader = await cluster.elected()
+            others = [name for name in cluster.peers if cluster.up[name] is not leader]
+            assert all(leader.member_age(name) < 1.0 for name in others)
+            for name in others:
+                await cluster.close(name)
+            await _until(lambda: leader.contact_age() > leader.contact_limit)
+            await _until(lambda: leader.role is not Role.LEADER)
+            assert leader.append(b"late", term=leader.term) is None
+
+    _run(scenario)
+
+
+def test_a_single_member_works_alone_on_a_port_of_its_own_choice(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        machine = Machine()
+        config = RaftConfig(
+            me="one:0", peers=("one:0",), listen="127.0.0.1:0", data_dir=tmp_path, durability="fsync"
+        )
+        for count in (1, 2):
+            member = RaftMember(config, machine, on_peer_message=lambda s, d: None, on_change=lambda: None)
+            await member.start()
+            assert int(member.bound.rpartition(":")[2]) > 0
+            await _until(lambda member=member: member.leads)  # type: ignore[misc]
+            index = member.append(b"%d" % count, term=member.term)
+            assert index is not None
+            await _until(lambda member=member, index=index: member.applied_index >= index)  # type: ignore[misc]
+            assert member.contact_age() == 0.0
+            await member.close()
+            await member.close()
+        assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # live, replayed, live
+
+    _run(scenario)
+
+
+def test_a_member_with_other_peers_is_not_let_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start(*cluster.peers[:2])
+            third = cluster.peers[2]
+            cluster.peers = (*cluster.peers[:2], third, "127.0.0.1:1")
+            await cluster.start(third)
+            await _until(lambda: any("another cluster" in r.getMessage() for r in caplog.records))
+            assert cluster.up[third].linked == frozenset()
+
+    _run(scenario)
+
+
+# ---- a full disk, in real processes
+
+_MEMBER = """
+    import asyncio, json, resource, sys
+    from pathlib import Path
+    from nameserver.raft import RaftConfig, RaftMember
+
+    class Machine:
+        def __init__(self): self.applied = 0
+        def apply(self, payload, *, index, term, live): self.applied = index
+        def snapshot(self): return lambda: b""
+        def restore(self, image): pass
+
+    async def main():
+        member = RaftMember(
+            RaftConfig(me="a:0", peers=("a:0",), listen="127.0.0.1:0", data_dir=Path(sys.argv[1])),
+            Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
+        await member.start()
+        async def until(condition):
+            async with asyncio.timeout(20):
+                while not condition(): await asyncio.sleep(0.01)
+        await until(lambda: member.leads)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        last = None
+        for _ in range(1000):
+            last = member.append(bytes(1000), term=member.term)
+        await until(lambda: member.status()["storage_stalled"] and not member.leads)
+        assert member.append(b"x", term=member.term) is None
+        assert member.applied_index < last
+        durable = member.status()["durable_index"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await until(lambda: member.leads and member.applied_index > last)
+        print(json.dumps([durable, last, member.applied_index]))
+        await member.close()
+
+    asyncio.run(main())
+"""
+
+
+def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_MEMBER), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    durable, last, applied = json.loads(done.stdout)
+    assert durable < last < applied
+    assert "journal full" in done.stderr
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
+
+
+_BROKEN = """
+    import asyncio, errno, os, sys
+    from pathlib import Path
+    from nameserver.raft import RaftConfig, RaftMember
+
+    class Machine:
+        def apply(self, payload, *, index, term, live): pass
+        def snapshot(self): return lambda: b""
+        def restore(self, image): pass
+
+    async def main():
+        member = RaftMember(
+            RaftConfig(me="a:0", peers=("a:0",), listen="127.0.0.1:0", data_dir=Path(sys.argv[1])),
+            Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
+        await member.start()
+        while not member.leads: await asyncio.sleep(0.01)
+        # The journal's descriptor now means a device on which every write fails.
+        journal = member._driver._journal._file
+        broken = os.open(sys.argv[2], os.O_RDONLY)
+        os.dup2(broken, journal)
+        member.append(b"x", term=member.term)
+        await asyncio.sleep(10)
+
+    asyncio.run(main())
+"""
+
+
+def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
+    victim = tmp_path / "readonly"
+    victim.write_bytes(b"")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_BROKEN), str(tmp_path / "data"), str(victim)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 70, done.stderr
+    assert "raft member stops" in done.stderr
+    assert "Bad file descriptor" in done.stderr

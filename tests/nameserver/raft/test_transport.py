@@ -1,0 +1,478 @@
+"""Strangers on the raft port: they change nothing, learn nothing, hold nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+
+from nameserver.raft.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
+from nameserver.raft.transport import (
+    APPLICATION,
+    HANDSHAKE_FRAME_MAX,
+    RAFT,
+    UNPROVEN_MAX,
+    LinkError,
+    Transport,
+)
+from nameserver.raft.types import RaftStartError
+
+SECRET = b"a secret of some length"
+FRAME_MAX = 100_000
+
+
+def _credentials(me: str, *, secret: bytes | None = SECRET, cluster: str = "c1") -> Credentials:
+    return Credentials(me=me, members=frozenset({"a:1", "b:1"}), cluster=cluster, secret=secret)
+
+
+def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Session, Session]:
+    """Both ends of one handshake."""
+    d = Handshake(dialler, peer="a:1", nonce=os.urandom(NONCE_SIZE))
+    a = Handshake(acceptor, peer=None, nonce=os.urandom(NONCE_SIZE))
+    frame: bytes | None = d.begin()
+    while frame is not None:
+        answer = a.receive(frame)
+        frame = d.receive(answer) if answer is not None else None
+    assert d.session is not None
+    assert a.session is not None
+    return d.session, a.session
+
+
+# ---- handshake and seals, without IO
+
+
+def test_both_ends_learn_who_is_there() -> None:
+    dialler, acceptor = _shake(_credentials("b:1"), _credentials("a:1"))
+    assert (dialler.peer, acceptor.peer) == ("a:1", "b:1")
+    for one, other in ((dialler, acceptor), (acceptor, dialler)):
+        for body in (b"first", b"second"):
+            other.incoming.check(body, one.outgoing.next(body))
+
+
+@pytest.mark.parametrize(
+    ("dialler", "match"),
+    [
+        (_credentials("b:1", secret=b"another secret there"), "another secret"),
+        (_credentials("b:1", cluster="c2"), "another cluster"),
+        (_credentials("x:1"), "no member"),
+        (_credentials("a:1"), "no member"),
+        (_credentials("b:1", secret=None), "another secret"),
+    ],
+)
+def test_who_is_not_a_member_with_the_secret_is_refused(dialler: Credentials, match: str) -> None:
+    with pytest.raises(AuthError, match=match):
+        _shake(dialler, _credentials("a:1"))
+
+
+def test_the_acceptor_proves_itself_too() -> None:
+    dialler = Handshake(_credentials("b:1"), peer="a:1", nonce=os.urandom(NONCE_SIZE))
+    dialler.begin()
+    dialler.receive(os.urandom(NONCE_SIZE))
+    with pytest.raises(AuthError, match="another secret"):
+        dialler.receive(os.urandom(32))
+
+
+def test_a_stranger_learns_one_random_number() -> None:
+    acceptor = Handshake(_credentials("a:1"), peer=None, nonce=b"n" * NONCE_SIZE)
+    hello = msgspec.msgpack.encode((MAGIC, "b:1", "a:1", "c1", os.urandom(NONCE_SIZE)))
+    assert acceptor.receive(hello) == b"n" * NONCE_SIZE
+
+
+def test_the_dialler_s_proof_cannot_be_sent_back_to_it() -> None:
+    dialler = Handshake(_credentials("b:1"), peer="a:1", nonce=b"1" * NONCE_SIZE)
+    dialler.begin()
+    proof = dialler.receive(b"2" * NONCE_SIZE)
+    assert proof is not None
+    with pytest.raises(AuthError):
+        dialler.receive(proof)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"",
+        pickle.dumps({"type": "append_entries"}),
+        msgspec.msgpack.encode(["other", "b:1", "a:1", "c1", b"n" * NONCE_SIZE]),
+        msgspec.msgpack.encode([MAGIC, "b:1", "a:1", "c1", b"short"]),
+        msgspec.msgpack.encode([MAGIC, "b:1", "z:1", "c1", b"n" * NONCE_SIZE]),
+        msgspec.msgpack.encode([MAGIC, 1, 2, 3, 4]),
+        msgspec.msgpack.encode({"a": 1}),
+    ],
+)
+def test_a_hello_that_is_not_ours_is_refused(hello: bytes) -> None:
+    with pytest.raises(AuthError):
+        Handshake(_credentials("a:1"), peer=None, nonce=os.urandom(NONCE_SIZE)).receive(hello)
+
+
+def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> None:
+    dialler, acceptor = _shake(_credentials("b:1"), _credentials("a:1"))
+    first, second = dialler.outgoing.next(b"first"), dialler.outgoing.next(b"second")
+    for body, mac in ((b"First", first), (b"second", second), (b"first", b""), (b"first", bytes(16))):
+        with pytest.raises(AuthError):
+            Seal(acceptor.incoming._key).check(body, mac)
+    acceptor.incoming.check(b"first", first)
+    with pytest.raises(AuthError):
+        acceptor.incoming.check(b"first", first)  # repeated
+    with pytest.raises(AuthError):
+        dialler.incoming.check(b"first", first)  # reflected
+    with pytest.raises(AuthError):
+        _shake(_credentials("b:1"), _credentials("a:1"))[1].incoming.check(b"first", first)  # another session
+
+
+# ---- on real sockets
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.linked: dict[str, int] = {}
+        self.messages: list[tuple[str, bytes]] = []
+        self.application: list[bytes] = []
+        self.order: list[bytes] = []
+
+    def link_up(self, peer: str) -> None:
+        self.linked[peer] = self.linked.get(peer, 0) + 1
+
+    def link_down(self, peer: str) -> None:
+        self.linked[peer] -= 1
+
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        if bytes(data) == b"bad":
+            raise LinkError("bad message")
+        self.messages.append((peer, bytes(data)))
+        self.order.append(bytes(data))
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        self.application.append(data)
+        self.order.append(data)
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def _transport(
+    me: str = "a:1", *, secret: bytes | None = SECRET
+) -> AsyncIterator[tuple[Transport, _Owner, int]]:
+    owner = _Owner()
+    transport = Transport(_credentials(me, secret=secret), owner=owner, frame_size_max=FRAME_MAX)
+    bound = await transport.listen("127.0.0.1:0")
+    await transport.go()
+    try:
+        yield transport, owner, int(bound.rpartition(":")[2])
+    finally:
+        await transport.close()
+
+
+class _Raw:
+    """A peer that speaks the framing by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.session: Session | None = None
+
+    @classmethod
+    async def connect(cls, port: int) -> _Raw:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def frame(self, data: bytes) -> None:
+        self.writer.write(struct.pack(">I", len(data)) + data)
+
+    async def read(self) -> bytes:
+        (size,) = struct.unpack(">I", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def prove(self, *, secret: bytes | None = SECRET) -> None:
+        handshake = Handshake(_credentials("b:1", secret=secret), peer="a:1", nonce=os.urandom(NONCE_SIZE))
+        self.frame(handshake.begin())
+        while handshake.session is None:
+            answer = handshake.receive(await self.read())
+            if answer is not None:
+                self.frame(answer)
+        self.session = handshake.session
+
+    def sealed(self, kind: int, payload: bytes) -> bytes:
+        assert self.session is not None
+        body = bytes((kind,)) + payload
+        return body + self.session.outgoing.next(body)
+
+    async def closed(self, seconds: float = 5.0) -> bool:
+        async with asyncio.timeout(seconds):
+            with contextlib.suppress(ConnectionError):
+                while await self.reader.read(65536):
+                    pass
+        self.writer.close()
+        return True
+
+
+def _run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_messages_of_a_proven_peer_arrive_in_order() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            frames = b""
+            for i in range(50):
+                body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
+                frames += struct.pack(">I", len(body)) + body
+            for at in range(0, len(frames), 7):  # in small pieces
+                peer.writer.write(frames[at : at + 7])
+                if at % 700 == 0:
+                    await peer.writer.drain()
+            await _until(lambda: len(owner.order) == 50)
+            assert owner.order == [b"%d" % i * 200 for i in range(50)]
+            peer.writer.close()
+            await _until(lambda: owner.linked["b:1"] == 0)
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(struct.pack(">I", 2**31) + b"x" * 1000, id="huge length"),
+        pytest.param(struct.pack(">I", HANDSHAKE_FRAME_MAX + 1), id="above the handshake limit"),
+        pytest.param(struct.pack(">I", 40) + pickle.dumps(["status"]) + bytes(40), id="pickle"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
+        pytest.param(bytes(4), id="empty frame"),
+        pytest.param(os.urandom(4096), id="garbage"),
+        pytest.param(struct.pack(">I", 600) + b"\x95" + b"\xa1x" * 300, id="wrong fields"),
+    ],
+)
+def test_a_stranger_s_bytes_close_its_connection_and_nothing_else(
+    attack: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            good = await _Raw.connect(port)
+            await good.prove()
+            stranger = await _Raw.connect(port)
+            stranger.writer.write(attack)
+            with caplog.at_level(logging.WARNING):
+                assert await stranger.closed(4.5)
+            assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 1
+            good.frame(good.sealed(RAFT, b"still here"))
+            await _until(lambda: owner.messages == [("b:1", b"still here")])
+            assert owner.linked == {"b:1": 1}
+            good.writer.close()
+
+    _run(scenario)
+
+
+def test_a_half_frame_or_silence_is_given_up_after_three_seconds() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            silent, half = await _Raw.connect(port), await _Raw.connect(port)
+            half.writer.write(struct.pack(">I", 100) + b"half")
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            assert await silent.closed()
+            assert await half.closed()
+            assert 2.0 < loop.time() - begun < 4.5
+            assert owner.linked == {}
+
+    _run(scenario)
+
+
+def test_a_flood_of_strangers_is_bounded_and_does_not_keep_a_member_out() -> None:
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 3)]
+            await _until(lambda: len(transport._unproven) <= UNPROVEN_MAX)
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            assert len(transport._unproven) <= UNPROVEN_MAX
+            for raw in (*strangers, peer):
+                raw.writer.close()
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize(
+    "how", ["wrong mac", "no mac", "repeated", "unknown kind", "too large", "bad message"]
+)
+def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            good = peer.sealed(RAFT, b"good")
+            match how:
+                case "wrong mac":
+                    peer.frame(good[:-1] + bytes((good[-1] ^ 1,)))
+                case "no mac":
+                    peer.frame(b"\x01good")
+                case "repeated":
+                    peer.frame(good)
+                    peer.frame(good)
+                case "unknown kind":
+                    assert peer.session is not None
+                    body = b"\x77x"
+                    peer.session.outgoing._counter = 0
+                    peer.frame(body + peer.session.outgoing.next(body))
+                case "too large":
+                    peer.writer.write(struct.pack(">I", FRAME_MAX + 1))
+                case "bad message":
+                    assert peer.session is not None
+                    peer.session.outgoing._counter = 0
+                    peer.frame(peer.sealed(RAFT, b"bad"))
+            assert await peer.closed()
+            assert owner.linked == {"b:1": 0}
+            assert len(owner.messages) == (1 if how == "repeated" else 0)
+
+    _run(scenario)
+
+
+def test_recorded_frames_of_a_real_session_open_nothing_later() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            recorded: list[bytes] = []
+            peer = await _Raw.connect(port)
+            plain = peer.frame
+
+            def record(data: bytes) -> None:
+                recorded.append(data)
+                plain(data)
+
+            peer.frame = record  # type: ignore[method-assign]
+            await peer.prove()
+            peer.frame(peer.sealed(RAFT, b"once"))
+            await _until(lambda: len(owner.messages) == 1)
+            peer.writer.close()
+            await _until(lambda: owner.linked["b:1"] == 0)
+            again = await _Raw.connect(port)
+            for frame in recorded:
+                again.frame(frame)
+            assert await again.closed()
+            assert len(owner.messages) == 1
+            assert owner.linked["b:1"] == 0
+
+    _run(scenario)
+
+
+def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
+    async def scenario() -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        names = (f"127.0.0.1:{port}", "z:1")
+        owners = [_Owner(), _Owner()]
+        transports = [
+            Transport(
+                Credentials(me=name, members=frozenset(names), cluster="c", secret=SECRET),
+                owner=owner,
+                frame_size_max=FRAME_MAX,
+            )
+            for name, owner in zip(names, owners, strict=True)
+        ]
+        await transports[0].listen(names[0])
+        await transports[1].listen("127.0.0.1:0")
+        for transport in transports:
+            await transport.go()
+        await _until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(names[0]) == 1)
+        assert transports[0].send("z:1", RAFT, b"down")
+        assert transports[1].send(names[0], APPLICATION, b"up")
+        await _until(lambda: owners[1].order == [b"down"] and owners[0].order == [b"up"])
+        transports[0].drop("z:1")
+        await _until(lambda: owners[1].linked[names[0]] == 0)
+        assert not transports[0].send("z:1", RAFT, b"lost")
+        await _until(lambda: owners[0].linked["z:1"] == 1 and owners[1].linked[names[0]] == 1)
+        for transport in transports:
+            await transport.close()
+        assert owners[0].linked["z:1"] == 0
+
+    _run(scenario)
+
+
+def test_a_second_connection_of_a_member_replaces_the_first() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            first = await _Raw.connect(port)
+            await first.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            second = await _Raw.connect(port)
+            await second.prove()
+            assert await first.closed()
+            second.frame(second.sealed(RAFT, b"new"))
+            await _until(lambda: owner.messages == [("b:1", b"new")])
+            assert owner.linked == {"b:1": 1}
+            second.writer.close()
+
+    _run(scenario)
+
+
+def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            payload = bytes(90_000)
+            sent = 0
+            while transport.send("b:1", APPLICATION, payload):
+                sent += len(payload)
+                assert sent < 64 * 1024 * 1024
+            assert transport.send("b:1", RAFT, payload)  # the engine's own are never left out
+            while transport.send("b:1", RAFT, payload):
+                sent += len(payload)
+                assert sent < 128 * 1024 * 1024
+            await _until(lambda: owner.linked["b:1"] == 0)  # the link goes instead
+            peer.writer.close()
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -> None:
+    async def scenario() -> None:
+        transport = Transport(_credentials("a:1", secret=secret), owner=_Owner(), frame_size_max=FRAME_MAX)
+        if secret is None:
+            with pytest.raises(RaftStartError, match="a secret is needed"):
+                await transport.listen("0.0.0.0:0")
+        else:
+            assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
+        await transport.close()
+
+    _run(scenario)
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, _, port):
+            other = Transport(_credentials("a:1"), owner=_Owner(), frame_size_max=FRAME_MAX)
+            with pytest.raises(RaftStartError, match=f"cannot listen on 127.0.0.1:{port}"):
+                await other.listen(f"127.0.0.1:{port}")
+
+    _run(scenario)
+
+
+def test_without_a_secret_loopback_members_still_name_themselves() -> None:
+    async def scenario() -> None:
+        async with _transport(secret=None) as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove(secret=None)
+            peer.frame(peer.sealed(RAFT, b"plain"))
+            await _until(lambda: owner.messages == [("b:1", b"plain")])
+            peer.writer.close()
+
+    _run(scenario)
