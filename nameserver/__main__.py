@@ -22,9 +22,12 @@ from nameserver.config import (
     load_settings,
     parse_command_line,
 )
+from nameserver.consistency import Consistency
 from nameserver.files import FileError, load_settings_file, parse_properties
 from nameserver.http import HttpServer
 from nameserver.independent import Independent
+from nameserver.raft import RaftStartError
+from nameserver.replicated import Replicated
 from nameserver.server import NameServer
 
 log = logging.getLogger("nameserver")
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         _run(lambda: serve(LiveSettings(settings, stored)))
-    except (ConfigError, FileError, StartError) as error:
+    except (ConfigError, FileError, RaftStartError, StartError) as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
     return 0
@@ -69,8 +72,7 @@ async def serve(settings: LiveSettings) -> None:
     async with asyncio.TaskGroup() as group:
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
-        consistency = Independent.open(settings, server, boot_id=boot_id)
-        consistency.start()
+        consistency = await _open_mode(settings, server, boot_id=boot_id)
         http = HttpServer(consistency=consistency, server=server, settings=settings, version=_version())
         try:
             listen = await _bind("--listen", server.start(consistency))
@@ -89,6 +91,17 @@ async def serve(settings: LiveSettings) -> None:
             await server.close(drain_s=float(current.drain_s))
             await consistency.close()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
+
+
+async def _open_mode(settings: LiveSettings, server: NameServer, *, boot_id: int) -> Consistency:
+    """Make the mode that the settings name, and start it; the only place that knows them by name."""
+    if settings.current.mode == "raft":
+        replicated = Replicated.open(settings, server, boot_id=boot_id)
+        await replicated.start()
+        return replicated
+    independent = Independent.open(settings, server, boot_id=boot_id)
+    independent.start()
+    return independent
 
 
 async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
@@ -137,8 +150,16 @@ def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(body())
-    except* StartError as group:
-        raise group.exceptions[0] from None
+    except* (StartError, FileError, RaftStartError) as group:
+        raise _first(group) from None
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
 
 
 def _set_up_logging(level: str) -> None:
