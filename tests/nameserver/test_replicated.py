@@ -504,7 +504,7 @@ def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path:
                 if number != left:
                     await group.stop(number)
             member = group.at(left)
-            await until(lambda: not member.status().reads_ready, "contact lost")
+            await until(lambda: not member.status().reads_ready and member.status().leader is None, "alone")
             loop = asyncio.get_running_loop()
             asked_at = loop.time()
             answer, unchanged, question, read = await asyncio.gather(
@@ -516,7 +516,7 @@ def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path:
             assert loop.time() - asked_at < 3.0
             assert answer.code == read.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark is not None
-            assert answer.remark.startswith((NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG))
+            assert answer.remark.startswith(f"{NO_QUORUM_TAG} not applied: "), "it was never sent"
             assert read.remark is not None
             assert read.remark.startswith(f"{NO_QUORUM_TAG} name server not ready: ")
             with pytest.raises(NoQuorum):
@@ -525,6 +525,21 @@ def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path:
             assert unchanged.code == ResponseCode.SYSTEM_ERROR, "nobody vouches for the record"
             assert question.code == ResponseCode.SYSTEM_ERROR
             assert not member.status().writes_ready
+
+    run(body)
+
+
+def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            leader = group.at(group.leader())
+            await asyncio.gather(*(group.stop(number) for number in group.followers()))
+            answer = await ask(leader, register())
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark is not None
+            assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
+            assert leader.view(Freshness.STALE).topics() == []
 
     run(body)
 
@@ -596,6 +611,7 @@ def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path)
                 assert member.view(Freshness.DEFAULT).topics() == ["T", "U"]
                 assert member.view(Freshness.STALE).revision == revision
             assert all(not effects.closed and not effects.notices for effects in group.effects)
+            assert all(member.history.of_broker(BROKER) == () for member in group.running), "of this process"
             assert codes(await group.everywhere(register(), ONE)) == [0, 0, 0]
 
     run(body)
