@@ -74,14 +74,16 @@ class Client:
         await self.run(self.core.start())
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         try:
             await self.run(self.core.close())
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
             await self._transport.close()
-            await self._group.__aexit__(*exc_info)
+            # The tasks have caught what they met; without this the body's exception would come out in a
+            # group.
+            await self._group.__aexit__(None, None, None)
 
     async def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client.config import ClientConfig
 from client.directory import Directory
@@ -17,6 +16,9 @@ from remoting.codes import MASTER_ID, RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import UnregisterClientFields
+
+if TYPE_CHECKING:
+    import random  # callers bring the generator; nothing here draws from a global one
 
 log = logging.getLogger(__name__)
 

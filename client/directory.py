@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from client.config import ClientConfig, parse_nameservers
 from client.errors import InvalidArgument, NoNameserver, NoRoute, describe
@@ -17,6 +17,9 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError
 from remoting.fields import GetRouteFields
 from remoting.route import TopicRouteData, decode_route
+
+if TYPE_CHECKING:
+    import random  # callers bring the generator; nothing here draws from a global one
 
 log = logging.getLogger(__name__)
 

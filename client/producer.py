@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client.config import ProducerConfig, check_topic
 from client.directory import Directory
@@ -36,6 +35,9 @@ from remoting.message import (
     tag_hash,
     unique_message_id,
 )
+
+if TYPE_CHECKING:
+    import random  # callers bring the generator; nothing here draws from a global one
 
 _DELAY_LEVEL_MAX: Final = 18
 #: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns

@@ -5,15 +5,17 @@ Pure: the caller brings clock readings and the ``random.Random``.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client.route_cache import MessageQueue, PublishInfo
 from remoting.codes import ResponseCode
 from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
+
+if TYPE_CHECKING:
+    import random  # callers bring the generator; nothing here draws from a global one
 
 #: The message is stored; what differs is how safely. Source: SendStatus.
 STORED_CODES: Final = frozenset(

@@ -1,0 +1,483 @@
+"""The same operations on both drivers, against peers on real sockets that misbehave as told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import client.aio
+import client.blocking
+from client.admin import Admin, failed
+from client.config import ClientConfig, ProducerConfig
+from client.core import ClientCore
+from client.errors import (
+    NoNameserver,
+    NoRoute,
+    NotApplied,
+    OutcomeUnknown,
+    SendNotApplied,
+    SendOutcomeUnknown,
+)
+from client.operation import (
+    Clock,
+    Deliver,
+    Instant,
+    Invoke,
+    Operation,
+    Signal,
+    Spawn,
+    invoke,
+    wait,
+)
+from client.producer import Message, ProducerCore, SendResult, SendStatus
+from client.registration import Registration, register, unregister
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RequestTimeout, ResponseError
+from remoting.fields import RegisterBrokerFields, SendMessageFields
+from remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
+from remoting.route import TopicConfig, decode_register_body
+
+Runner = Callable[..., Any]
+NewPeer = Callable[..., Any]
+STORED = {"msgId": "0" * 32, "queueId": "1", "queueOffset": "7", "MSG_REGION": "R", "TRACE_ON": "true"}
+
+
+def config(*addrs: str, **values: Any) -> ClientConfig:
+    return ClientConfig(
+        nameservers=addrs, nameserver_try_s=0.2, connect_timeout_s=0.5, shutdown_s=1.0, **values
+    )
+
+
+def producer(core: ClientCore, **values: Any) -> ProducerCore:
+    values = {"group": "pg", "send_timeout_s": 1.0, **values}
+    return ProducerCore(ProducerConfig(**values), core.directory, core.ids, random.Random(3))
+
+
+def message(topic: str = "T", body: bytes = b"hello", **values: Any) -> Message:
+    return Message(topic=topic, body=body, **values)
+
+
+def stored(request: RemotingCommand) -> RemotingCommand:
+    return request.reply(ext_fields=STORED)
+
+
+# Drivers -----------------------------------------------------------------------------------------
+
+
+def test_operations_share_signals_and_spawned_ones_run_beside(run: Runner) -> None:
+    def background(signal: Signal, seen: list[str]) -> Operation[None]:
+        instant: Instant = yield Clock()
+        assert instant.wall_ms > 1_600_000_000_000
+        seen.append("ran")
+        signal.notify()
+
+    def build(core: ClientCore) -> Operation[tuple[bool, bool, list[str]]]:
+        signal, seen = Signal(), list[str]()
+        version = signal.version
+        yield Spawn(background(signal, seen), "background")
+        woken = yield from wait(signal, version, 5.0)
+        late = yield from wait(signal, signal.version, 0.01)
+        return woken, late, seen
+
+    assert run(config("127.0.0.1:1"), build) == (True, False, ["ran"])
+
+
+def test_exceptions_of_user_code_reach_the_operation(run: Runner) -> None:
+    def build(core: ClientCore) -> Operation[str]:
+        def fail(value: int) -> None:
+            raise KeyError(value)
+
+        try:
+            yield Deliver(fail, 5)
+        except KeyError as error:
+            return f"caught {error.args[0]}"
+        return "not raised"
+
+    assert run(config("127.0.0.1:1"), build) == "caught 5"
+
+
+def test_coroutine_listeners_are_awaited_by_the_asyncio_driver() -> None:
+    async def listen(value: int) -> int:
+        await asyncio.sleep(0)
+        return value + 1
+
+    def build(core: ClientCore) -> Operation[int]:
+        result: int = yield Deliver(listen, 1)
+        return result
+
+    async def main() -> int:
+        async with client.aio.Client(config("127.0.0.1:1")) as started:
+            return await started.run(build(started.core))
+
+    assert asyncio.run(main()) == 2
+
+
+def test_a_blocking_client_starts_no_thread_until_told_to(
+    new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+    before = threading.active_count()
+    started = client.blocking.Client(config(peer.addr))
+    try:
+        assert started.route("T", nameserver=peer.addr).broker_datas[0].broker_name == "broker-a"
+        assert threading.active_count() == before
+    finally:
+        started.close()
+
+
+def test_many_threads_share_one_blocking_client(new_peer: NewPeer, answers: Any, route_body: Any) -> None:
+    peer = new_peer()
+    routes = answers({"T": route_body(broker_a=peer.addr)})
+    peer.answer = lambda request: (
+        stored(request) if request.code == RequestCode.SEND_MESSAGE_V2 else routes(request)
+    )
+    results: list[SendResult] = []
+    with client.blocking.Client(config(peer.addr)) as started:
+        sender = started.producer(ProducerConfig(group="pg"))
+
+        def work() -> None:
+            for _ in range(20):
+                results.append(sender.send(message()))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+    assert len(results) == 160
+    assert len({result.message_id for result in results}) == 160
+
+
+# Nameservers -------------------------------------------------------------------------------------
+
+
+def test_a_silent_nameserver_costs_one_short_try(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    silent = new_peer(lambda request: None)
+    good = new_peer()
+    good.answer = answers({"T": route_body(broker_a=good.addr)})
+
+    def build(core: ClientCore) -> Operation[list[float]]:
+        core.directory.nameservers.answered(silent.addr)  # the choice stands at the dead one
+        times = []
+        for _ in range(3):
+            before: Instant = yield Clock()
+            yield from core.directory.fetch_route("T")
+            after: Instant = yield Clock()
+            times.append(after.now_s - before.now_s)
+        return times
+
+    first, *others = run(config(silent.addr, good.addr), build)
+    assert 0.15 < first < 1.5
+    assert max(others) < 0.15, "the dead one is not asked again while another answers"
+    assert silent.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
+
+
+def test_a_member_without_quorum_is_passed_over(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    refusing = new_peer(lambda request: request.reply(1, remark="[NO_QUORUM] no leader"))
+    good = new_peer()
+    good.answer = answers({"T": route_body(broker_a=good.addr)})
+
+    def build(core: ClientCore) -> Operation[Any]:
+        core.directory.nameservers.answered(refusing.addr)
+        return (yield from core.directory.fetch_route("T"))
+
+    assert run(config(refusing.addr, good.addr), build).broker_datas[0].broker_name == "broker-a"
+    with pytest.raises(ResponseError, match="NO_QUORUM"):
+        run(config(refusing.addr), build)
+
+
+def test_without_any_nameserver_each_failure_is_named(run: Runner) -> None:
+    with pytest.raises(NoNameserver, match="no nameserver answered") as caught:
+        run(config("127.0.0.1:1", "127.0.0.1:2"), lambda core: core.directory.fetch_route("T"))
+    assert set(caught.value.failures) == {"127.0.0.1:1", "127.0.0.1:2"}
+
+
+def test_the_whole_call_ends_at_its_timeout(run: Runner, new_peer: NewPeer) -> None:
+    peers = [new_peer(lambda request: None) for _ in range(3)]
+
+    def build(core: ClientCore) -> Operation[float]:
+        before: Instant = yield Clock()
+        with pytest.raises(NoNameserver):
+            yield from core.directory.fetch_route("T", timeout_s=0.5)
+        after: Instant = yield Clock()
+        return after.now_s - before.now_s
+
+    assert 0.4 < run(config(*(peer.addr for peer in peers)), build) < 1.5
+
+
+def test_changes_go_to_each_nameserver_and_every_failure_is_returned(run: Runner, new_peer: NewPeer) -> None:
+    good, refusing = new_peer(), new_peer(lambda request: request.reply(1, remark="disk full"))
+
+    def build(core: ClientCore) -> Operation[Any]:
+        return (yield from Admin(core.directory).kv_put("N", "k", "v"))
+
+    result = run(config(refusing.addr, "127.0.0.1:1", good.addr), build)
+    assert [answer.addr for answer in result] == [refusing.addr, "127.0.0.1:1", good.addr]
+    assert set(failed(result)) == {refusing.addr, "127.0.0.1:1"}
+    assert good.requests[-1].ext_fields == {"namespace": "N", "key": "k", "value": "v"}
+
+
+# Sending -----------------------------------------------------------------------------------------
+
+
+def test_a_message_is_sent_as_java_sends_it(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    routes = answers({"T": route_body(broker_a=peer.addr)})
+    peer.answer = lambda request: (
+        stored(request) if request.code == RequestCode.SEND_MESSAGE_V2 else routes(request)
+    )
+    given = message(
+        body=b"x" * 5000, tags="TagA", keys=["k1", "k2"], flag=9, delay_level=3, properties={"p": "v"}
+    )
+    result = run(config(peer.addr), lambda core: producer(core).send(given))
+
+    assert (result.status, result.queue.queue_id, result.queue_offset) == (SendStatus.SEND_OK, 1, 7)
+    sent = next(request for request in peer.requests if request.code == RequestCode.SEND_MESSAGE_V2)
+    fields = SendMessageFields.parse_v2(sent.ext_fields)
+    properties = decode_properties(fields.properties or "")
+    assert (fields.producer_group, fields.topic, fields.default_topic, fields.flag) == (
+        "pg",
+        "T",
+        "TBW102",
+        9,
+    )
+    assert fields.sys_flag == SYS_COMPRESSED
+    assert decompress_body(sent.body, fields.sys_flag) == b"x" * 5000
+    assert properties == {
+        "TAGS": "TagA",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "p": "v",
+        "WAIT": "true",
+        "UNIQ_KEY": result.message_id,
+    }
+    assert len(result.message_id) == 32
+
+
+def test_a_batch_is_one_request_with_an_id_per_message(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    routes = answers({"T": route_body(broker_a=peer.addr)})
+    peer.answer = lambda request: (
+        stored(request) if request.code == RequestCode.SEND_BATCH_MESSAGE else routes(request)
+    )
+    result = run(
+        config(peer.addr),
+        lambda core: producer(core).send_batch([message(body=b"1", tags="A"), message(body=b"2")]),
+    )
+    sent = next(request for request in peer.requests if request.code == RequestCode.SEND_BATCH_MESSAGE)
+    items = decode_batch(sent.body)
+    assert [item.body for item in items] == [b"1", b"2"]
+    assert ",".join(decode_properties(item.properties)["UNIQ_KEY"] for item in items) == result.message_id
+    assert SendMessageFields.parse_v2(sent.ext_fields).batch is True
+
+
+def test_a_topic_without_route_is_sent_by_the_default_topics_route(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    routes = answers({"TBW102": route_body(queues=8, perm=7, broker_a=peer.addr)})
+    peer.answer = lambda request: (
+        stored(request) if request.code == RequestCode.SEND_MESSAGE_V2 else routes(request)
+    )
+
+    def build(core: ClientCore) -> Operation[Any]:
+        sender = producer(core)
+        yield from sender.send(message("New"))
+        return (yield from sender.queues("New"))
+
+    assert len(run(config(peer.addr), build)) == 4
+    with pytest.raises(NoRoute, match="No route info of this topic: New"):
+        run(config(new_peer(answers({})).addr), build)
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [
+        pytest.param(ResponseCode.TOPIC_NOT_EXIST, False, id="refused there, stored elsewhere"),
+        pytest.param("hang up", True, id="maybe stored there, stored elsewhere"),
+    ],
+)
+def test_a_failed_try_is_repeated_at_another_broker(
+    first: Any, outcome: bool, run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    bad, good = new_peer(), new_peer(stored)
+    if first == "hang up":
+        bad.hang_up.add(RequestCode.SEND_MESSAGE_V2)
+    else:
+        bad.answer = lambda request: (
+            None
+            if first == "silent" and request.code == RequestCode.SEND_MESSAGE_V2
+            else request.reply(17 if request.code == RequestCode.SEND_MESSAGE_V2 else 0)
+        )
+    namesrv = new_peer(answers({"T": route_body(queues=1, bad=bad.addr, good=good.addr)}))
+
+    def build(core: ClientCore) -> Operation[list[SendResult]]:
+        sender = producer(core)
+        results = []
+        for _ in range(4):
+            results.append((yield from sender.send(message())))
+        return results
+
+    results = run(config(namesrv.addr), build)
+    assert {result.queue.broker_name for result in results} == {"good"}
+    repeated = [result for result in results if result.tries == 2]
+    assert repeated
+    assert {result.maybe_repeated for result in repeated} == {outcome}
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "tries"),
+    [
+        pytest.param(lambda request: request.reply(14), SendNotApplied, 3, id="refused by all"),
+        pytest.param(
+            lambda request: request.reply(13, remark="too big"), SendNotApplied, 1, id="refused for good"
+        ),
+        pytest.param(
+            lambda request: request.reply(1, remark="NPE"), SendOutcomeUnknown, 3, id="failed inside"
+        ),
+        pytest.param("hang up", SendOutcomeUnknown, 3, id="connection lost after sending"),
+        pytest.param("dead", SendNotApplied, 3, id="no connection"),
+    ],
+)
+def test_a_send_that_fails_says_whether_the_message_may_be_stored(
+    script: Any,
+    error: type[SendNotApplied | SendOutcomeUnknown],
+    tries: int,
+    run: Runner,
+    new_peer: NewPeer,
+    answers: Any,
+    route_body: Any,
+) -> None:
+    broker = new_peer(None if isinstance(script, str) else script)
+    if script == "hang up":
+        broker.hang_up.add(RequestCode.SEND_MESSAGE_V2)
+    addr = "127.0.0.1:1" if script == "dead" else broker.addr
+    namesrv = new_peer(answers({"T": route_body(broker_a=addr)}))
+    with pytest.raises(error) as caught:
+        run(config(namesrv.addr), lambda core: producer(core).send(message()))
+    assert isinstance(caught.value, SendNotApplied | SendOutcomeUnknown)
+    assert len(caught.value.failures) == tries
+
+
+def test_a_silent_broker_uses_up_the_time_that_all_tries_share(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    silent = new_peer(
+        lambda request: None if request.code == RequestCode.SEND_MESSAGE_V2 else request.reply()
+    )
+    namesrv = new_peer(answers({"T": route_body(broker_a=silent.addr)}))
+    before = time.monotonic()
+    with pytest.raises(SendOutcomeUnknown):
+        run(config(namesrv.addr), lambda core: producer(core).send(message(), timeout_s=0.4))
+    assert 0.35 < time.monotonic() - before < 2.0
+    assert silent.codes().count(RequestCode.SEND_MESSAGE_V2) == 1
+
+
+def test_unknown_outcomes_are_not_repeated_if_told_so(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    broker = new_peer()
+    broker.hang_up.add(RequestCode.SEND_MESSAGE_V2)
+    namesrv = new_peer(answers({"T": route_body(broker_a=broker.addr)}))
+    with pytest.raises(SendOutcomeUnknown):
+        run(config(namesrv.addr), lambda core: producer(core, retry_unknown=False).send(message()))
+    assert broker.codes().count(RequestCode.SEND_MESSAGE_V2) == 1
+
+
+def test_oneway_is_sent_once_and_nobody_waits(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    broker = new_peer()
+    namesrv = new_peer(answers({"T": route_body(broker_a=broker.addr)}))
+
+    def build(core: ClientCore) -> Operation[None]:
+        yield from producer(core).send_oneway(message())
+        yield Invoke(broker.addr, RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO), 3.0)
+
+    run(config(namesrv.addr), build)
+    sent = next(request for request in broker.requests if request.code == RequestCode.SEND_MESSAGE_V2)
+    assert sent.is_oneway
+
+
+# Registration ------------------------------------------------------------------------------------
+
+REGISTRATION = Registration(
+    cluster_name="C",
+    broker_name="b",
+    broker_addr="192.0.2.1:10911",
+    topics=(TopicConfig(topic_name="A"), TopicConfig(topic_name="B", perm=4)),
+)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_registration_reads_back(compressed: bool, run: Runner, new_peer: NewPeer) -> None:
+    peer = new_peer(
+        lambda request: request.reply(ext_fields={"masterAddr": "m:1"}, body=b'{"table":{"T":"b:1"}}')
+    )
+    given = Registration(**{**_values(REGISTRATION), "compressed": compressed})
+    result = run(config(peer.addr), lambda core: register(peer.addr, given))
+    assert (result.master_addr, result.order_topics) == ("m:1", {"T": "b:1"})
+    sent = peer.requests[0]
+    fields = RegisterBrokerFields.parse(sent.ext_fields)
+    body = decode_register_body(sent.body, compressed=fields.compressed, version=sent.version)
+    assert {topic.topic_name for topic in body.topic_configs} == {"A", "B"}
+
+
+def _values(registration: Registration) -> dict[str, Any]:
+    return {name: getattr(registration, name) for name in Registration.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        pytest.param(
+            lambda request: request.reply(1, remark="[NO_QUORUM] 1 of 3"), NotApplied, id="no quorum"
+        ),
+        pytest.param(lambda request: request.reply(1, remark="crc32 not match"), NotApplied, id="refused"),
+        pytest.param(
+            lambda request: request.reply(1, remark="[OUTCOME_UNKNOWN] 2.5 s"),
+            OutcomeUnknown,
+            id="unknown there",
+        ),
+        pytest.param("hang up", OutcomeUnknown, id="connection lost after sending"),
+        pytest.param(lambda request: None, OutcomeUnknown, id="no answer"),
+    ],
+)
+def test_a_failed_registration_says_whether_it_may_be_applied(
+    script: Any, error: type, run: Runner, new_peer: NewPeer
+) -> None:
+    peer = new_peer(None if isinstance(script, str) else script)
+    if script == "hang up":
+        peer.hang_up |= {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
+    for build in (register, unregister):
+        with pytest.raises(error):
+            run(config(peer.addr), lambda core, build=build: build(peer.addr, REGISTRATION, timeout_s=0.3))
+
+
+def test_a_dead_nameserver_leaves_a_registration_not_applied(run: Runner) -> None:
+    with pytest.raises(NotApplied):
+        run(config("127.0.0.1:1"), lambda core: register("127.0.0.1:1", REGISTRATION))
+
+
+def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
+    peer = new_peer(lambda request: None)
+    before = time.monotonic()
+    with pytest.raises(RequestTimeout):
+        run(config(peer.addr), lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3))
+    assert 0.25 < time.monotonic() - before < 2.0

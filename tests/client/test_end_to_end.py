@@ -1,0 +1,292 @@
+"""Producers, consumers and mqadmin against our own nameserver and broker, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import client.aio
+from client.blocking import Client, PushConsumer
+from client.config import ClientConfig, ProducerConfig
+from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, ReceivedMessage
+from client.mqadmin.__main__ import main
+from client.producer import Message, SendStatus, by_hash
+from remoting.bodies import MessageQueue
+from remoting.route import TopicConfig
+
+pytestmark = pytest.mark.timeout(100)
+
+
+def config(nameserver: Any, **values: Any) -> ClientConfig:
+    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10, **values)
+
+
+class Sink:
+    """A listener that keeps what it got."""
+
+    def __init__(self, fail_once: bytes | None = None) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._fail_once = fail_once
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: Sequence[ReceivedMessage]) -> ConsumeResult:
+        with self._lock:
+            self.messages += batch
+        if any(message.body == self._fail_once and message.reconsume_times == 0 for message in batch):
+            return ConsumeResult.RECONSUME_LATER
+        return ConsumeResult.SUCCESS
+
+    def bodies(self) -> Counter[bytes]:
+        with self._lock:
+            return Counter(message.body for message in self.messages)
+
+
+def create(client: Client, broker: Any, topic: str, queues: int = 4) -> None:
+    config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+    client.run(client.admin.create_topic(broker.addr, config))
+
+
+def routed(client: Client, topic: str) -> Callable[[], bool]:
+    def check() -> bool:
+        try:
+            return bool(client.route(topic).queue_datas)
+        except Exception:
+            return False
+
+    return check
+
+
+def test_every_kind_of_send_arrives_at_a_blocking_consumer(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    with Client(config(nameserver)) as client:
+        create(client, broker, "Kinds")
+        eventually(routed(client, "Kinds"), "the route of the new topic")
+        sink = Sink()
+        consumer = client.consume(
+            ConsumerConfig(group="kinds", consume_from=ConsumeFrom.FIRST_OFFSET),
+            {"Kinds": "TagA || TagB"},
+            sink,
+        )
+        producer = client.producer(ProducerConfig(group="pg"))
+        big = bytes(range(256)) * 40
+        result = producer.send(
+            Message(topic="Kinds", body=b"sync", tags="TagA", keys=["k"], properties={"p": "v"})
+        )
+        assert result.status is SendStatus.SEND_OK
+        producer.send(Message(topic="Kinds", body=big, tags="TagB"))
+        producer.send(Message(topic="Kinds", body=b"unwanted", tags="TagC"))
+        producer.send_batch([Message(topic="Kinds", body=b"batch%d" % i, tags="TagA") for i in range(5)])
+        producer.send_oneway(Message(topic="Kinds", body=b"oneway", tags="TagA"))
+        assert producer.send_async(Message(topic="Kinds", body=b"async", tags="TagA")).result(timeout=10)
+        ordered = [
+            producer.send(Message(topic="Kinds", body=b"ordered%d" % i, tags="TagA"), select=by_hash("key"))
+            for i in range(5)
+        ]
+        assert len({sent.queue for sent in ordered}) == 1
+        assert [sent.queue_offset for sent in ordered] == sorted(sent.queue_offset for sent in ordered)
+
+        wanted = {b"sync", big, b"oneway", b"async"}
+        wanted |= {b"batch%d" % i for i in range(5)} | {b"ordered%d" % i for i in range(5)}
+        eventually(lambda: set(sink.bodies()) >= wanted, "all messages consumed")
+        assert sink.bodies() == dict.fromkeys(wanted, 1)
+        first = next(message for message in sink.messages if message.body == b"sync")
+        assert (first.topic, first.tags, first.keys, first.message_id) == (
+            "Kinds",
+            "TagA",
+            ("k",),
+            result.message_id,
+        )
+        assert first.properties["p"] == "v"
+        assert first.queue == result.queue
+        assert {queue.topic for queue in consumer.assigned} == {"Kinds", "%RETRY%kinds"}
+
+
+def test_a_topic_that_nobody_created_appears_with_its_first_message(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    with Client(config(nameserver)) as client:
+        result = client.producer(ProducerConfig(group="pg")).send(Message(topic="FromNothing", body=b"x"))
+        assert result.status is SendStatus.SEND_OK
+        eventually(routed(client, "FromNothing"), "the route of the created topic")
+        assert client.route("FromNothing").queue_datas[0].write_queue_nums == 4
+
+
+def test_what_a_consumer_stored_is_not_delivered_again(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    group = ConsumerConfig(group="stored", consume_from=ConsumeFrom.FIRST_OFFSET)
+    with Client(config(nameserver)) as client:
+        create(client, broker, "Stored", queues=2)
+        eventually(routed(client, "Stored"), "the route of the new topic")
+        producer = client.producer(ProducerConfig(group="pg"))
+        first, second = Sink(), Sink()
+        consumer = client.consume(group, {"Stored": "*"}, first)
+        for number in range(20):
+            producer.send(Message(topic="Stored", body=b"before%d" % number))
+        eventually(lambda: len(first.bodies()) == 20, "the first 20 messages")
+        consumer.close()
+    with Client(config(nameserver)) as client:
+        client.consume(group, {"Stored": "*"}, second)
+        client.producer(ProducerConfig(group="pg")).send(Message(topic="Stored", body=b"after"))
+        eventually(lambda: b"after" in second.bodies(), "the message sent afterwards")
+    assert second.bodies() == {b"after": 1}
+
+
+def test_members_of_a_group_share_the_queues_and_take_over(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    group = ConsumerConfig(group="shared", consume_from=ConsumeFrom.FIRST_OFFSET)
+    with Client(config(nameserver)) as one:
+        create(one, broker, "Shared", queues=4)
+        eventually(routed(one, "Shared"), "the route of the new topic")
+        sinks = Sink(), Sink()
+        first = one.consume(group, {"Shared": "*"}, sinks[0])
+
+        def mine(consumer: PushConsumer) -> set[MessageQueue]:
+            return {queue for queue in consumer.assigned if queue.topic == "Shared"}
+
+        eventually(lambda: len(mine(first)) == 4, "all queues at the only member")
+        with Client(config(nameserver)) as two:
+            second = two.consume(group, {"Shared": "*"}, sinks[1])
+            eventually(lambda: len(mine(first)) == 2 == len(mine(second)), "two queues each")
+            assert not mine(first) & mine(second)
+            producer = one.producer(ProducerConfig(group="pg"))
+            for number in range(40):
+                producer.send(Message(topic="Shared", body=b"%d" % number))
+            eventually(
+                lambda: len(sinks[0].bodies() | sinks[1].bodies()) == 40, "all messages at one of the two"
+            )
+            assert sinks[0].bodies()
+            assert sinks[1].bodies()
+        eventually(lambda: len(mine(first)) == 4, "all queues back at the remaining member")
+
+
+def test_a_message_whose_listener_fails_comes_back(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    async def run() -> list[tuple[str, int, bool]]:
+        got: list[ReceivedMessage] = []
+        again = asyncio.Event()
+
+        async def listen(batch: Sequence[ReceivedMessage]) -> None:
+            got.extend(batch)
+            if got[-1].reconsume_times == 0:
+                raise RuntimeError("not this time")
+            again.set()
+
+        async with client.aio.Client(config(nameserver)) as started:
+            producer = started.producer(ProducerConfig(group="pg"))
+            await producer.send(Message(topic="Failing", body=b"x" * 6000, tags="T"))
+            await started.consume(
+                ConsumerConfig(group="failing", consume_from=ConsumeFrom.FIRST_OFFSET),
+                {"Failing": "*"},
+                listen,
+            )
+            async with asyncio.timeout(60):
+                await again.wait()
+        return [(message.topic, message.reconsume_times, message.body == b"x" * 6000) for message in got]
+
+    assert asyncio.run(run()) == [("Failing", 0, True), ("Failing", 1, True)]
+
+
+def test_an_orderly_consumer_sees_each_queue_in_order(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    with Client(config(nameserver)) as client:
+        create(client, broker, "Orderly", queues=2)
+        eventually(routed(client, "Orderly"), "the route of the new topic")
+        producer = client.producer(ProducerConfig(group="pg"))
+        for number in range(30):
+            producer.send(Message(topic="Orderly", body=b"%d" % number), select=by_hash(str(number % 2)))
+        sink = Sink()
+        client.consume(
+            ConsumerConfig(group="orderly", consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, workers=4),
+            {"Orderly": "*"},
+            sink,
+        )
+        eventually(lambda: len(sink.bodies()) == 30, "all messages consumed")
+    for parity in (0, 1):
+        seen = [int(message.body) for message in sink.messages if int(message.body) % 2 == parity]
+        assert seen == sorted(seen)
+
+
+def test_a_pull_consumer_reads_from_where_it_wants(nameserver: Any, broker: Any) -> None:
+    async def run() -> None:
+        async with client.aio.Client(config(nameserver)) as started:
+            producer = started.producer(ProducerConfig(group="pg"))
+            with Client(config(nameserver)) as blocking:
+                create(blocking, broker, "Pulled", queues=1)
+            for number in range(10):
+                await producer.send(Message(topic="Pulled", body=b"%d" % number, tags=f"T{number % 2}"))
+            consumer = started.pull_consumer("puller")
+            (queue,) = await started.run(consumer.queues("Pulled"))
+            assert await started.run(consumer.reader.min_offset(queue)) == 0
+            assert await started.run(consumer.reader.max_offset(queue)) == 10
+            result = await started.run(consumer.pull(queue, 4, expression="T1"))
+            assert [message.body for message in result.messages] == [b"5", b"7", b"9"]
+            assert result.next_offset == 10
+            nothing = await started.run(consumer.pull(queue, 10))
+            assert (nothing.messages, nothing.next_offset) == ((), 10)
+            await started.run(consumer.reader.commit(queue, 7))
+            assert await started.run(consumer.reader.committed(queue)) == 7
+
+    asyncio.run(run())
+
+
+def mqadmin(nameserver: Any, *argv: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    code = main(argv, environment={"NAMESRV_ADDR": nameserver.addr}, out=out, err=err)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_mqadmin_works_against_our_own_servers(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    cluster = "DefaultCluster"
+    code, out, err = mqadmin(nameserver, "updateTopic", "-c", cluster, "-t", "Admin", "-r", "2", "-w", "2")
+    assert (code, err) == (0, "")
+    assert f"create topic to {broker.addr} success." in out
+    with Client(config(nameserver)) as started:
+        eventually(routed(started, "Admin"), "the route of the new topic")
+    for argv, text in (
+        (["topicRoute", "-t", "Admin"], '"writeQueueNums":2'),
+        (["topicRoute", "-t", "Admin", "-l"], "{0=" + broker.addr + "}"),
+        (["topicList"], "Admin"),
+        (["clusterList"], broker.addr),
+        (["clusterList", "-m"], "broker-a"),
+        (["sendMessage", "-t", "Admin", "-p", "hello", "-k", "k1", "-c", "TagA"], "SEND_OK"),
+        (["topicStatus", "-t", "Admin"], "broker-a"),
+        (["consumeMessage", "-t", "Admin"], "BODY: hello"),
+        (["topicList", "-c"], "DefaultCluster        Admin"),
+        (
+            ["updateKvConfig", "-s", "NS", "-k", "a", "-v", "b"],
+            "create or update kv config to namespace success.",
+        ),
+        (["deleteKvConfig", "-s", "NS", "-k", "a"], "delete kv config from namespace success."),
+        (["wipeWritePerm", "-b", "broker-a"], f"in name server[{nameserver.addr}] OK, "),
+        (["addWritePerm", "-b", "broker-a"], f"in name server[{nameserver.addr}] OK, "),
+        (["getNamesrvConfig"], "listenPort"),
+        (
+            ["updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true"],
+            "update name server config success!",
+        ),
+        (["updateTopic", "-b", broker.addr, "-t", "Ordered", "-o", "true"], "orderConf=[broker-a:8]"),
+        (["explainRoute", "-t", "Admin", "-a", nameserver.facts["http"]], "Admin"),
+        (["deleteTopic", "-c", cluster, "-t", "Admin"], "delete topic [Admin] from NameServer success."),
+    ):
+        code, out, err = mqadmin(nameserver, *argv)
+        assert (code, err) == (0, ""), argv
+        assert text in out, argv
+    code, _, err = mqadmin(nameserver, "topicRoute", "-t", "Admin")
+    assert code == 1
+    assert "CODE: 17" in err
+    code, out, _ = mqadmin(nameserver, "clusterList", "-o", "json")
+    assert json.loads(out)[0]["brokerName"] == "broker-a"
