@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,7 @@ class CommitLog:
         self._file_size = file_size
         self._segments: list[_Segment] = []
         self._broken: str | None = None
+        self._flushing = threading.Lock()  # descriptors stay open while one thread syncs them
         directory.mkdir(parents=True, exist_ok=True)
         self._open_segments()
         self.flushed_offset = self.min_offset
@@ -91,8 +93,9 @@ class CommitLog:
             self._begin_segment(0)
         last = self._segments[-1]
         if last.written + size + _PAD.size > last.capacity:
-            self._write(last, _PAD.pack(last.capacity - last.written, BLANK_MAGIC))
-            last.written = last.capacity
+            if last.written < last.capacity:
+                self._write(last, _PAD.pack(last.capacity - last.written, BLANK_MAGIC))
+                last.written = last.capacity
             self._begin_segment(last.start + last.capacity)
             last = self._segments[-1]
         return last.end
@@ -126,17 +129,18 @@ class CommitLog:
             StoreUnavailable: If a sync failed. The log takes no more records: after a failed sync nobody
                 knows which pages reached the disk.
         """
-        target = self.max_offset
-        done = self.flushed_offset
-        for segment in tuple(self._segments):
-            if segment.start + segment.capacity > done and segment.start < target:
-                try:
-                    os.fdatasync(segment.fd)
-                except OSError as error:
-                    self._broken = f"sync of {segment.path.name} failed: {error.strerror}"
-                    raise StoreUnavailable(self._broken) from error
-        self.flushed_offset = max(target, done)
-        return self.flushed_offset
+        with self._flushing:
+            target = self.max_offset
+            done = self.flushed_offset
+            for segment in tuple(self._segments):
+                if segment.start + segment.capacity > done and segment.start < target:
+                    try:
+                        os.fdatasync(segment.fd)
+                    except OSError as error:
+                        self._broken = f"sync of {segment.path.name} failed: {error.strerror}"
+                        raise StoreUnavailable(self._broken) from error
+            self.flushed_offset = max(target, done)
+            return self.flushed_offset
 
     def truncate(self, offset: int) -> None:
         """Cut the log at ``offset``; files that begin at or after it are removed, but one stays."""
@@ -179,10 +183,11 @@ class CommitLog:
                     yield segment.start, data
 
     def close(self) -> None:
-        for segment in self._segments:
-            os.close(segment.fd)
-        self._segments.clear()
-        self._broken = "the log is closed"
+        with self._flushing:
+            for segment in self._segments:
+                os.close(segment.fd)
+            self._segments.clear()
+            self._broken = "the log is closed"
 
     def _find(self, offset: int) -> _Segment | None:
         for segment in reversed(self._segments):

@@ -34,7 +34,6 @@ from remoting.message import (
     decode_properties,
     encode_properties,
     join_properties,
-    offset_message_id,
 )
 from remoting.route import TopicConfig
 
@@ -61,15 +60,16 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
             fields = SendMessageFields.parse(request.ext_fields)
         else:
             fields = SendMessageFields.parse_v2(request.ext_fields)
-        drafts, queue_id = _drafts(state, call, fields)
+        properties = decode_properties(fields.properties or "")
+        unique_key = properties.get(PROPERTY_UNIQ_KEY)
+        drafts, queue_id = _drafts(state, call, fields, properties)
         placed = _store(state, drafts, now_ms=call.now_ms)
     except Refusal as refusal:
         return request.reply(refusal.code, remark=refusal.remark, ext_fields=region)
     except FieldError as error:
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext_fields=region)
-    unique_key = decode_properties(fields.properties or "").get(PROPERTY_UNIQ_KEY)
     answer = SendMessageResponseFields(
-        msg_id=",".join(offset_message_id(state.advertise, place.physical_offset) for place in placed),
+        msg_id=",".join(state.message_id(place.physical_offset) for place in placed),
         queue_id=queue_id,
         queue_offset=placed[0].queue_offset,
         transaction_id=unique_key,
@@ -80,15 +80,16 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
     return _answer(state, reply, drafts[0])
 
 
-def _drafts(state: BrokerState, call: Call, fields: SendMessageFields) -> tuple[list[Draft], int]:
-    """Return what is to be stored, and the queue id for the answer.
+def _drafts(
+    state: BrokerState, call: Call, fields: SendMessageFields, properties: dict[str, str]
+) -> tuple[list[Draft], int]:
+    """Return what is to be stored, and the queue id for the answer; ``properties`` is used up.
 
     Raises:
         Refusal: If the message must not be stored.
     """
     config = _check(state, call, fields)
     queue_id = fields.queue_id if fields.queue_id >= 0 else state.pick_queue(config.write_queue_nums)
-    properties = decode_properties(fields.properties or "")
     if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true":
         raise Refusal(
             ResponseCode.NO_PERMISSION,

@@ -262,6 +262,8 @@ class BrokerServer:
             for task in services:
                 task.cancel()
         await self._registrar.close()
+        # Writes that were under way when their tasks were cancelled go on in threads; let them end first.
+        await asyncio.get_running_loop().shutdown_default_executor()
         self._close_store()
         logger.info("stopped")
 
@@ -598,6 +600,7 @@ class BrokerServer:
             except OSError as error:
                 logger.error("offsets not written error=%s", error.strerror)
                 self._saved_offsets = -1
+                self._saved_delays = {}
 
     def _changed_offsets(self) -> tuple[tuple[Path, str | None], tuple[Path, str | None]]:
         directory = self._directory / "config"

@@ -16,7 +16,7 @@ from broker.topics import GROUP_LENGTH_MAX, TopicConfigs, name_fault
 from remoting.bodies import SubscriptionGroupConfig
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.message import Host
+from remoting.message import Host, offset_message_id
 from remoting.route import DataVersion, TopicConfig
 
 #: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
@@ -85,6 +85,7 @@ class BrokerState:
         advertise: Address that goes into message ids and to the nameservers.
         hot_bytes: Younger log bytes than this count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
+        id_prefix: What all message ids begin with: the advertised address.
         unsaved_topics: Topics created or changed since the table was last written.
     """
 
@@ -103,6 +104,14 @@ class BrokerState:
     effects: Effects = field(default_factory=Effects)
     turn: int = 0
     unsaved_topics: set[str] = field(default_factory=set)
+    id_prefix: str = ""
+
+    def __post_init__(self) -> None:
+        self.id_prefix = offset_message_id(self.advertise, 0)[:-16]
+
+    def message_id(self, physical_offset: int) -> str:
+        """Return the id of a message stored here."""
+        return f"{self.id_prefix}{physical_offset:016X}"
 
     def take_effects(self) -> Effects:
         effects, self.effects = self.effects, Effects()
@@ -143,7 +152,14 @@ class BrokerState:
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a retry or dead-letter topic, created if it is missing."""
+        """Return a retry or dead-letter topic, created if it is missing.
+
+        Raises:
+            Refusal: If the group's name makes no valid topic.
+        """
+        fault = name_fault(topic)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"{topic[:200]}: {fault}")
         if self.topics.create_for_group(
             topic, queue_nums=queue_nums, perm=perm, sys_flag=sys_flag, now_ms=now_ms
         ):

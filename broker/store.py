@@ -25,6 +25,7 @@ from broker.consume_queue import ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, wri
 from broker.errors import StoreDamaged, StoreUnavailable
 from broker.files import load_or_backup, write_atomic
 from broker.recovery import Damage, Padding, find_record, read_record, scan
+from remoting.errors import LocalProtocolError
 from remoting.message import Host, StoredMessage, decode_message, encode_message
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class MessageStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         # Held while queue files are written or removed, so that a removed topic's files do not come back.
         self._files_lock = threading.Lock()
+        self._checkpointing = threading.Lock()
         self._queue_failure: str | None = None
         self.log = CommitLog(directory / "commitlog", file_size=log_file_size)
         self._file_size = log_file_size
@@ -158,7 +160,7 @@ class MessageStore:
 
         Raises:
             StoreUnavailable: If they cannot be written; nothing of them was.
-            LocalProtocolError: If a part is above its limit.
+            LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
         """
         if self._queue_failure is not None:
             raise StoreUnavailable(self._queue_failure)
@@ -169,6 +171,8 @@ class MessageStore:
         start = self.log.max_offset
         records = self._encode(drafts, queue.max_index, start, now_ms)
         size = sum(map(len, records))
+        if size + 8 > self._file_size:
+            raise LocalProtocolError(f"records of {size} bytes do not fit a log file of {self._file_size}")
         reserved = self.log.reserve(size)
         if reserved != start:
             records = self._encode(drafts, queue.max_index, reserved, now_ms)
@@ -179,10 +183,6 @@ class MessageStore:
             queue.append(reserved, len(record), draft.tags_code)
             reserved += len(record)
         return placed
-
-    def fits(self, size: int) -> bool:
-        """Say whether records of ``size`` bytes together can ever be stored at once."""
-        return size + 8 <= self._file_size
 
     def _encode(self, drafts: Sequence[Draft], index: int, offset: int, now_ms: int) -> list[bytes]:
         records = []
@@ -391,13 +391,14 @@ class MessageStore:
         Raises:
             OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
         """
-        self.log.flush()
-        for key, queue, entries in work.entries:
-            with self._files_lock:
-                if self._queues.get(key) is queue:
-                    write_entries(entries)
-        text = orjson.dumps({"logOffset": work.log_offset, "queueEntries": work.queue_entries}).decode()
-        write_atomic(self._checkpoint_path, text, backup=False)
+        with self._checkpointing:
+            self.log.flush()
+            for key, queue, entries in work.entries:
+                with self._files_lock:
+                    if self._queues.get(key) is queue:
+                        write_entries(entries)
+            text = orjson.dumps({"logOffset": work.log_offset, "queueEntries": work.queue_entries}).decode()
+            write_atomic(self._checkpoint_path, text, backup=False)
 
     def finish_checkpoint(self, work: CheckpointWork, *, failure: OSError | None = None) -> None:
         """Note the outcome of :meth:`write_checkpoint`; after a failure the store takes no messages."""

@@ -627,7 +627,8 @@ def test_topic_deleted_and_created_again_is_empty(wire: WireLike) -> None:
     ],
 )
 def test_refused_topic_says_why(wire: WireLike, topic: str, changes: dict[str, str], remark: str) -> None:
-    answer = create_topic(wire, topic, queues=4, perm=6, **changes)
+    numbers = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    answer = wire.call(17, {"topic": topic, "defaultTopic": "TBW102"} | numbers | changes)
     assert answer.code == 29
     assert remark in (answer.remark or "")
 

@@ -15,6 +15,7 @@ from broker.consume_queue import ConsumeQueue, Entry, write_entries
 from broker.errors import StoreDamaged, StoreUnavailable
 from broker.store import Draft, GetStatus, MessageStore
 from broker.tags import subscription_codes, tags_code, tags_of
+from remoting.errors import LocalProtocolError
 from remoting.message import Host, StoredMessage, decode_messages, tag_hash
 
 HOST = Host("127.0.0.1", 10911)
@@ -363,10 +364,29 @@ def test_unsynced_files_are_never_removed(tmp_path: Path) -> None:
 
 def test_record_larger_than_a_file_is_refused(open_store: OpenStore) -> None:
     store = open_store()
-    with pytest.raises(StoreUnavailable, match="does not fit"):
+    with pytest.raises(LocalProtocolError, match="do not fit"):
         store.put(draft(b"x" * LOG_FILE), now_ms=NOW)
     put(store, 1)
     assert bodies(store) == numbers(1)
+
+
+def test_next_file_that_cannot_be_made_is_tried_again(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 1)
+    obstacle = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
+    obstacle.mkdir()
+    count = 1
+    while store.log.max_offset < LOG_FILE - 200:
+        put(store, 1, first=count)
+        count += 1
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="cannot begin log file"):
+            store.put(draft(b"x" * 200), now_ms=NOW)
+    assert log_files(tmp_path)[0].stat().st_size <= LOG_FILE
+    obstacle.rmdir()
+    put(store, 5, first=count)
+    assert bodies(store) == numbers(count + 5)
+    assert bodies(open_store()) == numbers(count + 5)
 
 
 def test_closed_store_takes_nothing(open_store: OpenStore) -> None:

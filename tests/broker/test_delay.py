@@ -1,0 +1,113 @@
+"""Delayed messages: when they come, where to, and what a restart repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.delay import deliver_due
+from broker.group_configs import GroupConfigs
+from broker.groups import ClientTable
+from broker.locks import QueueLocks
+from broker.offsets import ConsumerOffsets
+from broker.sending import delayed
+from broker.state import BrokerState
+from broker.stats import Stats
+from broker.store import Draft, MessageStore
+from broker.tags import tags_code
+from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
+from remoting.message import Host, StoredMessage, decode_messages
+from remoting.route import DataVersion, TopicConfig
+
+HOST = Host("127.0.0.1", 10911)
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[BrokerState]:
+    topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
+    topics.put(TopicConfig(topic_name="T"), now_ms=NOW)
+    store = MessageStore(
+        tmp_path,
+        log_file_size=1 << 20,
+        queue_file_size=2000,
+        store_host=HOST,
+        tags_code=lambda message: tags_code(message.properties),
+        keeps_topic=topics.__contains__,
+    )
+    yield BrokerState(
+        config=BrokerConfig(),
+        config_version=DataVersion(),
+        advertise=HOST,
+        hot_bytes=1,
+        topics=topics,
+        groups=GroupConfigs(),
+        offsets=ConsumerOffsets(),
+        clients=ClientTable(),
+        locks=QueueLocks(),
+        store=store,
+        stats=Stats(),
+    )
+    store.log.close()
+
+
+def schedule(state: BrokerState, body: bytes, level: int, *, at: int = NOW, topic: str = "T") -> None:
+    plain = Draft(topic=topic, queue_id=3, body=body, properties="", tags_code=0, born_host=HOST)
+    state.store.put(delayed(state, plain, {"TAGS": "A"}, level, now_ms=at), now_ms=at)
+
+
+def delivered(state: BrokerState, topic: str = "T") -> list[StoredMessage]:
+    batch = state.store.get(topic, 3, 0, count_max=1000, bytes_max=1 << 20)
+    return list(decode_messages(batch.body))
+
+
+def test_message_waits_for_its_level_and_then_moves(state: BrokerState) -> None:
+    schedule(state, b"x", 2)
+    assert deliver_due(state, now_ms=NOW) == 5.0
+    assert deliver_due(state, now_ms=NOW + 4_999) == 0.001
+    assert delivered(state) == []
+    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    (message,) = delivered(state)
+    assert (message.body, message.queue_id, message.store_timestamp) == (b"x", 3, NOW + 5_000)
+    assert state.effects.arrived == {("T", 3)}
+    assert state.delay_offsets == {2: 1}
+    assert deliver_due(state, now_ms=NOW + 10_000) is None
+    assert len(delivered(state)) == 1
+
+
+def test_levels_do_not_wait_for_each_other(state: BrokerState) -> None:
+    schedule(state, b"late", 18)
+    schedule(state, b"soon", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) == 7199.0
+    assert [message.body for message in delivered(state)] == [b"soon"]
+
+
+def test_level_above_the_last_is_the_last(state: BrokerState) -> None:
+    schedule(state, b"x", 99)
+    assert state.store.bounds(SCHEDULE_TOPIC, 17) == (0, 1)
+
+
+def test_turn_is_limited_and_goes_on(state: BrokerState) -> None:
+    for number in range(10):
+        schedule(state, b"%d" % number, 1)
+    assert deliver_due(state, now_ms=NOW + 1_000, limit=4) == 0.0
+    assert len(delivered(state)) == 4
+    assert deliver_due(state, now_ms=NOW + 1_000, limit=100) is None
+    assert [message.body for message in delivered(state)] == [b"%d" % number for number in range(10)]
+
+
+def test_clock_set_back_does_not_hold_messages_for_ever(state: BrokerState) -> None:
+    schedule(state, b"x", 1, at=NOW + 86_400_000)
+    assert deliver_due(state, now_ms=NOW) is None
+    assert len(delivered(state)) == 1
+
+
+def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
+    schedule(state, b"gone", 1, topic="Gone")
+    schedule(state, b"x", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert [message.body for message in delivered(state)] == [b"x"]
+    assert delivered(state, "Gone") == []

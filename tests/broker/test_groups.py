@@ -1,0 +1,109 @@
+"""Who is in which group, and who has to be told."""
+
+from __future__ import annotations
+
+from broker.groups import CLIENT_EXPIRY_S, Client, ClientTable
+from broker.stats import Rate
+from remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.codes import LanguageCode
+
+
+def client(connection: int, client_id: str = "") -> Client:
+    return Client(
+        connection=connection,
+        client_id=client_id or f"c{connection}",
+        client_addr="127.0.0.1:1",
+        language=LanguageCode.JAVA,
+        version=479,
+    )
+
+
+def beat(
+    table: ClientTable,
+    connection: int,
+    *,
+    now: float = 0.0,
+    group: str = "G",
+    topics: dict[str, int] | None = None,
+    client_id: str = "",
+) -> tuple[str, ...]:
+    subscriptions = tuple(
+        SubscriptionData(topic=topic, sub_version=version)
+        for topic, version in ({"T": 1} if topics is None else topics).items()
+    )
+    data = HeartbeatData(
+        client_id=client_id or f"c{connection}",
+        consumers=(ConsumerData(group_name=group, subscriptions=subscriptions),),
+        producer_groups=("P",),
+    )
+    return table.heartbeat(client(connection, client_id), data, now=now)
+
+
+def test_change_is_reported_once() -> None:
+    table = ClientTable()
+    assert beat(table, 1) == ("G",)
+    assert beat(table, 1) == ()
+    assert beat(table, 2) == ("G",)
+    assert tuple(table.members("G")) == (1, 2)
+
+
+def test_topics_count_as_change_and_newer_versions_do_not() -> None:
+    table = ClientTable()
+    beat(table, 1)
+    assert beat(table, 1, topics={"T": 1, "U": 1}) == ("G",)
+    assert beat(table, 1, topics={"T": 9, "U": 1}) == ()
+    assert beat(table, 1, topics={"T": 3, "U": 1}) == ()
+    group = table.consumer_group("G")
+    assert group is not None
+    assert group.subscriptions["T"].sub_version == 9
+    assert beat(table, 1, topics={"U": 1}) == ("G",)
+    assert set(group.subscriptions) == {"U"}
+
+
+def test_unregistering_and_closing_leave_nothing_behind() -> None:
+    table = ClientTable()
+    beat(table, 1)
+    beat(table, 1, group="H")
+    beat(table, 2)
+    assert table.unregister(1, producer_group="P", consumer_group="G") == ("G",)
+    assert table.unregister(1, producer_group="P", consumer_group="G") == ()
+    assert [found.connection for found in table.producers("P")] == [2]
+    assert table.closed(1) == ("H",)
+    assert table.closed(1) == ()
+    assert table.consumer_group("H") is None
+    assert table.closed(2) == ("G",)
+    assert table.producers("P") == ()
+    assert table.producer_groups() == {}
+
+
+def test_silent_client_is_dropped_with_its_connection() -> None:
+    table = ClientTable()
+    beat(table, 1, now=0.0)
+    beat(table, 2, now=50.0)
+    assert table.expire(CLIENT_EXPIRY_S) == ((), ())
+    assert table.expire(CLIENT_EXPIRY_S + 0.1) == ((1,), ("G",))
+    assert tuple(table.members("G")) == (2,)
+    assert [found.connection for found in table.producers("P")] == [2]
+
+
+def test_client_ids_are_unique_in_order() -> None:
+    table = ClientTable()
+    beat(table, 3, client_id="x")
+    beat(table, 1, client_id="a")
+    beat(table, 2, client_id="x")
+    group = table.consumer_group("G")
+    assert group is not None
+    assert group.client_ids() == ("x", "a")
+    assert table.consumers_of("T") == ("G",)
+    assert table.consumers_of("U") == ()
+
+
+def test_rate_is_growth_over_the_window() -> None:
+    rate = Rate()
+    assert rate.per_second(10, 0.0) == 0.0
+    for second in range(0, 700, 5):
+        rate.sample(float(second))
+        rate.total += 50
+    assert rate.per_second(10, 699.0) == 50 * 2 / 9  # since the sample at 690
+    assert rate.per_second(600, 700.0) == 10.0
+    assert len(rate.spell(700.0).split()) == 3
