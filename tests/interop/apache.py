@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -21,11 +22,14 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from .watchdog import guard
 
 HERE: Final = Path(__file__).resolve().parent
 
@@ -272,12 +276,13 @@ def free_ports(*offsets: int) -> int:
 
 
 @dataclass(slots=True)
-class JavaProcess:
-    """A running JVM whose two output streams go to one file."""
+class Program:
+    """A running program; it prints to the file ``output`` and logs to ``home``/``log_name``."""
 
     popen: subprocess.Popen[bytes]
     output: Path
     home: Path
+    log_name: str = "apache.log"
 
     @property
     def pid(self) -> int:
@@ -288,8 +293,8 @@ class JavaProcess:
         return self.output.read_text(errors="replace")
 
     def log(self) -> str:
-        """Return what the program logged at WARN and above so far."""
-        path = self.home / "apache.log"
+        """Return what the program logged so far (Apache's: at WARN and above)."""
+        path = self.home / self.log_name
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
@@ -338,14 +343,14 @@ class JavaProcess:
 
 
 @dataclass(slots=True, kw_only=True)
-class ApacheNamesrv(JavaProcess):
+class ApacheNamesrv(Program):
     """Apache's nameserver, ready to serve."""
 
     addr: str
 
 
 @dataclass(slots=True, kw_only=True)
-class ApacheBroker(JavaProcess):
+class ApacheBroker(Program):
     """Apache's broker."""
 
     addr: str
@@ -377,8 +382,8 @@ class Apache:
     jars: Path
     classes: Path
     folder: Path
-    processes: list[JavaProcess] = field(default_factory=list)
-    _serial: int = 0
+    processes: list[Program] = field(default_factory=list)
+    _serial: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     def open(cls, release: str, folder: Path) -> Apache:
@@ -413,6 +418,12 @@ class Apache:
             process.stop(10.0)
         self.processes.clear()
 
+    def kill(self) -> None:
+        """End them at once; a broker's orderly shutdown takes 10 s."""
+        for process in reversed(self.processes):
+            process.kill()
+        self.processes.clear()
+
     def command(
         self,
         main: str,
@@ -434,9 +445,9 @@ class Apache:
         config.mkdir(parents=True, exist_ok=True)
         shaded = "" if self.release.startswith("4.") else "org.apache.rocketmq.logging."
         for name in ("namesrv", "broker", "tools"):
-            (config / f"logback_{name}.xml").write_text(QUIET_LOGBACK.format(prefix="", level=level))
+            _provide(config / f"logback_{name}.xml", QUIET_LOGBACK.format(prefix="", level=level))
         quiet = config / "quiet.xml"
-        quiet.write_text(QUIET_LOGBACK.format(prefix=shaded, level=level))
+        _provide(quiet, QUIET_LOGBACK.format(prefix=shaded, level=level))
         jvm_properties = {
             "user.home": str(home),
             "rocketmq.home.dir": str(home),
@@ -493,6 +504,7 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         port: int | None = None,
         wait: bool = True,
+        hasten: bool = False,
     ) -> ApacheBroker:
         """Start a broker and return it once all of ``namesrvs`` list it.
 
@@ -502,6 +514,7 @@ class Apache:
             properties: JVM system properties.
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
             wait: False returns at once, for starts that shall overlap; call :meth:`await_broker` later.
+            hasten: As of :meth:`await_broker`.
 
         A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start, and
         then registers 10 s later; 4.9.7 registers before it reports to have booted.
@@ -533,16 +546,24 @@ class Apache:
         )
         self.processes.append(broker)
         if wait:
-            self.await_broker(broker, namesrvs)
+            self.await_broker(broker, namesrvs, hasten=hasten)
         return broker
 
-    def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str]) -> None:
+    def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str], *, hasten: bool = False) -> None:
         """Return once the broker has booted and every one of ``namesrvs`` lists it.
+
+        Args:
+            hasten: Have the broker register at once, as it does when an administrator sets its permission
+                (to what it is), instead of with its first period 10 s after the start.
 
         Raises:
             ApacheFailure: If that takes longer than :data:`START_S`.
         """
         broker.wait_for("boot success")
+        if hasten and not all(listed(namesrv, broker.addr) for namesrv in namesrvs):
+            code, answer, _ = ask(broker.addr, 25, body=b"brokerPermission=6")
+            if code != 0:
+                raise ApacheFailure(f"{broker.name} refused its permission: {answer}")
         for namesrv in namesrvs:
             wait_until(
                 lambda namesrv=namesrv: listed(namesrv, broker.addr),  # type: ignore[misc]
@@ -590,11 +611,11 @@ class Apache:
             stderr=done.stderr.decode(errors="replace"),
         )
 
-    def java(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> JavaProcess:
+    def java(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> Program:
         """Start one of our own Java programs, ``java/MAIN.java``; its comment lists the arguments."""
         home = self._home(main.lower())
         popen, output = self._spawn(main, args, home, properties=properties)
-        process = JavaProcess(popen, output, home)
+        process = Program(popen, output, home)
         self.processes.append(process)
         return process
 
@@ -653,7 +674,7 @@ class Apache:
         seconds: int = 60,
         retry_every: int = 0,
         properties: Mapping[str, str] | None = None,
-    ) -> JavaProcess:
+    ) -> Program:
         """Start the push consumer and return at once; its output is complete when it has ended."""
         return self.java(
             "PushConsumer",
@@ -667,8 +688,7 @@ class Apache:
         )
 
     def _home(self, name: str) -> Path:
-        self._serial += 1
-        home = self.folder / f"{name}-{self.release}-{self._serial}"
+        home = self.folder / f"{name}-{self.release}-{next(self._serial)}"
         home.mkdir(parents=True)
         return home
 
@@ -692,6 +712,7 @@ class Apache:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
             )
+        guard(popen.pid)
         return popen, output
 
 
@@ -704,6 +725,16 @@ def _facts(output: str) -> dict[str, str]:
             key = f"status {name}"
         facts[key] = rest
     return facts
+
+
+_providing = threading.Lock()
+
+
+def _provide(path: Path, text: str) -> None:
+    """Write ``text``, but never under the eyes of a program that runs over the same folder."""
+    with _providing:
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
 
 
 def _write_properties(path: Path, settings: Mapping[str, str]) -> None:

@@ -2,6 +2,9 @@
 
 Without Java (or without Maven while the cache is cold) the tests are skipped with one line that says so;
 where the environment has ``CI=true`` a missing tool is a failure instead, so that CI never skips silently.
+
+All intervals are the shortest that Apache's programs accept. ``ROUTEKEEPER_INTEROP_FULL=1`` leaves them at
+their defaults and has routes watched for five minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from .apache import Apache, ToolMissing
+from .apache import RELEASES, Apache, ToolMissing
+from .ours import MODES, ApacheDeployment, Fleet, OurDeployment
+
+HERE = Path(__file__).parent
+FULL = os.environ.get("ROUTEKEEPER_INTEROP_FULL") == "1"
 
 
 def _open(release: str, folder: Path) -> Iterator[Apache]:
@@ -25,7 +32,7 @@ def _open(release: str, folder: Path) -> Iterator[Apache]:
     try:
         yield apache
     finally:
-        apache.close()
+        apache.kill()
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +51,44 @@ def apache_5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
 def apaches(apache_4: Apache, apache_5: Apache) -> dict[str, Apache]:
     """Both releases by version."""
     return {"4.9.7": apache_4, "5.3.3": apache_5}
+
+
+@pytest.fixture(scope="session")
+def fleet(
+    apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Fleet]:
+    """All deployments; those that the collected tests will ask for begin to start with the first."""
+    fleet = Fleet(apaches, tmp_path_factory.mktemp("fleet"), FULL)
+    try:
+        for item in request.session.items:
+            callspec = getattr(item, "callspec", None)
+            for argument, names in (("deployment", MODES), ("apache_deployment", RELEASES)):
+                name = callspec.params.get(argument) if callspec else None
+                if name in names and item.path.is_relative_to(HERE):
+                    fleet.begin(name)
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture(params=MODES)
+def deployment(fleet: Fleet, request: pytest.FixtureRequest) -> OurDeployment:
+    """Our three nameservers in each mode, with brokers."""
+    return fleet.ours(request.param)
+
+
+@pytest.fixture(params=RELEASES)
+def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDeployment:
+    """Apache's nameserver and broker of each release, with our broker."""
+    return fleet.apache(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that look back on a long time last, so that the time passes with the others."""
+    items.sort(key=lambda item: "patience" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture
+def patience() -> float:
+    """Seconds for which routes must have been kept: three registrations of each broker, or five minutes."""
+    return 300.0 if FULL else 35.0

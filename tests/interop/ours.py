@@ -1,0 +1,419 @@
+"""Runs RouteKeeper's programs as an operator would, and deployments that mix them with Apache's.
+
+Everything goes through command lines and sockets; nothing here imports the packages under test.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .apache import (
+    START_S,
+    AdminResult,
+    Apache,
+    ApacheBroker,
+    ApacheFailure,
+    ApacheNamesrv,
+    Program,
+    ask,
+    free_ports,
+    has_route,
+    wait_until,
+)
+from .watchdog import guard
+
+MODES: Final = ("independent", "raft")
+MEMBERS: Final = 3
+CLUSTER: Final = "DefaultCluster"
+
+SCAN_MS: Final = 2000
+"""Between scans for silent brokers; the default is 10 s."""
+
+REGISTER_MS: Final = 10_000
+"""Between a broker's registrations; the default is 30 s, and brokers accept no less than this."""
+
+RETRY_LEVELS: Final = "1s 1s 1s 2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m"
+"""``messageDelayLevel`` of brokers: the first retry comes on level 3, after 10 s by default."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OurNamesrv(Program):
+    """One ``mqnamesrv``; addresses are ``host:port``."""
+
+    addr: str = ""
+    http: str = ""
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return status and text of an HTTP GET; status 0 without an answer."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=3) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def requests(self, code: int) -> int:
+        """Return how many requests with ``code`` have arrived, from the metrics."""
+        _, text = self.get("/metrics")
+        for line in text.splitlines():
+            if line.startswith(f'mqnamesrv_requests_total{{code="{code}"}}'):
+                return int(float(line.split()[-1]))
+        return 0
+
+
+@dataclass(slots=True, kw_only=True)
+class OurBroker(Program):
+    """One ``mqbroker``."""
+
+    addr: str = ""
+    name: str = ""
+    cluster: str = CLUSTER
+
+
+def _spawn(module: str, args: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    home.mkdir(parents=True)
+    output = home / "output.txt"
+    with output.open("wb") as out, (home / "log.txt").open("wb") as log:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", module, *args], cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=log
+        )
+    guard(popen.pid)
+    return popen, output
+
+
+def _ready(program: Program) -> dict[str, str]:
+    """Wait for the ready line; return its ``key=value`` parts."""
+    program.wait_for("\n")
+    line = program.text().splitlines()[0]
+    if " ready " not in line:
+        raise ApacheFailure(f"no ready line: {line!r}")
+    return dict(part.split("=", 1) for part in line.split() if "=" in part)
+
+
+def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list[OurNamesrv]:
+    """Start three nameservers of one mode; return them once each serves reads and writes.
+
+    Args:
+        settings: RocketMQ's keys, written to the ``-c`` file.
+    """
+    raft: list[str] = []
+    while len(raft) < MEMBERS:
+        addr = f"127.0.0.1:{free_ports()}"
+        if addr not in raft:
+            raft.append(addr)
+    namesrvs = []
+    for index in range(MEMBERS):
+        home = folder / f"namesrv-{mode}-{index}"
+        file = folder / f"namesrv-{mode}-{index}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        args = ["--mode", mode, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "-c", str(file)]
+        args += ["--data", str(home / "data")]
+        if mode == "raft":
+            args += ["--raft", raft[index], "--peers", ",".join(raft)]
+        popen, output = _spawn("nameserver", args, home)
+        namesrvs.append(OurNamesrv(popen, output, home, log_name="log.txt"))
+    try:
+        for namesrv in namesrvs:
+            facts = _ready(namesrv)
+            assert facts["mode"] == mode
+            namesrv.addr, namesrv.http = facts["listen"], facts["http"]
+        for namesrv in namesrvs:
+            wait_until(lambda n=namesrv: n.get("/readyz")[0] == 200, f"ready {namesrv.log()}", START_S)  # type: ignore[misc]
+    except BaseException:
+        for namesrv in namesrvs:
+            namesrv.kill()
+        raise
+    return namesrvs
+
+
+def launch_broker(
+    namesrvs: Sequence[str], folder: Path, *, name: str, settings: Mapping[str, str] | None = None
+) -> OurBroker:
+    """Start ``mqbroker`` and return at once; :func:`await_broker` completes it."""
+    home = folder / f"mqbroker-{name}"
+    file = folder / f"mqbroker-{name}.properties"
+    merged = {"messageDelayLevel": RETRY_LEVELS, "mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
+    file.write_text("".join(f"{key}={value}\n" for key, value in (merged | dict(settings or {})).items()))
+    args = ["-n", ";".join(namesrvs), "--listen", "127.0.0.1:0", "--name", name, "-c", str(file)]
+    popen, output = _spawn("broker", [*args, "--store", str(home / "store")], home)
+    return OurBroker(popen, output, home, log_name="log.txt", name=name)
+
+
+def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
+    """Return the broker once it serves and each of ``namesrvs`` routes its own topic to it."""
+    broker.addr = _ready(broker)["listen"]
+    for namesrv in namesrvs:
+        wait_until(
+            lambda n=namesrv: has_route(n, broker.name, broker.addr),  # type: ignore[misc]
+            f"{broker.name} {broker.addr} listed by {namesrv}",
+            START_S,
+        )
+    return broker
+
+
+def our_mqadmin(
+    *args: str, namesrvs: Sequence[str] = (), folder: Path, timeout_s: float = 60.0
+) -> AdminResult:
+    """Run our ``mqadmin SUBCOMMAND...`` to its end."""
+    arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
+    done = subprocess.run(
+        [sys.executable, "-m", "client.mqadmin", *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return AdminResult(tuple(arguments), done.returncode, done.stdout, done.stderr)
+
+
+def create_topic(broker_addr: str, topic: str, *, queues: int = 4) -> None:
+    """Create a topic at one broker, as an administrator does (request 17)."""
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    code, answer, _ = ask(broker_addr, 17, fields)
+    assert code == 0, answer
+
+
+def route(namesrv: str, topic: str) -> dict[str, Any] | None:
+    """Return a topic's route as a nameserver answers it, None for code 17.
+
+    Raises:
+        ApacheFailure: For any other code.
+    """
+    code, answer, body = ask(namesrv, 105, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    if code == 17:
+        return None
+    if code != 0:
+        raise ApacheFailure(f"105 {topic} at {namesrv}: {answer}")
+    decoded: dict[str, Any] = json.loads(body)
+    return decoded
+
+
+class RouteWatch:
+    """Asks each nameserver for each topic's route twice a second, and remembers when one was missing.
+
+    Args:
+        topics: Topic -> address of the broker that has it.
+    """
+
+    PERIOD_S: Final = 0.5
+
+    def __init__(self, namesrvs: Sequence[str], topics: Mapping[str, str]) -> None:
+        self.missing: list[str] = []
+        self.unanswered: list[str] = []
+        self.answered = 0
+        self._namesrvs = tuple(namesrvs)
+        self._topics = dict(topics)
+        self._begin = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="route-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been watching."""
+        return time.monotonic() - self._begin
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.PERIOD_S):
+            for namesrv in self._namesrvs:
+                for topic, addr in self._topics.items():
+                    self._look(namesrv, topic, addr)
+
+    def _look(self, namesrv: str, topic: str, addr: str) -> None:
+        when = f"{self.seconds:.1f} s {namesrv} {topic}"
+        try:
+            code, answer, body = ask(namesrv, 105, {"topic": topic})
+        except OSError as error:
+            self.unanswered.append(f"{when} {error!r}")
+            return
+        if code == 0 and f'"{addr}"'.encode() in body:
+            self.answered += 1
+        elif code in (0, 17):
+            self.missing.append(f"{when} code={code} {body.decode(errors='replace')}")
+        else:
+            self.unanswered.append(f"{when} code={code} {answer.get('remark')}")
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclass(slots=True, kw_only=True)
+class OurDeployment:
+    """Three nameservers of ours with a broker of each Apache release and one of ours.
+
+    The Apache brokers create no topics by themselves, so that a producer's unknown topic comes to ours.
+
+    Attributes:
+        apache: By release.
+        kept: Topic of each Apache broker, by release; under ``watch`` from the start.
+    """
+
+    mode: str
+    namesrvs: list[OurNamesrv]
+    apache: dict[str, ApacheBroker]
+    ours: OurBroker
+    kept: dict[str, str]
+    watch: RouteWatch
+
+    @property
+    def addrs(self) -> list[str]:
+        return [namesrv.addr for namesrv in self.namesrvs]
+
+    def everywhere(self, condition: Callable[[str], bool], what: str, timeout_s: float = 10.0) -> float:
+        """Return the seconds until ``condition(addr)`` holds for each nameserver."""
+        begin = time.monotonic()
+        for addr in self.addrs:
+            left = timeout_s - (time.monotonic() - begin)
+            wait_until(lambda a=addr: condition(a), f"{what} at {addr}", max(left, 0.1))  # type: ignore[misc]
+        return time.monotonic() - begin
+
+
+@dataclass(slots=True, kw_only=True)
+class ApacheDeployment:
+    """Apache's nameserver and broker of one release, with our broker (which creates no topics) beside it."""
+
+    release: str
+    namesrv: ApacheNamesrv
+    broker: ApacheBroker
+    ours: OurBroker
+
+    @property
+    def addrs(self) -> list[str]:
+        return [self.namesrv.addr]
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All deployments of a session, started in the background before they are asked for.
+
+    Args:
+        full: Brokers and nameservers keep their default intervals.
+    """
+
+    apaches: Mapping[str, Apache]
+    folder: Path
+    full: bool
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "fleet"))
+    _futures: dict[str, Future[Any]] = field(default_factory=dict)
+    _programs: list[Program] = field(default_factory=list)
+    _watches: list[RouteWatch] = field(default_factory=list)
+
+    def begin(self, name: str) -> None:
+        """Begin to start the deployment ``name``: a mode of ours, or a release of Apache's."""
+        if name not in self._futures:
+            start = self._start_ours if name in MODES else self._start_apache
+            self._futures[name] = self._pool.submit(start, name)
+
+    def ours(self, mode: str) -> OurDeployment:
+        """Return the deployment with our nameservers in ``mode``."""
+        self.begin(mode)
+        deployment: OurDeployment = self._futures[mode].result(3 * START_S)
+        return deployment
+
+    def apache(self, release: str) -> ApacheDeployment:
+        """Return the deployment with Apache's nameserver."""
+        self.begin(release)
+        deployment: ApacheDeployment = self._futures[release].result(3 * START_S)
+        return deployment
+
+    def broker_settings(self) -> dict[str, str]:
+        """Return what every broker of the session is told about time."""
+        return {} if self.full else {"registerNameServerPeriod": str(REGISTER_MS)}
+
+    def _start_ours(self, mode: str) -> OurDeployment:
+        settings = {} if self.full else {"scanNotActiveBrokerInterval": str(SCAN_MS)}
+        namesrvs = start_namesrvs(mode, self.folder, settings)
+        self._programs += namesrvs
+        addrs = [namesrv.addr for namesrv in namesrvs]
+        quiet = {"autoCreateTopicEnable": "false", "messageDelayLevel": RETRY_LEVELS}
+        brokers = {
+            release: apache.broker(
+                addrs,
+                name=f"apache-{release[0]}",
+                settings=self.broker_settings() | quiet,
+                wait=False,
+            )
+            for release, apache in self.apaches.items()
+        }
+        ours = launch_broker(addrs, self.folder, name=f"ours-{mode}", settings=self.broker_settings())
+        self._programs.append(ours)
+        await_broker(ours, addrs)
+        kept = {release: f"Kept{release[0]}" for release in brokers}
+        for release, broker in brokers.items():
+            self.apaches[release].await_broker(broker, addrs, hasten=True)
+            create_topic(broker.addr, kept[release])
+            for addr in addrs:
+                wait_until(
+                    lambda a=addr, b=broker, t=kept[release]: has_route(a, t, b.addr),  # type: ignore[misc]
+                    f"{kept[release]} at {addr}",
+                )
+        watch = RouteWatch(addrs, {kept[release]: broker.addr for release, broker in brokers.items()})
+        self._watches.append(watch)
+        return OurDeployment(mode=mode, namesrvs=namesrvs, apache=brokers, ours=ours, kept=kept, watch=watch)
+
+    def _start_apache(self, release: str) -> ApacheDeployment:
+        apache = self.apaches[release]
+        namesrv = apache.namesrv(settings={"kvConfigPath": str(self.folder / f"kv-{release}.json")})
+        ours = launch_broker(
+            [namesrv.addr],
+            self.folder,
+            name=f"ours-{release[0]}",
+            settings=self.broker_settings() | {"autoCreateTopicEnable": "false"},
+        )
+        self._programs.append(ours)
+        broker = apache.broker(
+            [namesrv.addr],
+            settings=self.broker_settings() | {"messageDelayLevel": RETRY_LEVELS},
+            hasten=True,
+        )
+        await_broker(ours, [namesrv.addr])
+        return ApacheDeployment(release=release, namesrv=namesrv, broker=broker, ours=ours)
+
+    def close(self) -> None:
+        """End everything of ours; Apache's programs end with their :class:`Apache`."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for watch in self._watches:
+            watch.close()
+        for program in reversed(self._programs):
+            if program.popen.poll() is None:
+                program.popen.terminate()
+        for program in reversed(self._programs):
+            program.stop(10.0)
+
+
+def in_parallel(*steps: Callable[[], object]) -> None:
+    """Run all steps in threads of their own and wait for all.
+
+    Raises:
+        ExceptionGroup: With what the failed ones raised.
+    """
+    with ThreadPoolExecutor(len(steps), "step") as pool:
+        errors = [future.exception() for future in [pool.submit(step) for step in steps]]
+    failures = [error for error in errors if isinstance(error, Exception)]
+    if failures:
+        raise ExceptionGroup("steps failed", failures)
