@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, assert_never
 
 from client.admin import Admin
+from client.blocking import http_get, local_identity
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
 from client.core import PEER_REQUESTS, ClientCore
-from client.environment import http_get, local_identity
 from client.errors import ClientClosed
 from client.operation import (
     Clock,

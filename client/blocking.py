@@ -23,25 +23,31 @@ Hooks see each request before it is sent and each answer before its caller does
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import random
+import secrets
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, TypeVar, assert_never
+from typing import Any, Final, Self, TypeVar, assert_never
 
 from client.admin import Admin
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
-from client.core import PEER_REQUESTS, ClientCore
-from client.environment import http_get, local_identity
+from client.core import PEER_REQUESTS, ClientCore, Identity
 from client.errors import ClientClosed
 from client.operation import (
     Clock,
     Deliver,
     Effect,
     Fetch,
+    FetchReply,
     Instant,
     Invoke,
     Oneway,
@@ -59,6 +65,8 @@ from remoting.transport.blocking import BlockingClient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_REPLY_SIZE_MAX: Final = 16 * 1024 * 1024
+_serials: Final = itertools.count(secrets.randbits(31))
 
 
 class Client:
@@ -310,3 +318,40 @@ class PushConsumer:
     def close(self) -> None:
         """Stop: end listener calls, store offsets, leave the group."""
         self._client.run(self.core.close())
+
+
+def local_identity() -> Identity:
+    """Return an identity for one more client of this process."""
+    return Identity(ip=local_ip(), pid=os.getpid(), serial=next(_serials) & 0xFFFFFFFF)
+
+
+def local_ip() -> str:
+    """Return the address this machine uses towards others, the loopback one if it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # documentation network: chooses a source address, sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def http_get(url: str, timeout_s: float) -> FetchReply:
+    """GET a page; a status other than 200 is a reply, not an error.
+
+    Raises:
+        OSError: If there is no reply, or one above 16 MiB.
+        ValueError: If ``url`` is none or not HTTP.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url!r} is no HTTP address")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as reply:
+            data = reply.read(_REPLY_SIZE_MAX + 1)
+            status = reply.status
+    except urllib.error.HTTPError as error:
+        with error:
+            data = error.read(_REPLY_SIZE_MAX + 1)
+        status = error.code
+    if len(data) > _REPLY_SIZE_MAX:
+        raise OSError(f"reply of {url} is above {_REPLY_SIZE_MAX} bytes")
+    return FetchReply(status, data.decode("utf-8", "replace"))

@@ -11,7 +11,6 @@ from typing import Final, TextIO
 
 from client.blocking import Client
 from client.config import ClientConfig, parse_nameservers
-from client.environment import nameservers_from
 from client.mqadmin import cluster, message, namesrv, topic
 from client.mqadmin.context import Context
 from client.mqadmin.options import Command, UsageError, help_text, parse
@@ -67,7 +66,7 @@ def _run(
         print(help_text(command), end="", file=out)
         return 1
     try:
-        text = args.get("n") or nameservers_from(environment) or ""
+        text = args.get("n") or environment.get("NAMESRV_ADDR", "")
         addrs = parse_nameservers(text) if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
         config = ClientConfig(nameservers=addrs, call_timeout_s=_CALL_TIMEOUT_S)
         client = Client(config)
