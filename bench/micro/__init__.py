@@ -1,0 +1,1 @@
+"""Benchmarks of single parts, run by command and never by tests."""

@@ -1,0 +1,227 @@
+"""Closed-loop load in a process of its own: a fixed number of requests in flight on each connection.
+
+Reads one JSON object from standard input (see :class:`Plan`), writes one with the figures to standard output.
+Every answer of the warm-up is decoded and compared with its request; answers of the measured window are
+counted. The server's CPU time is read at both ends of the window from the kernel's account of its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import struct
+import sys
+import time
+from collections import deque
+from typing import Any, Final, cast
+
+import msgspec
+import uvloop
+
+from remoting.codes import HeaderCodec, LanguageCode, RequestCode, ResponseCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.frame import encode_frame, split_frame
+from remoting.header import Header, encode_header
+from remoting.route import decode_route
+
+_LENGTH: Final = struct.Struct(">I")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+#: All opaques have nine digits, as those of a long-running client do.
+_FIRST_OPAQUE: Final = 100_000_000
+_ORDER: Final = 1 << 16
+_QUOTED_VERSION: Final = 479
+_UNQUOTED_VERSION: Final = 317
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What to send, and whom to account it to.
+
+    Attributes:
+        topics: Asked for at random.
+        mixed: Three dialects in turn: quoted keys, unquoted keys, quoted keys with binary headers.
+        pid: Process whose CPU time is read.
+        check: Compare the answers of the warm-up with their requests; off for an echo.
+    """
+
+    host: str
+    port: int
+    connections: int
+    depth: int
+    topics: list[str]
+    mixed: bool
+    pid: int
+    check: bool
+    warm_s: float
+    measure_s: float
+    seed: int
+
+
+class Template(msgspec.Struct):
+    """One request, cut where the opaque stands."""
+
+    before: bytes
+    after: bytes
+    binary: bool
+    topic: str
+
+    def frame(self, opaque: int) -> bytes:
+        return self.before + (opaque.to_bytes(4, "big") if self.binary else b"%d" % opaque) + self.after
+
+
+def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
+    """Write the request as a Java or Go client of that release writes it."""
+    language = LanguageCode.JAVA if version == _QUOTED_VERSION else LanguageCode.GO
+    header = Header(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, language, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
+    )
+    data = encode_frame(encode_header(header, codec), codec=codec)
+    binary = codec is HeaderCodec.ROCKETMQ
+    mark = _FIRST_OPAQUE.to_bytes(4, "big") if binary else b"%d" % _FIRST_OPAQUE
+    before, _, after = data.partition(mark)
+    return Template(before, after, binary, topic)
+
+
+def templates(plan: Plan) -> list[Template]:
+    """Return the requests in the random order in which they are sent, over and over."""
+    chooser = random.Random(plan.seed)
+    kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
+    if plan.mixed:
+        kinds += [(_UNQUOTED_VERSION, HeaderCodec.JSON), (_QUOTED_VERSION, HeaderCodec.ROCKETMQ)]
+    pool = [[template(topic, version=v, codec=c) for topic in plan.topics] for v, c in kinds]
+    return [chooser.choice(chooser.choice(pool)) for _ in range(_ORDER)]
+
+
+class Load(asyncio.Protocol):
+    """One connection that keeps ``depth`` requests in flight."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._rest = b""
+        self._expected: deque[tuple[int, Template]] = deque()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._send(self._run.plan.depth)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._run.fail(f"connection lost: {error}")
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        end = len(data)
+        position = count = 0
+        unpack = _LENGTH.unpack_from
+        while end - position >= 4:
+            size = unpack(data, position)[0]
+            after = position + 4 + size
+            if after > end:
+                break
+            if self._run.checking:
+                self._check(data, position, size)
+            position = after
+            count += 1
+        self._rest = data[position:]
+        if count:
+            self._run.answered += count
+            self._send(count)
+
+    def _send(self, count: int) -> None:
+        run = self._run
+        order, sent = run.order, run.sent
+        batch = []
+        for number in range(sent, sent + count):
+            asked = order[number & (_ORDER - 1)]
+            opaque = _FIRST_OPAQUE + number % 800_000_000
+            if run.checking:
+                self._expected.append((opaque, asked))
+            batch.append(asked.frame(opaque))
+        run.sent = sent + count
+        assert self._transport is not None
+        self._transport.write(b"".join(batch))
+
+    def _check(self, data: bytes, position: int, size: int) -> None:
+        if not self._expected:
+            return
+        opaque, asked = self._expected.popleft()
+        answer: RemotingCommand = decode_command(split_frame(data, position, size))
+        if (answer.opaque, answer.code) != (opaque, ResponseCode.SUCCESS):
+            self._run.fail(f"answer {answer.code} {answer.remark} opaque {answer.opaque}, asked {opaque}")
+            return
+        names = {queues.broker_name for queues in decode_route(answer.body).queue_datas}
+        if len(names) != self._run.brokers.setdefault(asked.topic, len(names)):
+            self._run.fail(f"route of {asked.topic} has {len(names)} brokers")
+
+
+class Run:
+    """State shared by the connections of one run."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.order = templates(plan)
+        self.sent = 0
+        self.answered = 0
+        self.checking = plan.check
+        self.brokers: dict[str, int] = {}
+        self.failure: str | None = None
+        self._failed = asyncio.Event()
+        self._stopping = False
+
+    def fail(self, reason: str) -> None:
+        if not self._stopping:
+            self.failure = self.failure or reason
+            self._failed.set()
+
+    async def measure(self) -> dict[str, Any]:
+        plan, loop = self.plan, asyncio.get_running_loop()
+        transports = [
+            (await loop.create_connection(lambda: Load(self), plan.host, plan.port))[0]
+            for _ in range(plan.connections)
+        ]
+        await self._pass(plan.warm_s / 2)
+        self.checking = False
+        await self._pass(plan.warm_s / 2)
+        started, server, own, answered = (
+            time.perf_counter(),
+            cpu_s(plan.pid),
+            time.process_time(),
+            self.answered,
+        )
+        await self._pass(plan.measure_s)
+        seconds = time.perf_counter() - started
+        figures = {
+            "answered": self.answered - answered,
+            "seconds": seconds,
+            "server_cpu_s": cpu_s(plan.pid) - server,
+            "generator_cpu_s": time.process_time() - own,
+            "failure": self.failure,
+        }
+        self._stopping = True
+        for transport in transports:
+            transport.abort()
+        return figures
+
+    async def _pass(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._failed.wait()
+        except TimeoutError:
+            pass
+
+
+def cpu_s(pid: int) -> float:
+    """Return user and system time of all threads of a process so far, in seconds."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+async def _main(plan: Plan) -> dict[str, Any]:
+    return await Run(plan).measure()
+
+
+if __name__ == "__main__":
+    figures = uvloop.run(_main(msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)))
+    sys.stdout.buffer.write(msgspec.json.encode(figures))

@@ -1,0 +1,357 @@
+"""Route queries per second and per second of server CPU: our nameserver, a bare echo, Apache's nameserver.
+
+    python -m bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
+
+All servers run at the same time and idle but for the one that is asked; each round asks them all in turn, in
+another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads:
+100 topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
+unquoted keys, quoted keys with binary headers). Metrics are on. In raft mode a follower of three is asked.
+
+Two yardsticks: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route answer,
+so that both sides move the same number of bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bench.micro.load import Plan
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.fields import RegisterBrokerFields
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.transport.blocking import BlockingClient
+
+BROKERS: Final = 10
+CONNECTIONS: Final = 16
+DEPTHS: Final = (1, 16)
+START_S: Final = 60.0
+NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+JVM_FLAGS: Final = (
+    "-server",
+    "-Xms512m",
+    "-Xmx512m",
+    "-Djava.net.preferIPv4Stack=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Which topics are asked for, and how."""
+
+    name: str
+    topics: tuple[str, ...]
+    mixed: bool
+
+
+WORKLOADS: Final = (
+    Workload(name="100 topics", topics=tuple(f"hot-{i:04d}" for i in range(100)), mixed=False),
+    Workload(name="1000 topics, 3 dialects", topics=tuple(f"wide-{i:04d}" for i in range(1000)), mixed=True),
+)
+
+
+@dataclass(kw_only=True)
+class Target:
+    """One server under test."""
+
+    name: str
+    addr: str
+    pid: int
+    check: bool = True
+    samples: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Stack(contextlib.ExitStack):
+    """Starts processes and ends them again."""
+
+    def start(
+        self, command: list[str], folder: Path, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        log = self.enter_context((folder / "stderr.txt").open("wb"))
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **(env or {})},
+        )
+        self.callback(_stop, process)
+        return process
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        match = re.search(pattern, line)
+        if match:
+            return match
+    raise SystemExit(f"{process.args!r} ended with {process.wait()} before it was ready")
+
+
+def start_echo(stack: Stack, folder: Path, name: str, *arguments: str) -> Target:
+    process = stack.start([sys.executable, "-m", "bench.micro.echo", *arguments], folder)
+    return Target(name=name, addr=_line(process, r"listen=(\S+)")[1], pid=process.pid, check=False)
+
+
+def start_independent(stack: Stack, folder: Path) -> Target:
+    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    process = stack.start([*command, "--data", "data"], folder)
+    return Target(name="independent", addr=_line(process, r"listen=(\S+)")[1], pid=process.pid)
+
+
+def start_raft(stack: Stack, folder: Path) -> tuple[Target, list[str]]:
+    """Start three members; return a follower and the addresses of all."""
+    ports = _free_ports(3)
+    peers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    members = []
+    for port in ports:
+        home = folder / str(port)
+        home.mkdir()
+        command = [sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", f"127.0.0.1:{port}"]
+        command += ["--peers", peers, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", "data"]
+        members.append(stack.start(command, home))
+    ready = [(member.pid, _line(member, r"listen=(\S+) http=(\S+)")) for member in members]
+    deadline = time.monotonic() + START_S
+    while True:
+        roles = [_status(match[2])["role"] for _, match in ready]
+        if "leader" in roles and "follower" in roles:
+            break
+        if time.monotonic() > deadline:
+            raise SystemExit(f"raft members have no leader after {START_S:.0f} s: {roles}")
+        time.sleep(0.1)
+    pid, match = ready[roles.index("follower")]
+    return Target(name="raft follower", addr=match[1], pid=pid), [found[1] for _, found in ready]
+
+
+def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
+    (port,) = _free_ports(1)
+    (folder / "namesrv.properties").write_text(f"listenPort={port}\n")
+    command = ["java", *JVM_FLAGS, f"-Duser.home={folder}", "-cp", f"{jars}/*", NAMESRV_MAIN]
+    process = stack.start(
+        [*command, "-c", str(folder / "namesrv.properties")], folder, {"ROCKETMQ_HOME": str(folder)}
+    )
+    _line(process, "boot success")
+    return Target(name="Apache 5.3.3", addr=f"127.0.0.1:{port}", pid=process.pid)
+
+
+def apache_jars() -> Path | None:
+    """Find the jars that the interop tests keep in the user's cache."""
+    base = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
+    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = cache if base else cache / "routekeeper" / "apache"
+    found = [mark.parent for mark in root.glob("5.3.3-*/complete")]
+    return max(found, key=lambda folder: folder.stat().st_mtime) if found else None
+
+
+def _status(http: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{http}/v1/status", timeout=5) as answer:
+        status: dict[str, Any] = json.load(answer)
+    return status
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def register(client: BlockingClient, addrs: list[str]) -> None:
+    """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections."""
+    topics = [topic for workload in WORKLOADS for topic in workload.topics]
+    configs = tuple(TopicConfig(topic_name=topic, read_queue_nums=8, write_queue_nums=8) for topic in topics)
+    version = DataVersion(timestamp=1_700_000_000_000, counter=1)
+    body = encode_register_body(
+        RegisterBody(data_version=version, topic_configs=configs, filter_servers=()),
+        compressed=False,
+        version=479,
+    )
+    for addr, number in itertools.product(addrs, range(BROKERS)):
+        fields = RegisterBrokerFields(
+            broker_name=f"broker-{number}",
+            broker_addr=f"10.0.0.{number + 1}:10911",
+            cluster_name="DefaultCluster",
+            ha_server_addr=f"10.0.0.{number + 1}:10912",
+            broker_id=0,
+            body_crc32=body_crc32(body),
+        )
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
+        answer = client.invoke(addr, request, timeout_s=10)
+        if answer.code:
+            raise SystemExit(f"{addr} refused a registration: {answer.code} {answer.remark}")
+
+
+def load(
+    target: Target, workload: Workload, depth: int, *, warm_s: float, measure_s: float, seed: int
+) -> dict[str, Any]:
+    host, _, port = target.addr.rpartition(":")
+    plan = Plan(
+        host=host,
+        port=int(port),
+        connections=CONNECTIONS,
+        depth=depth,
+        topics=list(workload.topics),
+        mixed=workload.mixed,
+        pid=target.pid,
+        check=target.check,
+        warm_s=warm_s,
+        measure_s=measure_s,
+        seed=seed,
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "bench.micro.load"],
+        input=msgspec.json.encode(plan),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    figures: dict[str, Any] = json.loads(result.stdout)
+    if figures["failure"]:
+        raise SystemExit(f"{target.name}: {figures['failure']}")
+    return figures
+
+
+def rate(sample: dict[str, Any]) -> float:
+    return float(sample["answered"]) / float(sample["seconds"])
+
+
+def per_cpu(sample: dict[str, Any]) -> float:
+    return float(sample["answered"]) / float(sample["server_cpu_s"])
+
+
+def table(targets: list[Target]) -> Iterator[str]:
+    """Yield the lines of the result: medians over the rounds, smallest and largest in brackets."""
+    by_name = {target.name: target for target in targets}
+    for workload, depth in itertools.product(WORKLOADS, DEPTHS):
+        key = (workload.name, depth)
+        yield f"\n{workload.name}, {depth} in flight on each of {CONNECTIONS} connections"
+        yield (
+            f"{'server':<15}{'req/s':>10}{'req per server CPU s':>36}{'x echo':>9}{'x echo-route':>14}"
+            f"{'x Apache':>10}{'generator CPU':>15}"
+        )
+        middle = {
+            name: statistics.median(map(per_cpu, target.samples[key]))
+            for name, target in by_name.items()
+            if key in target.samples
+        }
+        for name, value in middle.items():
+            samples = by_name[name].samples[key]
+            spread = sorted(map(per_cpu, samples))
+            share = statistics.median(s["generator_cpu_s"] / s["seconds"] for s in samples)
+            ratios = [
+                f"{value / middle[other]:.2f}" if other in middle and other != name else "-"
+                for other in ("echo", "echo-route", "Apache 5.3.3")
+            ]
+            yield (
+                f"{name:<15}{statistics.median(map(rate, samples)):>10,.0f}"
+                f"{f'{value:,.0f} ({spread[0]:,.0f}..{spread[-1]:,.0f})':>36}"
+                f"{ratios[0]:>9}{ratios[1]:>14}{ratios[2]:>10}{share:>15.0%}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="times that each server is asked (default 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="measured time of each (default 3)")
+    parser.add_argument("--apache-jars", type=Path, help="folder of Apache RocketMQ 5.3.3's jars")
+    parser.add_argument("--only", help="names of servers to ask, by comma")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write raw samples there")
+    arguments = parser.parse_args()
+    jars = arguments.apache_jars or apache_jars()
+    order = random.Random(arguments.seed)
+    with Stack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folders = {name: root / name for name in ("echo", "echo-route", "independent", "raft", "apache")}
+        for folder in folders.values():
+            folder.mkdir()
+        independent = start_independent(stack, folders["independent"])
+        follower, members = start_raft(stack, folders["raft"])
+        targets = [start_echo(stack, folders["echo"], "echo"), independent, follower]
+        addrs = [independent.addr, *members]
+        if jars is not None and jars.is_dir() and shutil.which("java"):
+            apache = start_apache(stack, folders["apache"], jars)
+            targets.append(apache)
+            addrs.append(apache.addr)
+        else:
+            print(
+                "Apache's nameserver is skipped: needs java and --apache-jars (or a run of the interop tests)"
+            )
+        client = stack.enter_context(BlockingClient())
+        register(client, addrs)
+        question = RemotingCommand.request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": WORKLOADS[0].topics[0]}
+        )
+        sample = client.invoke(independent.addr, question)
+        (folders["echo-route"] / "answer").write_bytes(sample.with_opaque(100_000_000).encode())
+        targets.insert(
+            1,
+            start_echo(
+                stack, folders["echo-route"], "echo-route", "--answer", str(folders["echo-route"] / "answer")
+            ),
+        )
+        if arguments.only:
+            targets = [target for target in targets if target.name in arguments.only.split(",")]
+        print(
+            f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()};"
+            f" routes of {len(sample.body)} bytes"
+        )
+        cases = list(itertools.product(WORKLOADS, DEPTHS))
+        for number in range(arguments.rounds):
+            for workload, depth in cases:
+                for target in order.sample(targets, len(targets)):
+                    # A JVM compiles what it runs often: it gets its time before it is measured first.
+                    warm_s = 12.0 if target.name.startswith("Apache") and number == 0 else 1.0
+                    figures = load(
+                        target, workload, depth, warm_s=warm_s, measure_s=arguments.seconds, seed=number
+                    )
+                    target.samples.setdefault((workload.name, depth), []).append(figures)
+                    register(client, addrs)  # heartbeats: nobody may expire meanwhile
+        for line in table(targets):
+            print(line)
+        if arguments.json is not None:
+            raw = [
+                {"server": t.name, "workload": w, "depth": d, "samples": s}
+                for t in targets
+                for (w, d), s in t.samples.items()
+            ]
+            arguments.json.write_text(json.dumps(raw, indent=1))
+
+
+if __name__ == "__main__":
+    main()
