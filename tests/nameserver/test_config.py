@@ -1,0 +1,216 @@
+"""Settings: sources and their rank, RocketMQ's names, checks, changes at run time."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameserver.config import (
+    RUNTIME_KEYS,
+    ChangeInvalid,
+    ChangeRefused,
+    ConfigError,
+    LiveSettings,
+    NamesrvSettings,
+    check_changes,
+    format_settings,
+    is_loopback,
+    load_settings,
+    parse_changes,
+    parse_command_line,
+    split_address,
+)
+from nameserver.files import parse_properties
+
+RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}
+
+
+def test_defaults_are_the_pinned_ones() -> None:
+    settings = load_settings().settings
+    assert settings == NamesrvSettings(inert=settings.inert)
+    assert settings.listen == ("127.0.0.1", 9876)
+    assert settings.http_listen == ("127.0.0.1", 9880)
+    assert settings.mode == "independent"
+    assert settings.durability == "journal"
+    assert settings.kv_path == "./data/kvConfig.json"
+    assert settings.store_path == "./data/namesrv.properties"
+    assert settings.scan_interval_ms == 10_000
+
+
+def test_flags_rank_above_stored_above_file_above_defaults() -> None:
+    key = "waitSecondsForService"
+    sources = ({"flags": {key: "1"}}, {"stored": {key: "2"}}, {"file": {key: "3"}})
+    for first in range(4):
+        merged = {name: values for source in sources[first:] for name, values in source.items()}
+        assert load_settings(**merged).settings.wait_seconds_for_service == (1, 2, 3, 45)[first]
+
+
+def test_unknown_keys_of_a_file_are_named_and_rocketmqs_own_are_not() -> None:
+    loaded = load_settings(
+        file={"orderMessageEnabel": "true", "serverWorkerThreads": "32", "useEpollNativeSelector": "true"}
+    )
+    assert loaded.warnings == ("unknown key orderMessageEnabel in the configuration file is ignored",)
+    assert "serverWorkerThreads=32" in format_settings(loaded.settings)
+
+
+def test_key_that_asks_for_something_not_offered_is_named() -> None:
+    (warning,) = load_settings(file={"clusterTest": "true", "enableControllerInNamesrv": "false"}).warnings
+    assert warning.startswith("clusterTest=true")
+
+
+def test_stored_settings_cannot_bring_what_318_could_not_change() -> None:
+    loaded = load_settings(stored={"dataDir": "/tmp/x", "enableTopicList": "false"})
+    assert loaded.settings.data_dir == "./data"
+    assert not loaded.settings.enable_topic_list
+    assert loaded.warnings == ("key dataDir in the stored settings is ignored",)
+
+
+def test_properties_text_sets_what_java_would_read() -> None:
+    text = b"# RocketMQ's file\nlistenPort = 9999\nproductEnvName:\\u4e2d\\\n   x\nrocketmqHome=C:\\\\mq\n"
+    settings = load_settings(file=parse_properties(text)).settings
+    assert settings.listen_port == 9999
+    assert settings.product_env_name == "\u4e2dx"
+    assert settings.inert == {"rocketmqHome": "C:\\mq"}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({"listenPort": "x"}, "listenPort=x is no whole number"),
+        ({"listenPort": "65536"}, "outside 0 to 65535"),
+        ({"orderMessageEnable": "yes"}, "neither true nor false"),
+        ({"mode": "zookeeper"}, "none of independent, raft"),
+        ({"httpListen": "9880"}, "is not HOST:PORT"),
+        ({"httpListen": "127.0.0.1:9876"}, "are both"),
+        ({"dataDir": ""}, "dataDir is empty"),
+        ({"routeFreshness": "fresh"}, "none of stale, default"),
+        ({"routeFreshness": "linearizable"}, "needs --mode raft"),
+        ({"raftPeers": "127.0.0.1:1"}, "need --mode raft"),
+        ({"mode": "raft"}, "needs --raft"),
+        (RAFT | {"raftAddress": "127.0.0.1:9"}, "is not among"),
+        (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:1"}, "twice"),
+        (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1"}, "is not HOST:PORT"),
+        (RAFT | {"raftDurability": "disk"}, "none of memory, journal, fsync"),
+        (RAFT | {"raftTlsCert": "c"}, "belong together"),
+        (RAFT | {"raftListen": "0.0.0.0:1"}, "needs --raft-secret-file or TLS"),
+        (
+            {"mode": "raft", "raftAddress": "ns1:1", "raftPeers": "ns1:1,ns2:1"},
+            "needs --raft-secret-file or TLS",
+        ),
+        (
+            RAFT | {"raftSecretFile": "s", "raftTlsCert": "c", "raftTlsKey": "k", "raftTlsCa": "a"},
+            "exclude each other",
+        ),
+        (RAFT | {"raftElectionTimeoutMs": "1"}, "outside 50"),
+    ],
+    ids=str,
+)
+def test_setting_that_cannot_be_used_is_named_in_one_line(file: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file=file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_raft_settings_that_are_sound_pass() -> None:
+    settings = load_settings(file=RAFT).settings
+    assert settings.members == ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    open_port = RAFT | {"raftListen": "0.0.0.0:1", "raftSecretFile": "s"}
+    assert load_settings(file=open_port).settings.raft_listen == "0.0.0.0:1"
+
+
+def test_command_line_takes_pinned_flags_and_rocketmqs_keys() -> None:
+    line = parse_command_line(
+        "--listen [::1]:0 --http off --data d -c f.properties -p --orderMessageEnable true "
+        "--force-new-cluster -n ignored:1".split(),
+        version="1",
+    )
+    assert line.config_file == "f.properties"
+    assert line.print_config
+    assert line.flags == {
+        "bindAddress": "::1",
+        "listenPort": "0",
+        "httpListen": "off",
+        "dataDir": "d",
+        "orderMessageEnable": "true",
+        "raftForceNewCluster": "true",
+    }
+
+
+@pytest.mark.parametrize("argv", [["--lisen", "x:1"], ["--mode"], ["stray"], ["--listen", "9876"]], ids=str)
+def test_unknown_or_incomplete_flag_is_an_error(argv: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_command_line(argv, version="1")
+
+
+def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(["--help"], version="1")
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for flag in ("--listen", "--http", "--raft-secret-file", "--election-timeout-ms", "--http-token-file"):
+        assert flag in shown
+    assert "(default 10000 ms)" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:2", ("::1", 2)), ("host:0", ("host", 0))],
+)
+def test_address_is_split(text: str, address: tuple[str, int]) -> None:
+    assert split_address("x", text) == address
+
+
+@pytest.mark.parametrize("text", ["::1:2", "host", ":1", "host:", "host:65536", "host:-1", "host:\u0661"])
+def test_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        split_address("x", text)
+
+
+def test_loopback_is_known_by_its_text() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "::", "example.com")))
+
+
+def test_printed_settings_are_sorted_lines_without_escapes() -> None:
+    text = format_settings(load_settings(file={"productEnvName": "a=b \u00e9"}).settings)
+    lines = text.splitlines()
+    assert lines == sorted(lines)
+    assert "productEnvName=a=b \u00e9" in lines
+    assert "returnOrderTopicConfigToBroker=true" in lines
+    assert "kvConfigPath=./data/kvConfig.json" in lines
+    assert text.endswith("\n")
+
+
+def test_changes_are_read_as_utf8_unlike_files() -> None:
+    assert parse_changes("productEnvName=\u4e2d \U0001f680\n#c\nk : v".encode()) == {
+        "productEnvName": "\u4e2d \U0001f680",
+        "k": "v",
+    }
+    for garbage in (b"\xff", b"k=\\u12"):
+        with pytest.raises(ChangeInvalid, match="string2Properties error"):
+            parse_changes(garbage)
+
+
+def test_change_is_checked_as_a_whole_and_in_the_settings_it_makes() -> None:
+    settings = NamesrvSettings()
+    after, counted = check_changes(settings, {"scanNotActiveBrokerInterval": " 500 ", "ignored": "x"})
+    assert after.scan_interval_ms == 500
+    assert counted == {"scanNotActiveBrokerInterval": "500"}
+    for changes in ({"scanNotActiveBrokerInterval": "1"}, {"routeFreshness": "linearizable"}):
+        with pytest.raises(ChangeInvalid):
+            check_changes(settings, changes)
+    with pytest.raises(ChangeRefused):
+        check_changes(settings, {"enableTopicList": "false", "kvConfigPath": "/etc/passwd"})
+
+
+def test_no_path_address_or_identity_can_be_changed_at_run_time() -> None:
+    for word in ("Path", "Dir", "File", "Address", "Listen", "Port", "Peers", "Tls", "mode", "Home"):
+        assert not [key for key in RUNTIME_KEYS if word in key]
+
+
+def test_live_settings_remember_what_was_changed() -> None:
+    live = LiveSettings(NamesrvSettings(), {"enableTopicList": "false", "dataDir": "x"})
+    after, counted = check_changes(live.current, {"orderMessageEnable": "true"})
+    live.change(after, counted)
+    assert live.current.order_message_enable
+    assert live.stored == {"enableTopicList": "false", "orderMessageEnable": "true"}
