@@ -216,7 +216,7 @@ def _code(status: GetStatus, offset: int) -> int:
     match status:
         case GetStatus.FOUND:
             return ResponseCode.SUCCESS
-        case GetStatus.NO_MESSAGE_IN_QUEUE | GetStatus.NO_MATCHED_LOGIC_QUEUE:
+        case GetStatus.NO_MESSAGE_IN_QUEUE:
             return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
         case GetStatus.OFFSET_TOO_SMALL | GetStatus.OFFSET_OVERFLOW_BADLY:
             return ResponseCode.PULL_OFFSET_MOVED

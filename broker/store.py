@@ -46,7 +46,6 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
@@ -232,7 +231,8 @@ class MessageStore:
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            return Batch(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            # Nobody wrote to it yet. RocketMQ makes the queue when it is looked for, with this outcome.
+            return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_index, queue.max_index
         if high == 0:
             return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)

@@ -19,6 +19,8 @@ from remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
 from remoting.message import decode_messages
 from remoting.route import DataVersion, RegisterBody, body_crc32, decode_register_body
 
+pytestmark = pytest.mark.faults  # real processes, though hardly harmed
+
 
 class NameserverLike(Protocol):
     addr: str

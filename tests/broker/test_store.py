@@ -142,7 +142,7 @@ def test_offset_outside_the_queue_is_named(
 
 def test_queue_that_nobody_wrote_to_is_named(open_store: OpenStore) -> None:
     batch = open_store().get("T", 7, 5, count_max=32, bytes_max=1000)
-    assert (batch.status, batch.next_begin) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert (batch.status, batch.next_begin) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
 def test_filter_skips_and_moves_on(open_store: OpenStore) -> None:
