@@ -120,8 +120,10 @@ def test_raft_settings_that_are_sound_pass() -> None:
 
 def test_command_line_takes_pinned_flags_and_rocketmqs_keys() -> None:
     line = parse_command_line(
-        "--listen [::1]:0 --http off --data d -c f.properties -p --orderMessageEnable true "
-        "--force-new-cluster -n ignored:1".split(),
+        [
+            *("--listen", "[::1]:0", "--http", "off", "--data", "d", "-c", "f.properties", "-p"),
+            *("--orderMessageEnable", "true", "--force-new-cluster", "-n", "ignored:1"),
+        ],
         version="1",
     )
     assert line.config_file == "f.properties"

@@ -1,0 +1,451 @@
+"""Independent mode: liveness judged at once, KV and settings kept in files, waits per topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from nameserver.config import LiveSettings, NamesrvSettings
+from nameserver.consistency import Consistency, Freshness, FreshnessNotOffered, Mode
+from nameserver.explain import Note
+from nameserver.independent import Independent
+from nameserver.route_table import RouteTable
+from nameserver.types import (
+    Answer,
+    BrokerAddr,
+    BrokerKey,
+    ClusterName,
+    ConnectionId,
+    LeaveReason,
+    MinBrokerChange,
+    Request,
+)
+from remoting.codes import RequestCode
+from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
+
+T = TypeVar("T")
+A = BrokerKey(ClusterName("c"), BrokerAddr("a:1"))
+
+
+class Recorder:
+    """Keeps what a mode asks the server for."""
+
+    def __init__(self) -> None:
+        self.closed: list[ConnectionId] = []
+        self.told: list[MinBrokerChange] = []
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        self.closed.append(origin)
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        self.told.append(change)
+
+
+class Bench:
+    """One nameserver whose clock the test turns."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.effects = Recorder()
+        self.live = LiveSettings(NamesrvSettings(data_dir=str(folder), **changes))
+        self.server = Independent.open(self.live, self.effects, boot_id=7)
+        self.now = 0.0
+        self.server.tick(self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in steps of the real driver."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.25
+            self.server.tick(self.now)
+
+    async def ask(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, over: int = 1
+    ) -> Answer:
+        deadline = asyncio.get_running_loop().time() + 5
+        request = Request(code=code, ext_fields=ext or {}, body=body)
+        return await self.server.execute(request, ConnectionId(over), deadline=deadline)
+
+    async def register(self, key: BrokerKey = A, *, over: int = 1, counter: int = 1, **ext: str) -> Answer:
+        topics = tuple(TopicConfig(topic_name=topic) for topic in ("t1", "t2"))
+        body = encode_register_body(
+            RegisterBody(data_version=DataVersion(counter=counter), topic_configs=topics),
+            compressed=False,
+            version=479,
+        )
+        return await self.ask(RequestCode.REGISTER_BROKER, {**ext_of(key), **ext}, body, over=over)
+
+    def topics(self) -> list[str]:
+        return self.server.view(Freshness.DEFAULT).topics()
+
+
+def ext_of(key: BrokerKey = A) -> dict[str, str]:
+    return {
+        "brokerName": "n" + key.broker_addr[0],
+        "brokerAddr": key.broker_addr,
+        "clusterName": key.cluster_name,
+        "brokerId": "0",
+        "haServerAddr": "h:1",
+    }
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(main)
+
+
+def test_it_is_a_consistency_and_a_mode(tmp_path: Path) -> None:
+    server = Bench(tmp_path).server
+    as_consistency: Consistency = server
+    as_mode: Mode = server
+    assert as_consistency.status().mode == "independent"
+    assert as_mode.settings.current.mode == "independent"
+
+
+def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
+    # RocketMQ removes one of them only; the others wait for their leases.
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
+        await bench.register()
+        await bench.register(other)
+        await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("z:1")), over=2)
+        bench.server.closed(ConnectionId(1), by_us=False)
+        assert list(dict(bench.server.view(Freshness.STALE).names())) == ["nz"]
+        (event,) = (e for e in bench.server.history.of_broker(A) if e.reason is not Note.REGISTERED)
+        assert event.reason is LeaveReason.CONNECTION_CLOSED
+        assert bench.effects.closed == []
+
+    run(main())
+
+
+def test_close_that_we_start_is_no_evidence_but_the_lease_still_runs_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register()
+        bench.server.closed(ConnectionId(1), by_us=True)
+        bench.wait(119)
+        assert bench.topics() == ["t1", "t2"]
+        bench.wait(12)
+        assert bench.topics() == []
+
+    run(main())
+
+
+def test_close_of_an_older_connection_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register(over=1)
+        await bench.register(over=2)
+        bench.server.closed(ConnectionId(1), by_us=False)
+        assert bench.topics() == ["t1", "t2"]
+        await bench.register(over=1)
+        bench.server.closed(ConnectionId(2), by_us=False)
+        assert bench.topics() == []
+
+    run(main())
+
+
+def test_silent_broker_leaves_at_the_scan_after_its_lease_and_its_connection_is_closed(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register()
+        bench.wait(120)
+        assert bench.topics() == ["t1", "t2"]
+        bench.wait(10.5)
+        assert bench.topics() == []
+        assert bench.effects.closed == [1]
+
+    run(main())
+
+
+def test_lease_a_5x_broker_asks_for_counts_and_scans_come_after_5_then_every_interval(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register(heartbeatTimeoutMillis="1000")
+        bench.wait(4.75)
+        assert bench.topics() != []
+        bench.wait(0.5)
+        assert bench.topics() == []
+        await bench.register(heartbeatTimeoutMillis="1000")
+        bench.wait(9.25)
+        assert bench.topics() != []
+        bench.wait(0.75)
+        assert bench.topics() == []
+
+    run(main())
+
+
+def test_shorter_scan_interval_counts_as_soon_as_it_is_set(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        bench.wait(6)
+        await bench.register(heartbeatTimeoutMillis="500")
+        await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=500")
+        bench.wait(1.5)
+        assert bench.topics() == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["register", "question", "heartbeat", "heard"])
+def test_whatever_a_broker_says_renews_its_lease(tmp_path: Path, how: str) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register()
+        for _ in range(3):
+            bench.wait(100)
+            if how == "register":
+                await bench.register()
+            elif how == "question":
+                answer = await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
+                assert answer.ext_fields["changed"] == "true"
+            elif how == "heartbeat":
+                await bench.ask(RequestCode.BROKER_HEARTBEAT, ext_of())
+            else:
+                bench.server.heard(A, ConnectionId(1))
+        assert bench.topics() == ["t1", "t2"]
+        assert bench.server.view(Freshness.STALE).revision == 1, "renewals change nothing"
+
+    run(main())
+
+
+def test_paused_process_does_not_expire_everybody_when_it_wakes(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register()
+        bench.now += 3600
+        bench.server.tick(bench.now)
+        bench.wait(60)
+        assert bench.topics() == ["t1", "t2"]
+
+    run(main())
+
+
+def test_goodbye_over_the_own_connection_removes_the_broker_before_the_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register()
+        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of()) == Answer()
+        assert bench.topics() == []
+        assert bench.server.history.of_broker(A)[-1].reason is LeaveReason.UNREGISTERED
+        await bench.register()
+        assert bench.topics() == ["t1", "t2"]
+
+    run(main())
+
+
+def test_regression_late_goodbye_of_a_former_process_is_answered_ignored_and_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register(over=1)
+        await bench.register(over=2)
+        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=1) == Answer()
+        assert bench.topics() == ["t1", "t2"]
+        assert bench.server.history.of_broker(A)[-1].reason is Note.LATE_UNREGISTER
+
+    run(main())
+
+
+def test_goodbye_over_a_connection_that_registered_nothing_is_a_command(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.register(over=1)
+        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=9) == Answer()
+        assert bench.topics() == []
+        bench.server.closed(ConnectionId(1), by_us=False)
+
+    run(main())
+
+
+def test_connection_that_carries_a_broker_is_known_as_such(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        assert not bench.server.carries_broker(ConnectionId(1))
+        await bench.register()
+        assert bench.server.carries_broker(ConnectionId(1))
+        bench.server.closed(ConnectionId(1), by_us=False)
+        assert not bench.server.carries_broker(ConnectionId(1))
+
+    run(main())
+
+
+def test_fenced_broker_has_no_lease(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        new = await bench.register(over=1)
+        assert new.code == 0
+        view = bench.server.view(Freshness.STALE)
+        body = encode_register_body(
+            RegisterBody(data_version=DataVersion(state_version=5)), compressed=False, version=479
+        )
+        await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), body)
+        fenced = BrokerKey(ClusterName("c"), BrokerAddr("a:9"))
+        assert (await bench.register(fenced, over=2)).code == 0
+        assert view.record(fenced) is None
+        assert not bench.server.carries_broker(ConnectionId(2))
+        bench.server.closed(ConnectionId(2), by_us=False)
+        bench.wait(100)
+        assert view.record(A) is not None
+
+    run(main())
+
+
+def test_brokers_are_told_of_a_new_smallest_id_only_when_set(tmp_path: Path) -> None:
+    async def main(notify: bool) -> int:
+        bench = Bench(tmp_path, notify_min_broker_id_changed=notify)
+        await bench.register()
+        slave = BrokerKey(ClusterName("c"), BrokerAddr("a:2"))
+        await bench.register(slave, over=2, brokerId="1")
+        bench.server.closed(ConnectionId(1), by_us=False)
+        return len(bench.effects.told)
+
+    assert run(main(True)) == 1
+    assert run(main(False)) == 0
+
+
+# -- files ------------------------------------------------------------------------------------------------
+
+
+def test_kv_configuration_is_on_disk_before_the_answer_and_back_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        for key in ("k1", "k2"):
+            ext = {"namespace": "n", "key": key, "value": "v"}
+            assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
+            kept = json.loads((tmp_path / "kvConfig.json").read_text())
+            assert kept["configTable"]["n"][key] == "v"
+        await bench.ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "k1"})
+        await bench.server.close()
+        again = Bench(tmp_path)
+        assert again.server.view(Freshness.STALE).kv("n") == {"k2": "v"}
+        assert again.topics() == [], "routes are not kept"
+
+    run(main())
+
+
+def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "file").write_text("")
+        bench = Bench(tmp_path, kv_config_path=str(tmp_path / "kv.json"))
+        ext = {"namespace": "n", "key": "k", "value": "v"}
+        bench.live.current = NamesrvSettings(
+            data_dir=str(tmp_path / "file"),
+            kv_config_path=str(tmp_path / "file" / "kv.json"),
+        )
+        answer = await bench.ask(RequestCode.PUT_KV_CONFIG, ext)
+        assert answer.code == 1
+        assert (answer.remark or "").startswith("in force, but not kept in a file")
+        answer = await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"enableTopicList=false")
+        assert answer.code == 1
+        assert (answer.remark or "").startswith("in force, but not kept in a file")
+
+    run(main())
+
+
+def test_changed_settings_act_at_once_and_are_kept_in_their_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).code == 0
+        change = b"enableAllTopicList=false\nproductEnvName=\xc3\xa9"
+        assert (await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=change)) == Answer()
+        assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).remark == "disable"
+        kept = (tmp_path / "namesrv.properties").read_bytes()
+        assert kept == b"enableAllTopicList=false\nproductEnvName=\\u00e9\n"
+
+    run(main())
+
+
+# -- reads and waits --------------------------------------------------------------------------------------
+
+
+def test_linearizable_is_not_offered(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Bench(tmp_path).server
+        with pytest.raises(FreshnessNotOffered):
+            server.view(Freshness.LINEARIZABLE)
+        with pytest.raises(FreshnessNotOffered):
+            await server.barrier(deadline=0)
+
+    run(main())
+
+
+def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 20
+        waiting = asyncio.ensure_future(bench.server.changed("t1", 0, deadline=deadline))
+        other = asyncio.ensure_future(bench.server.changed("elsewhere", 0, deadline=deadline))
+        await asyncio.sleep(0)
+        await bench.register()
+        assert await waiting == 1
+        assert not other.done()
+        # What shows in a topic's route without touching the topic itself wakes too: a slave's address.
+        waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
+        await asyncio.sleep(0)
+        await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")
+        assert await waiting == 2
+        assert await bench.server.changed("t1", 1, deadline=deadline) == 2
+        assert await bench.server.changed("t1", 2, deadline=loop.time()) == 2
+        await bench.server.close()
+        assert await other == 0
+
+    run(main())
+
+
+def test_clock_runs_by_itself_once_started(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, scan_interval_ms=50)
+        bench.server.start()
+        bench.now = asyncio.get_running_loop().time()
+        await bench.register(heartbeatTimeoutMillis="100")
+        deadline = asyncio.get_running_loop().time() + 10
+        revision = bench.server.view(Freshness.STALE).topic_revision("t1")
+        assert await bench.server.changed("t1", revision, deadline=deadline) > revision
+        assert bench.topics() == []
+        await bench.server.close()
+
+    run(main())
+
+
+def test_status_and_explanation_are_this_processs_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        empty = RouteTable().view
+        assert bench.server.status().digest == empty.digest()
+        assert "cold start" in bench.server.explain("t1").summary
+        bench.wait(31)
+        assert "never seen" in bench.server.explain("t1").summary
+        await bench.register()
+        status = bench.server.status()
+        assert (status.boot_id, status.revision, status.reads_ready, status.writes_ready) == (
+            7,
+            1,
+            True,
+            True,
+        )
+        assert status.digest != empty.digest()
+        assert bench.server.explain("t1").listed
+        bench.server.closed(ConnectionId(1), by_us=False)
+        assert "connection closed" in bench.server.explain("t1").summary
+
+    run(main())
+
+
+def test_request_of_a_young_process_waits_for_service_when_set(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, need_wait_for_service=True, wait_seconds_for_service=2)
+        await bench.register()
+        question = {"topic": "t1"}
+        refused = await bench.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
+        assert (refused.code, refused.remark) == (1, "name server not ready")
+        bench.wait(2)
+        assert (await bench.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)).code == 0
+
+    run(main())
