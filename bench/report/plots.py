@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from bench.report.findings import FAULT_NAMES, GENERATOR_CORES_MAX, MODES, Comparison
 from bench.report.intervals import weighted_percentile
 from bench.report.marts import Window
-from bench.report.wording import quantity
+from bench.report.wording import UNIT_SUFFIX
 
 COLOURS: Final = {
     "independent": "#D55E00",
@@ -237,7 +237,7 @@ def _tick(value: float, unit: Any) -> str:
             if value >= 1
             else f"{value * 1000:g} µs"
         )
-    return quantity(value, unit) if unit != "percent" else f"{value:g} %"
+    return f"{value:g}{UNIT_SUFFIX[unit]}"
 
 
 def _time_axis(axis: Any) -> None:

@@ -10,6 +10,13 @@ from bench.report.findings import Comparison, Unit
 from bench.report.intervals import Estimate
 
 MINUS: Final = "\N{MINUS SIGN}"
+UNIT_SUFFIX: Final[dict[Unit, str]] = {
+    "ms": " ms",
+    "per_s": "/s",
+    "percent": " %",
+    "mib": " MiB",
+    "per_10k": "",
+}
 _NAMED_MAX: Final = 6
 """Figures without a difference that are named one by one; more would hide what was found."""
 
@@ -50,8 +57,7 @@ def quantity(value: float, unit: Unit) -> str:
         if abs(value) >= 1000:
             return f"{number(value / 1000)} s"
         return f"{number(value)} ms" if abs(value) >= 0.9995 else f"{number(value * 1000)} µs"
-    suffix = {"per_s": "/s", "percent": " %", "mib": " MiB", "per_10k": ""}[unit]
-    return f"{number(value)}{suffix}"
+    return f"{number(value)}{UNIT_SUFFIX[unit]}"
 
 
 def span(low: float, high: float, unit: Unit) -> str:
