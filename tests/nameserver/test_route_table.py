@@ -1,0 +1,350 @@
+"""RouteTable: digests, images, revisions, and what one change may cost; the model covers the semantics."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.commands import (
+    Command,
+    DeleteKv,
+    DeleteTopic,
+    Evict,
+    ImportKv,
+    PutKv,
+    RegisterBroker,
+    TopicQueues,
+    WipeWritePerm,
+)
+from nameserver.route_table import (
+    Applied,
+    CountReply,
+    ImageError,
+    Moved,
+    NoChange,
+    Rejected,
+    RouteTable,
+    decode_image,
+    encode_image,
+)
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from remoting.route import DataVersion
+
+C = ClusterName("c")
+
+
+def key(name: str) -> BrokerKey:
+    return BrokerKey(C, BrokerAddr(f"{name}:1"))
+
+
+def registration(
+    table: RouteTable, name: str = "a", topics: tuple[str, ...] = ("t1", "t2"), **changes: Any
+) -> RegisterBroker:
+    values: dict[str, Any] = {
+        "cluster_name": C,
+        "broker_name": BrokerName(name),
+        "broker_addr": BrokerAddr(f"{name}:1"),
+        "broker_id": 0,
+        "ha_server_addr": "",
+        "data_version": DataVersion(counter=1),
+        "topics": tuple(
+            TopicQueues(topic=topic, read_queue_nums=4, write_queue_nums=4, perm=6) for topic in topics
+        ),
+        "incremental": len(topics) == 1,
+        "filter_servers": None,
+        "mappings": (),
+        "lease_ms": 120_000,
+        "enable_acting_master": None,
+        "zone_name": None,
+        "delete_absent": False,
+    }
+    values |= changes
+    broker = BrokerKey(values["cluster_name"], values["broker_addr"])
+    values.setdefault("record_revision", table.view.base("record", broker))
+    values.setdefault("name_revision", table.view.base("name", values["broker_name"]))
+    return RegisterBroker(**values)
+
+
+def eviction(table: RouteTable, name: str = "a") -> Evict:
+    return Evict(
+        cluster_name=C,
+        broker_addr=BrokerAddr(f"{name}:1"),
+        revision=table.view.base("record", key(name)),
+        reason=LeaveReason.LEASE_EXPIRED,
+    )
+
+
+def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
+    table = RouteTable()
+    for name in names:
+        assert isinstance(table.apply(registration(table, name, topics)), Applied)
+    table.check()
+    return table
+
+
+# -- digests ----------------------------------------------------------------------------------------------
+
+
+@given(order=st.permutations(("a", "b", "c", "kv", "order")), detour=st.booleans())
+def test_digest_depends_on_content_and_not_on_how_it_came(order: list[str], detour: bool) -> None:
+    def build(steps: list[str]) -> RouteTable:
+        table = RouteTable()
+        for step in steps:
+            if step in ("kv", "order"):
+                space = "ORDER_TOPIC_CONFIG" if step == "order" else "n"
+                command: Command = PutKv(
+                    namespace=space, key="t1", value="v", key_revision=table.view.base("key", (space, "t1"))
+                )
+            else:
+                command = registration(table, step)
+            assert isinstance(table.apply(command), Applied)
+        return table
+
+    one, other = build(sorted(order)), build(order)
+    if detour:
+        other.apply(registration(other, "z", ("t1", "z1")))
+        other.apply(eviction(other, "z"))
+    assert one.view.digest() == other.view.digest()
+    assert (one.view.state_digest() == other.view.state_digest()) == (order == sorted(order) and not detour)
+    other.check()
+
+
+def test_digest_sees_everything_that_clients_can_read() -> None:
+    table = filled("a", "b")
+    seen = {table.view.digest()}
+    changes: list[dict[str, Any]] = [
+        {"enable_acting_master": True},
+        {"zone_name": "z"},
+        {"filter_servers": ("f:1",)},
+        {"topics": ("t1", "t3")},
+        {"cluster_name": ClusterName("d"), "broker_addr": BrokerAddr("x:1"), "broker_id": 1},
+    ]
+    for counter, change in enumerate(changes, 2):
+        topics = change.pop("topics", ("t1", "t2"))
+        command = registration(table, "a", topics, data_version=DataVersion(counter=counter), **change)
+        assert isinstance(table.apply(command), Applied)
+        seen.add(table.view.digest())
+    for command_ in (
+        PutKv(namespace="n", key="k", value="v", key_revision=table.revision),
+        DeleteKv(namespace="n", key="k", key_revision=table.revision + 1),
+        WipeWritePerm(broker_name=BrokerName("b"), name_revision=table.revision),
+        DeleteTopic(topic="t1", cluster_name=None, topic_revision=table.revision + 3),
+    ):
+        assert isinstance(table.apply(command_), Applied), command_
+        seen.add(table.view.digest())
+    assert len(seen) == 1 + len(changes) + 4
+    table.check()
+
+
+def test_digest_does_not_see_what_only_the_group_keeps() -> None:
+    table = filled("a")
+    digest, state = table.view.digest(), table.view.state_digest()
+    table.apply(registration(table, data_version=DataVersion(counter=2), lease_ms=1))
+    assert table.view.digest() == digest
+    assert table.view.state_digest() != state
+
+
+# -- revisions --------------------------------------------------------------------------------------------
+
+
+def test_registration_decided_before_another_one_has_moved() -> None:
+    table = RouteTable()
+    first, second = registration(table, "a"), registration(table, "a", ("t3", "t4"))
+    assert isinstance(table.apply(first), Applied)
+    assert isinstance(table.apply(second), Moved)
+    assert table.view.topics() == ["t1", "t2"]
+
+
+def test_slave_decided_before_its_master_came_has_moved() -> None:
+    table = RouteTable()
+    slave = registration(table, "a", broker_addr=BrokerAddr("s:1"), broker_id=1)
+    table.apply(registration(table, "a"))
+    assert isinstance(table.apply(slave), Moved)
+
+
+def test_brokers_of_different_names_do_not_get_in_each_others_way() -> None:
+    table = RouteTable()
+    commands = [registration(table, name) for name in "abcd"]
+    assert all(isinstance(table.apply(command), Applied) for command in commands)
+
+
+def test_registration_decided_on_an_absent_record_moves_when_one_came_and_went() -> None:
+    table = RouteTable()
+    stale = registration(table)
+    table.apply(registration(table))
+    table.apply(eviction(table))
+    assert isinstance(table.apply(stale), Moved)
+    assert isinstance(table.apply(registration(table)), Applied)
+
+
+def test_wipe_moves_with_addresses_ids_and_permissions_but_not_with_data_versions() -> None:
+    table = filled("a")
+    wipe = WipeWritePerm(broker_name=BrokerName("a"), name_revision=table.view.base("name", "a"))
+    table.apply(registration(table, data_version=DataVersion(counter=2)))
+    assert not table.moved(wipe)
+    table.apply(registration(table, topics=("t1", "t3"), data_version=DataVersion(counter=3)))
+    assert table.moved(wipe)
+    wipe = WipeWritePerm(broker_name=BrokerName("a"), name_revision=table.view.base("name", "a"))
+    table.apply(registration(table, broker_addr=BrokerAddr("s:1"), broker_id=1))
+    assert table.moved(wipe)
+
+
+def test_evict_is_void_once_the_record_moved_or_left() -> None:
+    table = filled("a")
+    evict = eviction(table)
+    table.apply(registration(table, data_version=DataVersion(counter=2)))
+    assert isinstance(table.apply(evict), Moved)
+    evict = eviction(table)
+    assert isinstance(table.apply(evict), Applied)
+    assert isinstance(table.apply(evict), Moved)
+
+
+def test_forgotten_removals_make_commands_decide_again_and_never_apply_over_something_newer() -> None:
+    table = RouteTable(tombstones_max=10)
+    stale = DeleteTopic(topic="t", cluster_name=None, topic_revision=0)
+    for _ in range(30):
+        for name in "abc":
+            table.apply(registration(table, name, (f"of-{name}", f"too-{name}")))
+        for name in "abc":
+            table.apply(eviction(table, name))
+    table.check()
+    assert len(table.copy_for_snapshot().tombstones) <= 10
+    assert isinstance(table.apply(stale), Moved)
+    now = DeleteTopic(topic="t", cluster_name=None, topic_revision=table.view.base("topic", "t"))
+    assert isinstance(table.apply(now), NoChange)
+
+
+def test_topic_revision_moves_with_its_route_and_not_with_another_topics() -> None:
+    table = filled("a")
+    table.apply(registration(table, "b", ("u1", "u2")))
+    before = table.view.topic_revision("t1")
+    table.apply(registration(table, "b", ("u1", "u3"), data_version=DataVersion(counter=2)))
+    assert table.view.topic_revision("t1") == before
+    verdict = table.apply(registration(table, "a", broker_addr=BrokerAddr("s:1"), broker_id=1))
+    assert isinstance(verdict, Applied)
+    assert table.view.topic_revision("t1") == table.revision
+    assert set(table.view.affected(verdict, {"t1", "u1"})) == {"t1"}
+    table.apply(DeleteTopic(topic="t1", cluster_name=None, topic_revision=table.revision))
+    assert table.view.topic_revision("t1") == table.revision
+    assert table.view.topic_revision("never") == 0
+
+
+def test_removing_a_broker_touches_its_own_topics_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled("a", topics=tuple(f"t{i}" for i in range(1000)))
+    table.apply(registration(table, "b", ("t1", "b1")))
+    written = []
+    real = RouteTable._put_topic
+
+    def put(self: RouteTable, topic: str, *rest: Any) -> None:
+        written.append(topic)
+        real(self, topic, *rest)
+
+    monkeypatch.setattr(RouteTable, "_put_topic", put)
+    table.apply(eviction(table, "b"))
+    assert sorted(written) == ["b1", "t1"]
+
+
+# -- KV ---------------------------------------------------------------------------------------------------
+
+
+def test_import_fills_an_empty_configuration_once() -> None:
+    table = RouteTable()
+    command = ImportKv(table={"n": {"k": "v", "null": None}, "empty": {}})
+    verdict = table.apply(command)
+    assert isinstance(verdict, Applied)
+    assert verdict.reply == CountReply(count=2)
+    assert table.view.kv_table() == command.table
+    assert isinstance(table.apply(command), Rejected)
+    table.check()
+
+
+def test_import_comes_too_late_after_any_change_even_one_undone() -> None:
+    table = RouteTable()
+    table.apply(PutKv(namespace="n", key="k", value="v", key_revision=0))
+    table.apply(DeleteKv(namespace="n", key="k", key_revision=table.revision))
+    assert isinstance(table.apply(ImportKv(table={"n": {"k": "old"}})), Rejected)
+    assert table.view.kv_table() == {"n": {}}
+
+
+# -- images -----------------------------------------------------------------------------------------------
+
+
+def big_table() -> RouteTable:
+    table = filled("a", "b")
+    table.apply(registration(table, "a", broker_addr=BrokerAddr("s:1"), broker_id=1, zone_name="z"))
+    table.apply(PutKv(namespace="n", key="k", value=None, key_revision=table.revision))
+    table.apply(registration(table, "x", ("x1", "x2")))
+    table.apply(eviction(table, "x"))
+    return table
+
+
+def test_restored_table_is_the_same_and_goes_on_the_same() -> None:
+    table = big_table()
+    again = RouteTable.restore(encode_image(table.copy_for_snapshot()))
+    again.check()
+    for each in (table, again):
+        each.apply(registration(each, "b", ("t9", "t1"), data_version=DataVersion(counter=9)))
+        each.apply(eviction(each, "a"))
+    assert again.view.state_digest() == table.view.state_digest()
+    assert again.view.cluster_info() == table.view.cluster_info()
+
+
+def test_image_stays_as_it_was_while_the_table_goes_on() -> None:
+    table = big_table()
+    state = table.view.state_digest()
+    image = table.copy_for_snapshot()
+    for name, topics in itertools.product("ab", (("t1", "n1"), ("n2", "n3"))):
+        table.apply(
+            registration(
+                table, name, topics, data_version=DataVersion(counter=len(topics[0]) + table.revision)
+            )
+        )
+    table.apply(PutKv(namespace="n", key="k", value="new", key_revision=table.revision))
+    table.apply(eviction(table, "a"))
+    assert table.view.state_digest() != state
+    assert RouteTable.restore(encode_image(image)).view.state_digest() == state
+
+
+def test_adopted_state_shows_in_views_taken_before() -> None:
+    table = RouteTable()
+    view = table.view
+    source = big_table()
+    state = source.view.state_digest()
+    table.adopt(source)
+    assert view.state_digest() == state
+    assert table.view is view
+    assert isinstance(table.apply(eviction(table, "b")), Applied)
+    assert view.name("b") is None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, -1])
+def test_damaged_image_is_refused(cut: int) -> None:
+    data = encode_image(big_table().copy_for_snapshot())
+    with pytest.raises(ImageError):
+        RouteTable.restore(data[:cut])
+
+
+def test_image_of_another_format_or_with_another_digest_is_refused() -> None:
+    fields = msgspec.msgpack.decode(encode_image(big_table().copy_for_snapshot()))
+    newer = msgspec.msgpack.encode([fields[0] + 1, *fields[1:]])
+    with pytest.raises(ImageError, match="format 2"):
+        decode_image(newer)
+    lying = msgspec.msgpack.encode([*fields[:4], "00", *fields[5:]])
+    with pytest.raises(ImageError, match="digest"):
+        RouteTable.restore(lying)
+
+
+def test_check_sees_a_table_that_was_bent() -> None:
+    table = filled("a")
+    table._topics["t1"] = table._topics["t1"]._replace(revision=99)
+    with pytest.raises(AssertionError):
+        table.check()
+    table = filled("a")
+    del table._records[key("a")]
+    with pytest.raises(AssertionError):
+        table.check()
