@@ -140,6 +140,7 @@ PRIVATE_ATTRIBUTES: Final = (
     "_SyncObj__noopIDx",
     "_SyncObj__connectedNodes",
     "_SyncObj__votedForNodeId",
+    "_SyncObj__otherNodes",
 )
 #: Names of its module that are replaced.
 MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
@@ -282,6 +283,7 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
     _SyncObj__newAppendEntriesTime: float
     _SyncObj__noopIDx: int
     _SyncObj__connectedNodes: set[Any]
+    _SyncObj__otherNodes: Any
 
     def __init__(
         self,
@@ -333,6 +335,8 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
         )
         conf.journalFile = log  # createJournal is the identity
         super().__init__(Node(me), list(self._nodes.values()), conf=conf, transport=_Port(host, self))
+        # A set of names has another order in each process; with this one a simulated seed replays.
+        self._SyncObj__otherNodes = dict.fromkeys(self._nodes.values()).keys()
         self._SyncObj__raftLastApplied = log.base_index
         self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
         check_library(self)

@@ -172,6 +172,11 @@ class SimMember:
     # ---- engine.Ports
 
     def send(self, member: str, message: bytes) -> bool:
+        match messages.decode(message) if len(message) < 32 else None:
+            case messages.RequestVote(term=term):
+                assert self.disk.vote == (term, self.name), "a vote is asked for before it is stored"
+            case messages.VoteReply(term=term):
+                assert self.disk.vote == (term, member), "a vote is given before it is stored"
         return self.world.send(self.name, member, message)
 
     def write(self, position: int, ops: list[Op]) -> None:
@@ -180,7 +185,11 @@ class SimMember:
         if self.write_delay == math.inf:
             self._waiting.append((position, frames, ops))
             return
-        delay = self.world.rng.uniform(1e-4, 3e-3) if self.write_delay is None else self.write_delay
+        delay = (
+            self.world.rng.uniform(1e-4, self.world.write_delay_max)
+            if self.write_delay is None
+            else self.write_delay
+        )
         self.world.at(delay, self._written, self.life, position, frames)
 
     def resume_disk(self) -> None:
@@ -275,12 +284,14 @@ class World:
         volatile: bool = False,
         compact_bytes: int = 1 << 30,
         kill_after_image: float = 0.0,
+        write_delay_max: float = 3e-3,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 1000.0
         self.volatile = volatile
         self.compact_bytes = compact_bytes
         self.kill_after_image = kill_after_image
+        self.write_delay_max = write_delay_max
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = itertools.count()
         self.names = tuple(f"{chr(97 + i)}:1" for i in range(members))
@@ -552,6 +563,100 @@ class World:
         assert not missing, f"acknowledged but missing: {sorted(missing)[:5]}"
 
 
+def _break_something(world: World, faults: tuple[str, ...]) -> None:
+    rng = world.rng
+    up = [member for member in world.members.values() if member.up]
+    down = len(world.names) - len(up)
+    match rng.choice(faults):
+        case "part":
+            side = set(rng.sample(world.names, rng.randint(1, len(world.names) // 2)))
+            if world.leader is not None and rng.random() < 0.5:
+                side = {world.leader.name}
+            world.block(*((a, b) for a in world.names for b in world.names if (a in side) != (b in side)))
+            world.at(rng.uniform(0.2, 3.0), world.heal)
+        case "oneway":
+            pairs = [(a, b) for a in world.names for b in world.names if a != b and rng.random() < 0.3]
+            world.block(*pairs)
+            world.at(rng.uniform(0.2, 2.0), world.heal)
+        case "kill":
+            victim = (
+                world.leader if world.leader is not None and rng.random() < 0.4 else rng.choice(up or [None])
+            )
+            if victim is not None:
+                world.crash(victim)
+        case "killall":
+            for member in up:
+                world.crash(member)
+        case "pause":
+            if up:
+                rng.choice(up).paused_until = world.now + rng.uniform(0.1, 2.5)
+        case "flap":
+            for a in world.names:
+                for b in world.names:
+                    if a < b and rng.random() < 0.5:
+                        world.cut(a, b)
+        case "slow":
+            world.slow = rng.choice((0.0, 0.01, 0.1))
+        case "disk":
+            if up:
+                member = rng.choice(up)
+                member.write_delay = float("inf")
+                world.at(rng.uniform(0.1, 2.5), member.resume_disk)
+        case "wipe":
+            # An operator empties one disk while all others are up, caught up and full members.
+            engines = [member.engine for member in up if member.engine is not None]
+            if not down and all(e.may_vote for e in engines) and world.leader is not None:
+                applied = {e.applied_index for e in engines}
+                if max(applied) - min(applied) < 20:
+                    world.crash(rng.choice(up), wipe=True)
+
+
+def _run_faults(world: World, seconds: float, faults: tuple[str, ...]) -> None:
+    world.start()
+    end = world.now + seconds
+
+    def load() -> None:
+        if world.now < end:
+            for _ in range(world.rng.choice((1, 1, 2, 10))):
+                world.submit(world.rng.choice(world.names) if world.rng.random() < 0.2 else None, 40)
+            world.at(world.rng.expovariate(40), load)
+
+    def trouble() -> None:
+        if world.now < end - 1:
+            _break_something(world, faults)
+            world.at(world.rng.uniform(0.05, 1.5), trouble)
+
+    def restart() -> None:
+        for name in world.names:
+            if not world.members[name].up and world.rng.random() < 0.5:
+                world.start(name)
+        if world.now < end:
+            world.at(world.rng.uniform(0.1, 1.0), restart)
+
+    def contact() -> None:
+        world.check_contact()
+        if world.now < end:
+            world.at(world.rng.uniform(0.005, 0.05), contact)
+
+    world.run(3, lambda: world.leader is not None)
+    load()
+    world.at(0.3, trouble)
+    world.at(0.3, restart)
+    contact()
+    world.run(seconds)
+    world.heal()
+    world.slow = world.kill_after_image = 0.0
+    for member in world.members.values():
+        member.paused_until = 0.0
+        member.resume_disk()
+    world.start()
+    world.run(8, lambda: world.leader is not None)
+    world.submit()
+    world.settle(20)
+    world.check_contact()
+    world.check_end()
+
+
 @pytest.fixture
 def world() -> Callable[..., World]:
     """Make worlds; a scripted one is started and has a leader."""
@@ -564,3 +669,9 @@ def world() -> Callable[..., World]:
         return made
 
     return make
+
+
+@pytest.fixture
+def run_faults() -> Callable[[World, float, tuple[str, ...]], None]:
+    """Run a world under load and faults, heal it, and check what must hold."""
+    return _run_faults

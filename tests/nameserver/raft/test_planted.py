@@ -1,0 +1,94 @@
+"""Test of the tests: each bug planted here must be caught by the simulator within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nameserver.raft.contact import Contact
+from nameserver.raft.engine import Engine
+from nameserver.raft.hardening import RaftCore
+from nameserver.raft.log import RaftLog
+from nameserver.raft.messages import Append, SnapshotPart
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _acknowledge_before_durable(patch: pytest.MonkeyPatch) -> None:
+    always = property(lambda log: log.last_index, lambda log, value: None)
+    patch.setattr(RaftLog, "durable_index", always, raising=False)
+
+
+def _promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_flush_vote", lambda engine: None)
+
+
+def _snapshots_commit(patch: pytest.MonkeyPatch) -> None:
+    """D2, as the library has it."""
+    original = Engine._on_snapshot_part
+
+    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
+        if m.term >= engine.term:
+            engine._core.follow(engine._core.node(peer), m.term, min(m.last, engine._log.last_index))
+        original(engine, peer, m)
+
+    patch.setattr(Engine, "_on_snapshot_part", on_part)
+
+
+def _contact_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore._heard_statement
+
+    def heard(core: Any, leader: str, m: Append) -> None:
+        original(core, leader, m)
+        if m.age is not None:
+            core._contact.stated_by_leader(
+                leader, clock=m.clock, echo=core._clock(), age=m.age, commit=m.commit
+            )
+
+    patch.setattr(RaftCore, "_heard_statement", heard)
+
+
+def _contact_before_the_commit_index_is_applied(patch: pytest.MonkeyPatch) -> None:
+    original = Contact.applied
+    patch.setattr(Contact, "applied", lambda contact, index: original(contact, 1 << 60))
+
+
+def _vote_for_a_shorter_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftCore, "_SyncObj__getCurrentLogTerm", lambda core: 0)
+
+
+#: Plant, faults, and the seed that caught it last: tried first, so that the test is quick.
+PLANTS: list[tuple[Plant, tuple[str, ...], int]] = [
+    (_acknowledge_before_durable, ("killall", "kill", "disk"), 7),
+    (_promises_are_not_stored, ("kill", "part", "killall"), 1),
+    (_snapshots_commit, ("part", "kill"), 10),
+    (_contact_dated_by_arrival, ("pause", "part", "oneway"), 1),
+    (_contact_before_the_commit_index_is_applied, ("part", "pause", "kill"), 39),
+    (_vote_for_a_shorter_log, ("part", "kill"), 49),
+]
+SEEDS = 100
+
+
+@pytest.mark.parametrize(
+    ("plant", "faults", "likely"), PLANTS, ids=[plant.__name__.strip("_") for plant, _, _ in PLANTS]
+)
+def test_a_planted_bug_is_caught(
+    world: Callable[..., Any],
+    run_faults: Callable[..., None],
+    plant: Plant,
+    faults: tuple[str, ...],
+    likely: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    for seed in (likely, *range(1, SEEDS + 1)):
+        made = world(
+            seed, started=False, members=3 + 2 * (seed % 2), compact_bytes=4000, write_delay_max=0.02
+        )
+        try:
+            run_faults(made, 8, faults)
+        except AssertionError:
+            return
+    pytest.fail(f"not caught within {SEEDS} seeds")
