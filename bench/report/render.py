@@ -191,7 +191,7 @@ def _compared(tables: Marts, scenarios: Sequence[Scenario]) -> str:
         f'<p class="lead">{_range(m.nameservers for m in manifests)} nameservers and '
         f"{_range(m.brokers for m in manifests)} brokers, real processes on one machine "
         f"({escape('; '.join(machines))}), measured for {seconds} s in each of {runs(len(manifests))}: "
-        f"{modes}, {pairs} of them {'a pair' if pairs == 1 else 'pairs'} run back to back.{injected}{kept} "
+        f"{modes}, {runs(pairs, 'pair') if pairs else 'no pair'} run back to back.{injected}{kept} "
         f"{timers}</p>"
     )
 

@@ -332,6 +332,20 @@ def test_a_mode_that_never_failed_counts_as_zero_and_not_as_missing() -> None:
     assert each.verdict == "independent"
 
 
+def test_where_more_is_better_the_mode_with_less_is_not_the_better_one() -> None:
+    marts = tables()
+    slow = [
+        replace(row, n=row.n // 2) if row.run.startswith("raft") and row.outcome == "ok" else row
+        for row in marts.outcomes
+    ]
+    each = scenario(replace(marts, outcomes=slow)).comparisons["throughput.send"]
+    assert each.independent is not None
+    assert each.raft is not None
+    assert each.independent.value == pytest.approx(100 / 14, rel=1e-4)
+    assert each.raft.value == pytest.approx(50 / 14, rel=1e-4)
+    assert each.verdict == "independent"
+
+
 def test_a_change_that_never_became_visible_is_endless() -> None:
     marts = tables()
     hidden = [replace(row, visible_ns=None) if row.run.startswith("raft") else row for row in marts.visible]
