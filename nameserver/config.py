@@ -18,7 +18,8 @@ from nameserver.files import parse_properties
 
 MODES: Final = ("independent", "raft")
 DURABILITIES: Final = ("memory", "journal", "fsync")
-FRESHNESSES: Final = ("stale", "default", "linearizable")
+FRESHNESSES: Final = ("stale", "default")
+"""What the setting ``routeFreshness`` may say: what every mode of this release offers."""
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
@@ -381,8 +382,6 @@ def validate(settings: NamesrvSettings) -> None:
     if settings.mode == "independent":
         if settings.raft or settings.peers or settings.force_new_cluster:
             raise ConfigError("--raft, --peers and --force-new-cluster need --mode raft")
-        if settings.route_freshness == "linearizable":
-            raise ConfigError("routeFreshness=linearizable needs --mode raft")
         return
     _validate_raft(settings)
 

@@ -245,6 +245,8 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
         return refusal(f"{NO_QUORUM_TAG} {error}")
     except OutcomeUnknown as error:
         return refusal(f"{OUTCOME_UNKNOWN_TAG} {error}")
+    except FreshnessNotOffered as error:
+        return refusal(str(error))
     except CommandTooLarge as error:
         return refusal(
             f"registration of {len(request.body)} bytes takes {error.size} bytes in the log, "

@@ -83,7 +83,7 @@ def test_properties_text_sets_what_java_would_read() -> None:
         ({"httpListen": "127.0.0.1:9876"}, "are both"),
         ({"dataDir": ""}, "dataDir is empty"),
         ({"routeFreshness": "fresh"}, "none of stale, default"),
-        ({"routeFreshness": "linearizable"}, "needs --mode raft"),
+        ({"routeFreshness": "linearizable"}, "none of stale, default"),
         ({"raftPeers": "127.0.0.1:1"}, "need --mode raft"),
         ({"mode": "raft"}, "needs --raft"),
         (RAFT | {"raftAddress": "127.0.0.1:9"}, "is not among"),
