@@ -668,6 +668,8 @@ class PushConsumerCore:
         added, removed = reassign(current, share)
         for queue in removed:
             process = self._queues[queue]
+            if self.config.orderly:
+                yield from self._finish(process)  # the next owner must not begin beside our listener
             process.dropped = True
             yield from self._store(queue, process, oneway=True)
             self._queues.pop(queue, None)
@@ -681,7 +683,7 @@ class PushConsumerCore:
             if queue not in locked or self._stopping:
                 continue
             offset = yield from self._first_offset(queue)
-            if offset is None:
+            if offset is None or self._stopping:
                 continue
             process = ProcessQueue(offset, serial=self.config.orderly)
             self._queues[queue] = process
@@ -693,10 +695,19 @@ class PushConsumerCore:
                 if queue in self._queues:
                     self._queues[queue].locked_until_s = instant.now_s + _LOCK_LIVES_S
             self._work.notify()
-        return (bool(share) and all(queue in self._queues for queue in share)) or bool(members and not share)
+        return all(queue in self._queues for queue in share)
+
+    def _finish(self, process: ProcessQueue[ReceivedMessage]) -> Operation[None]:
+        """Let the batch in flight end, but not wait for ever: the broker's lock ends too."""
+        process.leaving = True
+        instant: Instant = yield Clock()
+        deadline_s = instant.now_s + _LOCK_LIVES_S
+        while not process.idle and instant.now_s < deadline_s:
+            yield from wait(self._room, self._room.version, deadline_s - instant.now_s)
+            instant = yield Clock()
 
     def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
-        """Return the sorted client ids of the group, or None if no broker says."""
+        """Return the sorted client ids of the group, us among them, or None if the broker does not say so."""
         names = sorted({queue.broker_name for queue in queues})
         name = self._core.rng.choice(names)
         addr = pick_read_addr(self._directory.routes.addrs(name), 0)
@@ -709,7 +720,12 @@ class PushConsumerCore:
             log.info("group unknown there group=%s broker=%s code=%d", self.config.group, addr, response.code)
             yield from self._core.beat()
             return None
-        return sorted(ConsumerIdList.decode(response.body).consumer_ids)
+        members = sorted(ConsumerIdList.decode(response.body).consumer_ids)
+        if self._core.client_id not in members:
+            # it forgot us (restarted): giving up our queues for that would only stop consumption
+            yield from self._core.beat()
+            return None
+        return members
 
     def _first_offset(self, queue: MessageQueue) -> Operation[int | None]:
         """Return where to begin, or None if it cannot be said now."""
@@ -773,7 +789,7 @@ class PushConsumerCore:
     def _pull_from(self, queue: MessageQueue, process: ProcessQueue[ReceivedMessage]) -> Operation[None]:
         subscribed = self._subscriptions[queue.topic]
         broker_id = 0
-        while not (self._stopping or process.dropped):
+        while not (self._stopping or process.dropped or process.leaving):
             if process.full:
                 yield from wait(self._room, self._room.version, _PAUSE_ON_FULL_S)
                 continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from client.config import ClientConfig
 from client.directory import Directory
+from client.errors import InvalidArgument
 from client.operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, wait
 from client.producer import UniqueIds
 from remoting.bodies import ConsumerData, HeartbeatData
@@ -98,6 +99,10 @@ class ClientCore:
     ) -> None:
         """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
         end."""
+        if group in self._consumers:
+            raise InvalidArgument(
+                f"consumer group {group!r} runs in this client already, allowed is one each"
+            )
         self._closers.append(close)
         self._consumers[group] = describe
         self._peer_handlers[group] = on_request

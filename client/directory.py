@@ -14,7 +14,7 @@ from client.retry import NameserverChoice, tries_next_nameserver
 from client.route_cache import PublishInfo, RouteCache, clamp_default_route
 from remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import RemotingError, ResponseError
+from remoting.errors import ConnectionLost, RemotingError, ResponseError
 from remoting.fields import GetRouteFields
 from remoting.route import TopicRouteData, decode_route
 
@@ -73,10 +73,9 @@ class Directory:
                 failures[candidate] = "not asked, the time was up"
                 continue
             last = position == len(candidates) - 1
+            limit_s = left_s if last else min(left_s, self.config.nameserver_try_s)
             try:
-                response = yield from invoke(
-                    candidate, request, left_s if last else min(left_s, self.config.nameserver_try_s)
-                )
+                response = yield from self._ask_one(candidate, request, limit_s)
             except RemotingError as error:
                 instant = yield Clock()
                 self.nameservers.failed(candidate, instant.now_s)
@@ -93,6 +92,15 @@ class Directory:
         if refusal is not None:
             return refusal
         raise NoNameserver(failures)
+
+    def _ask_one(self, addr: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:
+        try:
+            return (yield from invoke(addr, request, timeout_s))
+        except ConnectionLost as error:
+            if not error.sent:
+                raise
+            # an old connection, of before its restart perhaps; a read may be asked again over a new one
+            return (yield from invoke(addr, request, timeout_s))
 
     def tell_each(
         self, request: RemotingCommand, *, timeout_s: float | None = None

@@ -27,17 +27,33 @@ M = TypeVar("M", bound=Queued)
 class ProcessQueue(Generic[M]):
     """The window between the offset to pull next and the offset to commit.
 
+    Attributes:
+        next_offset: Where to pull on.
+        serial: One batch at a time (orderly consumption).
+        leaving: Nothing more is handed out; what is in flight still counts.
+        dropped: No longer ours; nothing counts any more.
+
     Invariants:
         - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never asked for;
         - a message is waiting, in flight or done, never two of these.
     """
 
-    __slots__ = ("_bytes", "_in_flight", "_waiting", "dropped", "locked_until_s", "next_offset", "serial")
+    __slots__ = (
+        "_bytes",
+        "_in_flight",
+        "_waiting",
+        "dropped",
+        "leaving",
+        "locked_until_s",
+        "next_offset",
+        "serial",
+    )
 
     def __init__(self, next_offset: int, *, serial: bool = False) -> None:
         self.next_offset = next_offset
         self.serial = serial
         self.dropped = False
+        self.leaving = False
         self.locked_until_s = float("-inf")
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
@@ -81,7 +97,7 @@ class ProcessQueue(Generic[M]):
 
     def take(self, count: int) -> tuple[M, ...]:
         """Hand out up to ``count`` messages, lowest offsets first; a serial queue one batch at a time."""
-        if self.dropped or (self.serial and self._in_flight):
+        if self.dropped or self.leaving or (self.serial and self._in_flight):
             return ()
         batch = []
         for offset in sorted(self._waiting)[:count] if self._waiting else ():
