@@ -1,0 +1,391 @@
+"""What strangers send must not stop, bloat or confuse a running nameserver: wire, raft port and HTTP."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from remoting.codes import HeaderCodec, RequestCode, ResponseCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.fields import RegisterBrokerFields
+from remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
+
+pytestmark = pytest.mark.faults
+
+MIB = 1024 * 1024
+DEADLINE_S = 20.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A real nameserver process and its ports."""
+
+    child: subprocess.Popen[str]
+    wire: tuple[str, int]
+    http: str
+    raft: tuple[str, int] | None
+    log: Path
+
+    #: Where the log ended when the present test began.
+    seen: int = 0
+
+    def rss(self) -> int:
+        rss: int = psutil.Process(self.child.pid).memory_info().rss
+        return rss
+
+    def log_text(self) -> str:
+        """Return what was logged since the present test began."""
+        return self.log.read_bytes()[self.seen :].decode()
+
+    def connect(self, addr: tuple[str, int] | None = None) -> socket.socket:
+        return socket.create_connection(addr or self.wire, timeout=DEADLINE_S)
+
+    def ask(self, request: RemotingCommand) -> RemotingCommand:
+        with self.connect() as link:
+            link.sendall(request.with_opaque(77).encode())
+            return read_answer(link)
+
+    def check_healthy(self) -> None:
+        answer = self.ask(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, 77)
+        with urllib.request.urlopen(f"http://{self.http}/healthz", timeout=DEADLINE_S) as reply:
+            assert reply.status == 200
+
+
+def read_answer(link: socket.socket) -> RemotingCommand:
+    decoder = FrameDecoder()
+    while data := link.recv(65536):
+        for frame in decoder.feed(data):
+            return decode_command(frame)
+    raise AssertionError("closed without an answer")
+
+
+def closed_by_peer(link: socket.socket) -> bool:
+    """Read to the end; say whether the peer ended the connection, whatever it sent before."""
+    try:
+        while link.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def start(tmp_path: Path, mode: str, *, descriptors: int | None = None) -> Server:
+    raft = ("127.0.0.1", free_port()) if mode == "raft" else None
+    command = [sys.executable, "-m", "nameserver", "--mode", mode, "--listen", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    if raft is not None:
+        command += ["--raft", f"127.0.0.1:{raft[1]}", "--peers", f"127.0.0.1:{raft[1]}"]
+
+    def shorten() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+    log = tmp_path / "nameserver.log"
+    with open(log, "w") as stderr:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=shorten
+        )
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    found = re.match(r"mqnamesrv ready listen=([\d.]+):(\d+) http=(\S+) mode=(\w+)", line)
+    assert found is not None, f"{line!r}\n{log.read_text()}"
+    assert found[4] == mode
+    return Server(child=child, wire=(found[1], int(found[2])), http=found[3], raft=raft, log=log)
+
+
+@pytest.fixture(scope="module", params=["independent", "raft"])
+def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One nameserver for all tests: none of them may leave it worse than it was."""
+    running = start(tmp_path_factory.mktemp(request.param), request.param)
+    try:
+        wait_until(lambda: ready(running), "one member leads itself")
+        yield running
+    finally:
+        running.child.kill()
+        running.child.communicate()
+
+
+@pytest.fixture
+def server(process: Server) -> Iterator[Server]:
+    process.seen = process.log.stat().st_size
+    yield process
+    assert process.child.poll() is None, "the nameserver must still run"
+
+
+def ready(server: Server) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{server.http}/readyz", timeout=2) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def frame(header: bytes, *, size: int | None = None, word: int | None = None) -> bytes:
+    """Build a frame whose length words may lie."""
+    return (
+        struct.pack(">II", 4 + len(header) if size is None else size, len(header) if word is None else word)
+        + header
+    )
+
+
+JSON_105 = b'{"code":105,"flag":0,"language":"JAVA","opaque":1,"version":409,"extFields":{"topic":"T"}}'
+BAD_FRAMES = {
+    "random": bytes(range(255, 127, -1)) * 4,
+    "oversized": struct.pack(">I", FRAME_SIZE_MAX - 3),
+    "negative": struct.pack(">i", -5) + b"x" * 64,
+    "no-header-word": struct.pack(">I", 2) + b"xx",
+    "header-beyond-frame": frame(JSON_105, word=0xFFFFFF),
+    "unknown-codec": frame(JSON_105, word=7 << 24 | len(JSON_105)),
+    "not-json": frame(b"{code:105"),
+    "json-list": frame(b"[105]"),
+    "nested-json": frame(b"[" * 100_000 + b"]" * 100_000),
+    "code-is-text": frame(b'{"code":"many","opaque":1}'),
+    "code-beyond-int32": frame(b'{"code":99999999999,"opaque":1}'),
+    "fields-are-a-list": frame(b'{"code":105,"opaque":1,"extFields":[]}'),
+    "binary-cut": frame(b"\x00\x69\x00\x01", word=1 << 24 | 4),
+    "binary-lengths-lie": frame(struct.pack(">hBhiiii", 105, 0, 409, 1, 0, 0, 2**31 - 1), word=1 << 24 | 25),
+    "pickle": pickle.dumps({"type": "append_entries", "term": 10**6}, 2),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_bad_frame_costs_its_connection_only_and_one_log_line(server: Server, name: str) -> None:
+    before = server.rss()
+    with server.connect() as good:
+        with server.connect() as bad:
+            bad.sendall(BAD_FRAMES[name])
+            assert closed_by_peer(bad)
+        good.sendall(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO).encode())
+        assert read_answer(good).code == ResponseCode.SUCCESS
+    server.check_healthy()
+    lines = [line for line in server.log_text().splitlines() if "bad frame" in line]
+    assert len(lines) == 1, server.log_text()
+    assert "Traceback" not in server.log_text()
+    assert server.rss() - before < 40 * MIB
+
+
+def test_cut_frame_and_silence_hold_nobody_up(server: Server) -> None:
+    whole = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO).encode()
+    links = [server.connect() for _ in range(50)]
+    for position, link in enumerate(links):
+        link.sendall(whole[: 1 + position % (len(whole) - 1)])
+    server.check_healthy()
+    for link in links:
+        link.close()
+    server.check_healthy()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": "first"},
+        {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": str(2**70)},
+        {
+            "brokerName": "b",
+            "brokerAddr": "127.0.0.1:1",
+            "clusterName": "c",
+            "brokerId": "0",
+            "compressed": "7",
+        },
+    ],
+    ids=["missing", "text-for-number", "beyond-int64", "text-for-boolean"],
+)
+@pytest.mark.parametrize("body", [b"", b"not a body", b'{"topicConfigSerializeWrapper":7}'], ids=len)
+def test_wrong_types_in_a_registration_are_answered_or_taken_never_fatal(
+    server: Server, fields: dict[str, str], body: bytes
+) -> None:
+    answer = server.ask(RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body))
+    assert answer.opaque == 77
+    if answer.code != ResponseCode.SUCCESS:
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark
+    server.check_healthy()
+    assert "Traceback" not in server.log_text()
+
+
+def test_decompression_bomb_is_refused_in_bounded_memory(server: Server) -> None:
+    packer = zlib.compressobj(9)
+    body = b"".join(packer.compress(bytes(16 * MIB)) for _ in range(32)) + packer.flush()  # 512 MiB of zeros
+    assert len(body) < MIB
+    fields = RegisterBrokerFields(
+        broker_name="bomb", broker_addr="127.0.0.1:1", cluster_name="c", broker_id=0, ha_server_addr="",
+        compressed=True,
+    )  # fmt: skip
+    before = server.rss()
+    answer = server.ask(RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+    assert server.rss() - before < 200 * MIB
+    server.check_healthy()
+    assert (
+        "bomb" not in server.ask(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)).body.decode()
+    )
+
+
+def test_peer_that_never_reads_is_held_back(server: Server) -> None:
+    request = RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG).encode() * 1000
+    before = server.rss()
+    with server.connect() as deaf:
+        deaf.settimeout(1)
+        sent = 0
+        try:
+            while sent < 512 * MIB:
+                sent += deaf.send(request)
+        except TimeoutError:
+            pass
+        assert sent < 512 * MIB, "the server took everything from a peer that does not read"
+        server.check_healthy()
+        assert server.rss() - before < 100 * MIB
+
+
+def test_ten_thousand_idle_connections_leave_it_serving(server: Server) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard == resource.RLIM_INFINITY or hard > 10_500, f"this machine allows only {hard} open files"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    before = server.rss()
+    idle: list[socket.socket] = []
+    try:
+        for _ in range(10_000):
+            idle.append(server.connect())
+        server.check_healthy()
+        assert server.rss() - before < 300 * MIB
+        for link in (idle[0], idle[5_000], idle[-1]):
+            link.sendall(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO).encode())
+            assert read_answer(link).code == ResponseCode.SUCCESS
+    finally:
+        for link in idle:
+            link.close()
+    server.check_healthy()
+
+
+def test_shortage_of_descriptors_is_named_and_survived(tmp_path: Path) -> None:
+    server = start(tmp_path, "independent", descriptors=256)
+    links: list[socket.socket] = []
+    try:
+        assert "256" in server.log_text(), "the shortage must be named at start"
+        for _ in range(400):
+            try:
+                links.append(server.connect())
+            except OSError:
+                break
+        for link in links:
+            link.close()
+        wait_until(lambda: ready(server), "serving again once connections are gone")
+        server.check_healthy()
+    finally:
+        server.child.kill()
+        server.child.communicate()
+
+
+RAFT_BYTES = {
+    **{name: data for name, data in BAD_FRAMES.items() if name != "nested-json"},
+    "own-pickle": struct.pack(">I", 64) + pickle.dumps(("status",), 2).ljust(64, b"."),
+    "readonly-hello": struct.pack(">I", 8) + b"readonly",
+    "flood": b"\x00\x00\x00\x10" + b"A" * 8 * MIB,
+}
+
+
+@pytest.mark.parametrize("process", ["raft"], indirect=True)
+@pytest.mark.parametrize("name", RAFT_BYTES)
+def test_stranger_on_the_raft_port_learns_and_changes_nothing(server: Server, name: str) -> None:
+    before, rss = raft_status(server), server.rss()
+    with server.connect(server.raft) as stranger:
+        try:
+            stranger.sendall(RAFT_BYTES[name])
+            stranger.shutdown(socket.SHUT_WR)
+        except ConnectionError:
+            pass  # closed on us while we were still sending
+        assert closed_by_peer(stranger)
+    server.check_healthy()
+    after = raft_status(server)
+    for key in ("term", "role", "leader", "members"):
+        assert after[key] == before[key]
+    assert server.rss() - rss < 40 * MIB
+    assert "Traceback" not in server.log_text()
+
+
+def raft_status(server: Server) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://{server.http}/v1/status", timeout=DEADLINE_S) as reply:
+        status: dict[str, object] = json.load(reply)
+    return status
+
+
+HTTP_BYTES = {
+    "random": bytes(range(255, 127, -1)) * 4,
+    "long-line": b"GET /" + b"a" * MIB + b" HTTP/1.1\r\n\r\n",
+    "long-header": b"GET / HTTP/1.1\r\nX: " + b"a" * MIB + b"\r\n\r\n",
+    "many-headers": b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100_000 + b"\r\n",
+    "huge-body": b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * MIB,
+    "remoting-frame": encode_frame(JSON_105, codec=HeaderCodec.JSON),
+    "cut": b"GET /v1/top",
+}
+
+
+@pytest.mark.parametrize("name", HTTP_BYTES)
+def test_bad_http_costs_its_connection_only(server: Server, name: str) -> None:
+    host, port = server.http.rsplit(":", 1)
+    before = server.rss()
+    with server.connect((host, int(port))) as bad:
+        try:
+            bad.sendall(HTTP_BYTES[name])
+            bad.shutdown(socket.SHUT_WR)
+        except ConnectionError:
+            pass  # closed on us while we were still sending
+        assert closed_by_peer(bad)
+    server.check_healthy()
+    assert server.rss() - before < 40 * MIB
+    assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/v1/topics/none/route", 404, "none"),
+        ("/v1/topics?consistency=perfect", 400, "perfect"),
+        ("/v1/nothing", 404, ""),
+    ],
+)
+def test_http_errors_are_problem_documents(server: Server, path: str, status: int, said: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{server.http}{path}", timeout=DEADLINE_S)
+    with caught.value as error:
+        assert error.code == status
+        assert error.headers.get_content_type() == "application/problem+json"
+        problem = json.load(error)
+        assert problem["status"] == status
+        assert said in problem["detail"]
