@@ -16,8 +16,9 @@ from nameserver.handlers import (
     decide,
     decode_registration,
 )
-from nameserver.route_table import Moved, RegisterReply, Rejected, RouteView, Verdict
+from nameserver.route_table import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from nameserver.verdicts import Moved, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

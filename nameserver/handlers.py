@@ -37,18 +37,10 @@ from nameserver.config import (
     parse_changes,
 )
 from nameserver.liveness import Standing
-from nameserver.route_table import (
-    Applied,
-    CountReply,
-    KvEntry,
-    Moved,
-    NoChange,
-    RegisterReply,
-    Rejected,
-    RouteView,
-    Verdict,
-)
+from nameserver.route_state import KvEntry
+from nameserver.route_table import RouteView
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import (
     DEFAULT_TOPIC,

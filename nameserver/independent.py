@@ -20,8 +20,9 @@ from nameserver.explain import Explanation, History, Note
 from nameserver.files import load_kv_file, save_kv_file, save_settings_file
 from nameserver.handlers import Farewell, Renewal, SettingsChange, explain_route, note_applied
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
-from nameserver.route_table import Applied, Rejected, RouteTable, RouteView, Verdict
+from nameserver.route_table import RouteTable, RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
+from nameserver.verdicts import Applied, Rejected, Verdict
 from remoting.codes import ResponseCode
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,9 @@ from nameserver.handlers import (
     note_applied,
 )
 from nameserver.liveness import Standing
-from nameserver.route_table import Applied, Moved, RouteTable
+from nameserver.route_table import RouteTable
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
+from nameserver.verdicts import Applied, Moved
 from remoting.codes import RequestCode
 from remoting.lenient import loads
 from remoting.route import (

@@ -21,18 +21,10 @@ from nameserver.commands import (
     TopicQueues,
     WipeWritePerm,
 )
-from nameserver.route_table import (
-    Applied,
-    CountReply,
-    ImageError,
-    Moved,
-    NoChange,
-    Rejected,
-    RouteTable,
-    decode_image,
-    encode_image,
-)
+from nameserver.route_state import ImageError, decode_image, encode_image
+from nameserver.route_table import RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
 from remoting.route import DataVersion
 
 C = ClusterName("c")

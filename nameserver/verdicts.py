@@ -1,0 +1,108 @@
+"""What applying a command to the route table came to, and what its sender and others must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nameserver.route_state import KvEntry
+from nameserver.types import BrokerKey, BrokerName, LeaveReason, MinBrokerChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterReply:
+    """What the answer to a registration tells the broker.
+
+    Attributes:
+        master_addr, ha_server_addr: The master's, for a slave whose master is registered.
+        order_topics: KV namespace ``ORDER_TOPIC_CONFIG``, None if there is none.
+        revision: Of the broker's record after it; None if it was fenced and has none.
+    """
+
+    master_addr: str | None = None
+    ha_server_addr: str | None = None
+    order_topics: Mapping[str, KvEntry] | None = None
+    revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountReply:
+    """How many topics a broker name has (205, 327), or how many keys were imported."""
+
+    count: int
+
+
+Reply: TypeAlias = RegisterReply | CountReply | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLeft:
+    """A record that a change removed.
+
+    Attributes:
+        revision: Of the record as it was; connections that registered it or an older one are closed.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    reason: LeaveReason
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsLost:
+    """Topics that lost the queue data of some broker name."""
+
+    topics: tuple[str, ...]
+    reason: LeaveReason
+    broker_name: BrokerName | None
+    broker: BrokerKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The command changed the table.
+
+    Attributes:
+        topics: Topics whose own entry changed, came or went.
+        names: Broker names of which something shows in the routes of all their topics.
+        joined: The broker that this change listed anew.
+        kv_changed: The KV configuration differs from before.
+    """
+
+    revision: int
+    reply: Reply = None
+    topics: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    joined: BrokerKey | None = None
+    left: tuple[BrokerLeft, ...] = ()
+    lost: tuple[TopicsLost, ...] = ()
+    min_changes: tuple[MinBrokerChange, ...] = ()
+    kv_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoChange:
+    """The table already is as the command wants it; nothing moved."""
+
+    revision: int
+    reply: Reply = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Something is younger than what the command was computed from; it must be decided again."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The command can never apply."""
+
+    code: int
+    remark: str
+
+
+Verdict: TypeAlias = Applied | NoChange | Moved | Rejected
