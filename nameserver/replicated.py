@@ -679,23 +679,31 @@ class Replicated:
         leader_linked_anew = member.leader in linked - self._linked
         self._linked = linked
         term = member.term
-        if member.role is Role.LEADER:
-            if self._sequencer is None or self._sequencer.term != term:
-                self._stop_leading()
-                self._sequencer = Sequencer(term=term)
-                logger.info("leading term=%d", term)
-                # Marks in the log who took office, see Evidence.prior_term.
-                member.append(encode_batch(Batch(proposals=())), term=term)
-        elif self._sequencer is not None:
-            self._stop_leading()
+        self._follow_role()
         if member.leader is not None and (self._reporter.lead_by(term) or leader_linked_anew):
             self._report_due = True
         self._look_for_contact()
         self._work_soon()
 
+    def _follow_role(self) -> None:
+        """Lead if this member leads, in its present term.
+
+        Also called when a proposal arrives: members may know of a new leader before its own loop turns.
+        """
+        member, term = self._member, self._member.term
+        if member.role is not Role.LEADER:
+            self._stop_leading()
+        elif self._sequencer is None or self._sequencer.term != term:
+            self._stop_leading()
+            self._sequencer = Sequencer(term=term)
+            logger.info("leading term=%d", term)
+            # Marks in the log who took office, see Evidence.prior_term.
+            member.append(encode_batch(Batch(proposals=())), term=term)
+
     def _stop_leading(self) -> None:
-        if self._sequencer is not None:
-            logger.info("no longer leading term=%d", self._sequencer.term)
+        if self._sequencer is None:
+            return
+        logger.info("no longer leading term=%d", self._sequencer.term)
         self._sequencer = None
         self._evidence = None
         self._early.clear()
@@ -902,6 +910,7 @@ class Replicated:
                 if member == self._member.leader and self._reporter.acknowledged(message):
                     self._report_soon()
             case Propose(term=term, proposals=proposals):
+                self._follow_role()
                 if self._sequencer is not None and self._sequencer.term == term:
                     for proposal in proposals:
                         self._offer(proposal, member)
