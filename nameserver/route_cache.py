@@ -5,12 +5,14 @@ but for the opaque. Two tables follow from that:
 
 - **tails**: what an answer to one topic, dialect and header codec ends with (everything after the opaque),
   encoded once per topic revision;
-- **starts**: the bytes of a request before its opaque, then those after it, to the answer's pieces. What
-  stands here was read by the full parser, twice even: a header is learnt only if the parser reads the same
-  header with another opaque in the same place. A look-up therefore equals a parse; a property test holds it
-  to that.
+- **lanes**: a request's bytes around its opaque, to the answer's pieces. What stands here was read by the
+  full parser, twice even: a header is learnt only if the parser reads the same header with another opaque in
+  the same place. A look-up therefore equals a parse; a property test holds it to that.
 
-Both are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
+A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
+is a lane. A batch of one lane's requests is cut apart and looked up by a few calls for all of them together.
+
+Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ from remoting.fields import GetRouteFields
 from remoting.header import Header, decode_header, encode_header
 from remoting.route import RouteDialect, dialect_for, encode_route
 
-#: Pieces of answers after which a batch is handed back to the connection, which then looks whether its peer
-#: reads. Three pieces make one answer.
-PIECES_MAX: Final = 192
+#: Answers after which a batch is handed back to the connection, which then looks whether its peer reads.
+BATCH_MAX: Final = 64
 #: Longest request header that is looked up, in bytes; longer ones go the full way.
 HEADER_MAX: Final = 1024
 #: Answers above this many bytes go the full way, so that one batch stays bounded.
@@ -39,9 +40,11 @@ REQUESTS_MAX: Final = 50_000
 TAILS_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
+_OPAQUE_SIZE: Final = len(_OPAQUE)
 _START: Final = b'{"code":105,'
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _LENGTHS: Final = struct.Struct(">II")
+_LENGTH: Final = struct.Struct(">I")
 _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
@@ -56,15 +59,6 @@ class _Asked(NamedTuple):
     codec: HeaderCodec
 
 
-class _Line(NamedTuple):
-    """The pieces of one answer, known to be right at one table revision."""
-
-    revision: int
-    head: bytes
-    tail: bytes
-    asked: _Asked
-
-
 class _Tail(NamedTuple):
     """What answers end with, after the opaque, and the topic revision that it shows."""
 
@@ -73,25 +67,40 @@ class _Tail(NamedTuple):
     content: bytes
 
 
-class _Start(NamedTuple):
-    """What is known of requests that begin alike, up to their opaque.
+class _Line:
+    """The pieces of one answer, right at one table revision; brought up to date in place."""
+
+    __slots__ = ("asked", "head", "revision", "tail")
+
+    def __init__(self, revision: int, head: bytes, tail: bytes, asked: _Asked) -> None:
+        self.revision = revision
+        self.head = head
+        self.tail = tail
+        self.asked = asked
+
+
+class _Lane:
+    """Requests that end alike after an opaque of one number of digits.
 
     Attributes:
-        size: Of the whole frame, in bytes; it follows from the length word, which is part of the start.
-        lines: The bytes after the opaque, to the answer.
+        starts: The bytes before the opaque, length words included, to the answer.
+        joints: The same, behind the end of the request before: what lies between two opaques of a batch.
     """
 
-    size: int
-    json: bool
-    lines: dict[bytes, _Line]
+    __slots__ = ("joints", "starts")
+
+    def __init__(self) -> None:
+        self.starts: dict[bytes, _Line] = {}
+        self.joints: dict[bytes, _Line] = {}
 
 
 class RouteCache:
     """Answers leading route queries of received bytes.
 
     Args:
-        view: Returns the view with the freshness in force, or None if a read cannot be answered at once.
-        settings: Returns the settings in force; when it returns another object the cache empties itself.
+        view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It
+            calls :meth:`clear` first when the settings have changed.
+        settings: Returns the settings in force.
     """
 
     def __init__(
@@ -104,10 +113,10 @@ class RouteCache:
     ) -> None:
         self._view = view
         self._settings = settings
-        self._settings_seen: NamesrvSettings | None = None
         self._requests_max = requests_max
         self._tails_bytes_max = tails_bytes_max
-        self._starts: dict[bytes, _Start] = {}
+        self._lanes: dict[tuple[int, bytes], _Lane] = {}
+        self._binary: dict[bytes, _Line] = {}
         self._tails: dict[_Asked, _Tail] = {}
         self._lines_count = 0
         self._tails_bytes = 0
@@ -126,128 +135,157 @@ class RouteCache:
         """Bytes of encoded answers held."""
         return self._tails_bytes
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._tails.clear()
+        self._tails_bytes = 0
+        self._forget_requests()
+
     def answer(self, data: bytes, position: int, answers: list[bytes]) -> int:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
         Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
-        once (unknown topic, no contact): that one goes the full way.
+        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX`.
         """
-        # One pass of this loop is the price of a route query: slices and two look-ups, no parsing.
-        starts = self._starts
-        find = data.find
-        end = len(data)
-        view: RouteView | None = None
-        revision = 0
-        count = 0
-        while position < end and len(answers) < PIECES_MAX:
-            opaque_at = find(_OPAQUE, position, position + HEADER_MAX) + 9
-            start = starts.get(data[position:opaque_at])
-            if start is not None:
-                size, is_json, lines = start
-                stop = position + size
-                rest_at = find(b",", opaque_at, stop)
-            else:
-                opaque_at = position + _BINARY_OPAQUE
-                start = starts.get(data[position:opaque_at])
-                if start is None:
-                    if self._learn(data, position):
-                        continue
-                    break
-                size, is_json, lines = start
-                stop = position + size
-                rest_at = position + _BINARY_REST
-            line = lines.get(data[rest_at:stop])
-            if line is None:
-                if self._learn(data, position):
-                    continue
-                break
-            opaque = data[opaque_at:rest_at]
-            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-            if stop > end or (is_json and (opaque < b"1" or not opaque.isdigit())):
-                break
-            if view is None:
-                view = self._view()
-                if view is None:
-                    break
-                revision = view.revision
-                if self._settings() is not self._settings_seen:
-                    self._forget_all()
-                    self._settings_seen = self._settings()
-                    continue
+        view = self._view()
+        if view is None:
+            return position
+        revision = view.revision
+        if position == 0:
+            # The end of the last request names the lane, if there is one. This is the way of nearly every
+            # request, so it works on whole batches and bytes only.
+            mark_at = data.rfind(_OPAQUE)
+            opaque_at = mark_at + _OPAQUE_SIZE
+            rest_at = data.find(b",", opaque_at)
+            lane = self._lanes.get((rest_at - opaque_at, data[rest_at:]))
+            if lane is not None:
+                if data.find(_OPAQUE) == mark_at:
+                    line = lane.starts.get(data[:mark_at])
+                    opaque = data[opaque_at:rest_at]
+                    # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                    if line is not None and line.revision == revision and opaque.isdigit() and opaque >= b"1":
+                        answers += (line.head, opaque, line.tail)
+                        self.hits += 1
+                        return len(data)
+                elif self._answer_batch(data, rest_at - opaque_at, lane, revision, answers):
+                    return len(data)
+        return self._answer_each(data, position, answers, view)
+
+    def _answer_batch(
+        self, data: bytes, digits: int, lane: _Lane, revision: int, answers: list[bytes]
+    ) -> bool:
+        """Answer a batch that consists of requests of one lane and nothing else; False if it is none."""
+        start, *joints = data.split(_OPAQUE, BATCH_MAX + 1)
+        if len(joints) > BATCH_MAX:
+            return False
+        first = lane.starts.get(start)
+        if first is None:
+            return False
+        lines = [first]
+        # Each joint but the last is an opaque, the end of its request, and the start of the next request.
+        joint_of = lane.joints
+        try:
+            lines += [joint_of[joint[digits:]] for joint in joints[:-1]]
+        except KeyError:
+            return False
+        opaques = [joint[:digits] for joint in joints]
+        if min(opaques) < b"1" or not b"".join(opaques).isdigit():
+            return False
+        pieces: list[bytes] = []
+        for line, opaque in zip(lines, opaques, strict=True):
             if line.revision != revision:
-                fresh = self._line(line.asked, view, len(opaque))
-                if fresh is None:
-                    del lines[data[rest_at:stop]]
-                    self._lines_count -= 1
-                    if not lines:
-                        starts.pop(data[position:opaque_at], None)
+                return False
+            pieces += (line.head, opaque, line.tail)
+        answers += pieces
+        self.hits += len(lines)
+        return True
+
+    def _answer_each(self, data: bytes, position: int, answers: list[bytes], view: RouteView) -> int:
+        """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed."""
+        revision = view.revision
+        end = len(data)
+        count = 0
+        while end - position > _BINARY_REST and count < BATCH_MAX:
+            stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
+            if stop > end:
+                break
+            line: _Line | None
+            if data[position + 4] == HeaderCodec.JSON:
+                opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
+                rest_at = data.find(b",", opaque_at, stop)
+                opaque = data[opaque_at:rest_at]
+                lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
+                start = data[position : opaque_at - _OPAQUE_SIZE]
+                line = lane.starts.get(start) if lane is not None else None
+                if line is not None and (not opaque.isdigit() or opaque < b"1"):
                     break
-                line = lines[data[rest_at:stop]] = fresh
+            else:
+                opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
+                opaque = data[opaque_at:rest_at]
+                line = self._binary.get(data[position:opaque_at] + data[rest_at:stop])
+            if line is None:
+                line = self._learn(data, position, stop, opaque_at, rest_at, view)
+                if line is None:
+                    break
+            elif line.revision != revision and not self._refresh(line, view, len(opaque)):
+                self._forget(data, position, stop, opaque_at, rest_at)  # the topic is gone
+                break
             answers += (line.head, opaque, line.tail)
             position = stop
             count += 1
         self.hits += count
         return position
 
-    def _learn(self, data: bytes, position: int) -> bool:
-        """Take the frame at ``position`` into the tables; False if it goes the full way.
-
-        After True the next look-up of the same bytes finds it.
-        """
-        if len(data) - position < 8:
-            return False
+    def _learn(
+        self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int, view: RouteView
+    ) -> _Line | None:
+        """Take one whole frame into the tables and return its answer; None if it goes the full way."""
         size, word = _LENGTHS.unpack_from(data, position)
         is_json = word >> 24 == HeaderCodec.JSON
         if is_json and not data.startswith(_START, position + 8):
-            return False  # not a route query as known clients write it
-        stop = position + 4 + size
-        if stop > len(data) or size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX:
-            return False
+            return None  # not a route query as known clients write it
+        if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
+            return None
         asked = _read(data[position + 8 : stop], word >> 24)
-        view = self._view()
-        if asked is None or view is None:
-            return False
-        if self._settings() is not self._settings_seen:
-            self._forget_all()
-            self._settings_seen = self._settings()
-        if is_json:
-            opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + 9
-            rest_at = data.find(b",", opaque_at, stop)
-        else:
-            opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
-        line = self._line(asked, view, rest_at - opaque_at)
-        if line is None:
-            return False
+        if asked is None:
+            return None
+        line = _Line(-1, b"", b"", asked)
+        if not self._refresh(line, view, rest_at - opaque_at):
+            return None
         if self._lines_count >= self._requests_max:
-            self._starts.clear()
-            self._lines_count = 0
-        start = self._starts.setdefault(
-            data[position:opaque_at], _Start(size=size + 4, json=is_json, lines={})
-        )
+            self._forget_requests()
         rest = data[rest_at:stop]
-        if rest not in start.lines:
-            self._lines_count += 1
-        start.lines[rest] = line
+        if is_json:
+            start = data[position : opaque_at - _OPAQUE_SIZE]
+            lane = self._lanes.setdefault((rest_at - opaque_at, rest), _Lane())
+            lane.starts[start] = lane.joints[rest + start] = line
+        else:
+            self._binary[data[position:opaque_at] + rest] = line
+        self._lines_count += 1
         self.learnt += 1
-        return True
+        return line
 
-    def _line(self, asked: _Asked, view: RouteView, opaque_size: int) -> _Line | None:
-        """Return the pieces of an answer as the table now is, None if it must be answered the full way."""
+    def _refresh(self, line: _Line, view: RouteView, opaque_size: int) -> bool:
+        """Make an answer what the table now says; False if it must be answered the full way."""
+        asked = line.asked
         tail = self._tail(asked, view)
         if tail is None:
-            return None
-        before, _ = _ANSWER_HEADERS[asked.codec]
-        header_size = len(before) + opaque_size + tail.header_rest_size
-        body_size = len(tail.content) - tail.header_rest_size
-        lengths = _LENGTHS.pack(4 + header_size + body_size, asked.codec << 24 | header_size)
-        return _Line(revision=view.revision, head=lengths + before, tail=tail.content, asked=asked)
+            return False
+        if line.tail is not tail.content:
+            before, _ = _ANSWER_HEADERS[asked.codec]
+            header_size = len(before) + opaque_size + tail.header_rest_size
+            body_size = len(tail.content) - tail.header_rest_size
+            lengths = _LENGTHS.pack(4 + header_size + body_size, asked.codec << 24 | header_size)
+            line.head, line.tail = lengths + before, tail.content
+        line.revision = view.revision
+        return True
 
     def _tail(self, asked: _Asked, view: RouteView) -> _Tail | None:
         topic_revision = view.topic_revision(asked.topic)
         tail = self._tails.get(asked)
-        if tail is not None and tail.topic_revision == topic_revision:
-            return tail
         if tail is not None:
+            if tail.topic_revision == topic_revision:
+                return tail
             self._tails_bytes -= len(tail.content) + _TAIL_COST
             del self._tails[asked]
         settings = self._settings()
@@ -263,17 +301,27 @@ class RouteCache:
         if len(content) > TAIL_MAX:
             return None
         if self._tails_bytes + len(content) > self._tails_bytes_max:
-            self._forget_all()
+            self.clear()
         tail = _Tail(topic_revision=topic_revision, header_rest_size=len(rest), content=content)
         self._tails[asked] = tail
         self._tails_bytes += len(content) + _TAIL_COST
         return tail
 
-    def _forget_all(self) -> None:
-        self._starts.clear()
-        self._tails.clear()
+    def _forget(self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int) -> None:
+        rest = data[rest_at:stop]
+        if self._binary.pop(data[position:opaque_at] + rest, None) is None:
+            key = rest_at - opaque_at, rest
+            lane = self._lanes[key]
+            start = data[position : opaque_at - _OPAQUE_SIZE]
+            del lane.starts[start], lane.joints[rest + start]
+            if not lane.starts:
+                del self._lanes[key]
+        self._lines_count -= 1
+
+    def _forget_requests(self) -> None:
+        self._lanes.clear()
+        self._binary.clear()
         self._lines_count = 0
-        self._tails_bytes = 0
 
 
 def _read(header_bytes: bytes, codec: int) -> _Asked | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from nameserver.config import LiveSettings
+from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
     Consistency,
@@ -59,6 +59,9 @@ class NameServer:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._consistency: Consistency | None = None
+        self._view: Callable[[Freshness], RouteView]
+        self._settings_seen: NamesrvSettings | None = None
+        self._freshness: Freshness | None = None
         self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._notices: set[asyncio.Task[None]] = set()
         self.cache = RouteCache(view=self._readable_view, settings=lambda: settings.current)
@@ -92,6 +95,7 @@ class NameServer:
             OSError: If the address cannot be bound.
         """
         self._consistency = consistency
+        self._view = consistency.view
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -163,13 +167,15 @@ class NameServer:
     def _readable_view(self) -> RouteView | None:
         """Return the view with the freshness in force; None if a read must wait or be refused."""
         settings = self._settings.current
-        if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
+        if settings is not self._settings_seen:
+            self._settings_seen = settings
+            self._freshness = _AT_ONCE.get(settings.route_freshness)  # None: it needs a barrier
+            self.cache.clear()
+        freshness = self._freshness
+        if freshness is None or (settings.need_wait_for_service and must_wait(settings, self.uptime_s)):
             return None
-        freshness = _AT_ONCE.get(settings.route_freshness)
-        if freshness is None:
-            return None  # needs a barrier
         try:
-            return self._mode.view(freshness)
+            return self._view(freshness)
         except (NoQuorum, FreshnessNotOffered):
             return None
 
