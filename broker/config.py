@@ -53,7 +53,7 @@ class BrokerConfig:
 
     register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
     register_timeout_ms: int = _setting("registerBrokerTimeoutMills", 6000)
-    timer_divisor: int = _setting("timerDivisor", 1)
+    timer_divisor: float = _setting("timerDivisor", 1.0)
     force_register: bool = _setting("forceRegister", True, live=True)
     compressed_register: bool = _setting("compressedRegister", False, live=True)
 
@@ -231,12 +231,13 @@ def _parse(key: str, text: str, kind: type) -> Any:
             raise SettingError(f"{key}={text!r} is neither true nor false")
         return text.lower() == "true"
     try:
-        return int(text)
+        return float(text) if kind is float else int(text)
     except ValueError:
-        raise SettingError(f"{key}={text!r} is not a whole number") from None
+        wanted = "number" if kind is float else "whole number"
+        raise SettingError(f"{key}={text!r} is not a {wanted}") from None
 
 
 def _spell(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -52,7 +52,11 @@ class GroupConfigs:
 
     def to_json(self) -> bytes:
         """Return the content of the file; also the answer to request 201."""
-        return SubscriptionGroupTable(data_version=self._version, groups=self._configs).encode()
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return what encodes the table as it is now, at any later time and in any thread."""
+        return SubscriptionGroupTable(data_version=self._version, groups=dict(self._configs)).encode
 
     def load(self, text: str) -> None:
         """Take over a stored file; predefined groups that it lacks stay.

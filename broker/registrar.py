@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from broker.registration import (
     RegistrationSchedule,
@@ -26,13 +27,25 @@ from remoting.fields import (
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
-from remoting.route import DataVersion, TopicConfig, body_crc32, encode_register_body
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
 from remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)
 
 #: Time that a farewell may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
 UNREGISTER_TIMEOUT_S = 3.0
+#: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
+PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
+#: More topics than these are encoded in a thread, so that requests do not wait for it.
+_INLINE_TOPICS_MAX: Final = 500
+
+
+def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, bool]:
+    """Return the body of a registration and whether it is compressed: as asked, or because it must be."""
+    body = encode_register_body(content, compressed=compressed, version=VERSION)
+    if compressed or len(body) <= PLAIN_BODY_MAX:
+        return body, compressed
+    return encode_register_body(content, compressed=True, version=VERSION), True
 
 
 class Registrar:
@@ -55,6 +68,7 @@ class Registrar:
         self._client = RemotingClient(close_on_timeout=True)
         self._failing: set[str] = set()
         self._busy: set[str] = set()
+        self._leaving = False
 
     async def run(self) -> None:
         """Register at start, then on the schedule, until cancelled."""
@@ -86,17 +100,18 @@ class Registrar:
             targets = tuple(addr for addr in targets if addr not in self._busy)
         self._busy.update(targets)
         try:
-            await self._register(targets, tuple(state.topics))
+            await self._register(targets, tuple(state.topics), state.topics.data_version)
         finally:
             self._busy.difference_update(targets)
 
-    async def register_topics(self, configs: Iterable[TopicConfig]) -> None:
-        """Send each of these topics alone to every nameserver (5.x's incremental registration)."""
-        for config in configs:
-            await self._register(self._state.config.namesrv_addrs, (config,))
+    async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
+        """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
+        for config, version in changes:
+            await self._register(self._state.config.namesrv_addrs, (config,), version)
 
     async def unregister(self) -> None:
-        """Say farewell to every nameserver."""
+        """Say farewell to every nameserver; nothing is registered any more."""
+        self._leaving = True
         state = self._state
         fields = UnregisterBrokerFields(
             broker_name=state.config.broker_name,
@@ -118,20 +133,25 @@ class Registrar:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _register(self, targets: Iterable[str], topics: tuple[TopicConfig, ...]) -> None:
-        state, config = self._state, self._state.config
-        body = encode_register_body(
-            registration_body(topics, state.topics.data_version, broker_permission=config.broker_permission),
-            compressed=config.compressed_register,
-            version=VERSION,
-        )
+    async def _register(
+        self, targets: Iterable[str], topics: tuple[TopicConfig, ...], version: DataVersion
+    ) -> None:
+        if self._leaving:
+            return
+        config = self._state.config
+        content = registration_body(topics, version, broker_permission=config.broker_permission)
+        wanted = config.compressed_register
+        if len(topics) > _INLINE_TOPICS_MAX:
+            body, compressed = await asyncio.to_thread(encode_fitting, content, compressed=wanted)
+        else:
+            body, compressed = encode_fitting(content, compressed=wanted)
         fields = RegisterBrokerFields(
             broker_name=config.broker_name,
             broker_addr=self._broker_addr,
             cluster_name=config.cluster_name,
             ha_server_addr=self._ha_addr,
             broker_id=config.broker_id,
-            compressed=config.compressed_register,
+            compressed=compressed,
             body_crc32=body_crc32(body),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)

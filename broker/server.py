@@ -38,7 +38,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import ConsumerGroupFields
 from remoting.message import Host, StoredMessage
-from remoting.route import DataVersion, TopicConfig
+from remoting.route import DataVersion
 from remoting.transport.aio import split_address
 from remoting.transport.server import Connection, RemotingServer, ServerLimits
 
@@ -106,13 +106,21 @@ class StateFile:
     """One file that is rewritten as a whole when its table has changed.
 
     Writes are collected: what changes while one is under way goes into the next.
+
+    Args:
+        snapshot: Returns what encodes the table as it is now, later in a thread.
+        written: Called as a write begins; its result is called when that write is on disk.
     """
 
     def __init__(
-        self, path: Path, encode: Callable[[], str], *, written: Callable[[], Callable[[], None]]
+        self,
+        path: Path,
+        snapshot: Callable[[], Callable[[], bytes]],
+        *,
+        written: Callable[[], Callable[[], None]],
     ) -> None:
         self._path = path
-        self._encode = encode
+        self._snapshot = snapshot
         self._written = written
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -139,7 +147,7 @@ class StateFile:
             waiters, self._waiters = self._waiters, []
             done = self._written()
             try:
-                await asyncio.to_thread(write_atomic, self._path, self._encode())
+                await asyncio.to_thread(self._write, self._snapshot())
             except OSError as error:
                 if not self._failing:
                     logger.error("file not written path=%s error=%s", self._path.name, error.strerror)
@@ -154,7 +162,10 @@ class StateFile:
 
     def write_now(self) -> None:
         """Write at once, blocking: for the end of the process."""
-        write_atomic(self._path, self._encode())
+        self._write(self._snapshot())
+
+    def _write(self, encode: Callable[[], bytes]) -> None:
+        write_atomic(self._path, encode().decode())
 
     @staticmethod
     def _finish(waiters: list[asyncio.Future[None]], error: OSError | None) -> None:
@@ -331,11 +342,11 @@ class BrokerServer:
             delay_offsets=delays or {},
         )
         self._topics_file = StateFile(
-            directory / "topics.json", lambda: topics.to_json().decode(), written=self._topics_written
+            directory / "topics.json", topics.snapshot, written=self._topics_written
         )
         self._groups_file = StateFile(
             directory / "subscriptionGroup.json",
-            lambda: groups.to_json().decode(),
+            groups.snapshot,
             written=lambda: lambda: None,
         )
         self._topics_file.request()
@@ -454,8 +465,7 @@ class BrokerServer:
             effects.register_all = False
             registering = self._register(self._registrar.register_all(Trigger.PERMISSION))
         if effects.changed_topics:
-            changed: tuple[TopicConfig, ...] = tuple(effects.changed_topics.values())
-            effects.changed_topics = {}
+            changed, effects.changed_topics = effects.changed_topics, []
             registering = self._register(self._registrar.register_topics(changed))
         return registering
 

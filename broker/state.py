@@ -47,14 +47,15 @@ class Effects:
 
     Attributes:
         notify: Consumer groups whose members are told to rebalance (request 40), before the answer goes out.
-        changed_topics: Topics to register incrementally, in order.
+        changed_topics: Topics to register incrementally, in order, each with the version that its change
+            made: with a younger one it would make a later change look known.
         register_all: All topics are to be registered.
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
     """
 
     notify: list[str] = field(default_factory=list)
-    changed_topics: dict[str, TopicConfig] = field(default_factory=dict)
+    changed_topics: list[tuple[TopicConfig, DataVersion]] = field(default_factory=list)
     register_all: bool = False
     save_topics: bool = False
     save_groups: bool = False
@@ -142,12 +143,12 @@ class BrokerState:
         return found
 
     def topic_changed(self, topic: str) -> None:
-        """Ask for a changed topic to be written and registered."""
+        """Ask for the topic changed just now to be written and registered."""
         config = self.topics.get(topic)
         self.effects.save_topics = True
         self.unsaved_topics.add(topic)
         if config is not None:
-            self.effects.changed_topics[topic] = config
+            self.effects.changed_topics.append((config, self.topics.data_version))
 
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0

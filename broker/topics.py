@@ -6,7 +6,7 @@ Times are Unix ms and come in as arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -220,13 +220,18 @@ class TopicConfigs:
 
     def to_json(self) -> bytes:
         """Return the content of ``topics.json``; also the answer to request 21."""
-        return orjson.dumps(
-            {
-                "dataVersion": self._version.to_json(),
-                "topicConfigTable": {name: config.to_json() for name, config in self._configs.items()},
-            },
-            option=orjson.OPT_INDENT_2,
-        )
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return what encodes the table as it is now, at any later time and in any thread."""
+        configs, version = tuple(self._configs.values()), self._version
+
+        def encode() -> bytes:
+            table = {config.topic_name: config.to_json() for config in configs}
+            members = {"dataVersion": version.to_json(), "topicConfigTable": table}
+            return orjson.dumps(members, option=orjson.OPT_INDENT_2)
+
+        return encode
 
     def load(self, text: str) -> None:
         """Take over a stored ``topics.json``; topics of the start that it lacks stay.

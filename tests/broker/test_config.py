@@ -60,6 +60,8 @@ def test_unknown_keys_are_named_and_skipped() -> None:
     ("values", "message"),
     [
         ({"listenPort": "x"}, "listenPort='x' is not a whole number"),
+        ({"timerDivisor": "x"}, "timerDivisor='x' is not a number"),
+        ({"timerDivisor": "0"}, "timerDivisor=0.0 is outside 1..1000"),
         ({"autoCreateTopicEnable": "yes"}, "neither true nor false"),
         ({"listenPort": "70000"}, "listenPort=70000 is outside 0..65535"),
         ({"brokerId": "1"}, "slaves need replication"),
@@ -79,9 +81,16 @@ def test_bad_setting_is_refused_with_its_name(values: dict[str, str], message: s
 
 @pytest.mark.parametrize(
     ("period_ms", "divisor", "seconds"),
-    [(30_000, 1, 30.0), (1000, 1, 10.0), (600_000, 1, 60.0), (30_000, 10, 3.0), (1000, 10, 1.0)],
+    [
+        (30_000, 1, 30.0),
+        (1000, 1, 10.0),
+        (600_000, 1, 60.0),
+        (30_000, 10, 3.0),
+        (1000, 10, 1.0),
+        (30_000, 2.5, 12.0),
+    ],
 )
-def test_registration_period_is_clamped_then_divided(period_ms: int, divisor: int, seconds: float) -> None:
+def test_registration_period_is_clamped_then_divided(period_ms: int, divisor: float, seconds: float) -> None:
     config = BrokerConfig(register_period_ms=period_ms, timer_divisor=divisor)
     assert config.register_period_s == seconds
 

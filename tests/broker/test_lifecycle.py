@@ -95,6 +95,34 @@ def test_created_topic_is_registered_alone_and_at_once(
     assert topic_names(increment) == {"Made"}
 
 
+def test_topics_created_together_carry_a_version_each(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    broker = start_broker(namesrv=nameserver.addr)
+    _, full = registration(nameserver.expect(103))
+    table = [{"topicName": f"L{number}"} for number in range(3)]
+    assert broker.wire().call(18, body=json.dumps({"topicConfigList": table}).encode()).code == 0
+    found = [registration(nameserver.expect(103))[1] for _ in range(3)]
+    assert [topic_names(body) for body in found] == [{"L0"}, {"L1"}, {"L2"}]
+    first = full.data_version.counter + 1
+    assert [body.data_version.counter for body in found] == [first, first + 1, first + 2]
+
+
+def test_table_too_large_for_a_frame_travels_compressed(
+    start_broker: StartLike, nameserver: NameserverLike, tmp_path: Path
+) -> None:
+    topics = {f"{number:06d}{'x' * 110}": {"perm": 6} for number in range(60_000)}
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    text = json.dumps({"dataVersion": {"counter": 7, "timestamp": 5}, "topicConfigTable": topics})
+    (config / "topics.json").write_text(text)
+    start_broker(namesrv=nameserver.addr)
+    fields, body = registration(nameserver.expect(103, timeout_s=30))
+    assert fields.compressed
+    assert len(body.topic_configs) == 60_000 + 8
+    assert body.data_version.counter == 7
+
+
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
