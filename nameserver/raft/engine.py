@@ -21,7 +21,18 @@ from .contact import Contact
 from .hardening import CANDIDATE, LEADER, RaftCore, Stopped
 from .log import FIRST_INDEX, Op, RaftLog, Recovered
 from .members import Standing
-from .messages import Append, Hello, Message, MessageError, SnapshotPart, SnapshotReply, Stale, decode, encode
+from .messages import (
+    FORMAT,
+    Append,
+    Hello,
+    Message,
+    MessageError,
+    SnapshotPart,
+    SnapshotReply,
+    Stale,
+    decode,
+    encode,
+)
 from .types import Role, StateMachine
 
 logger = logging.getLogger(__name__)
@@ -218,6 +229,7 @@ class Engine:
             "members": list(self.members),
             "linked": sorted(self.linked),
             "waiting_for": list(self.waiting_for),
+            "peer_format": min([FORMAT, *(hello.format_max for hello in self._hellos.values())]),
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,

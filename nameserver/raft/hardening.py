@@ -483,6 +483,10 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
     def _postpone(self, now: float) -> None:
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
 
+    def _ask_again_soon(self, now: float) -> None:
+        """Without a leader a refused or split attempt is repeated soon; asking first makes that harmless."""
+        self._SyncObj__raftElectionDeadline = now + self._rng.uniform(self._period, 3 * self._period)
+
     def _ask_before_standing(self, now: float) -> None:
         """D4: a real election, which raises the term, only after a majority said that it would vote for us.
 
@@ -495,8 +499,8 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
         if math.isfinite(deadline) and now - deadline > self._timeout / 2:
             self._SyncObj__raftElectionDeadline = now + self._period
             return
-        self._postpone(now)
         self._SyncObj__raftLeader = None  # silent for an election timeout: nobody knows
+        self._ask_again_soon(now)
         if not self._host.may_stand:
             return
         self._pre_term = self.term + 1
@@ -850,6 +854,8 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
         self.transferring = self._SyncObj__transferInProgress
         try:
             super()._onTick(0.0)
+            if self.state == CANDIDATE and self._SyncObj__raftElectionDeadline > now + self._timeout:
+                self._ask_again_soon(now)
         finally:
             self._commit_limit = None
             self._go = False

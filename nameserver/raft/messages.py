@@ -24,7 +24,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     """First message on a link, and again when the standing changes.
 
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
-    cluster; ``founders`` are the instances that founded it, as far as the sender knows.
+    cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
+    highest format that the sender reads: a new one is used only when every member has said that it knows it.
     """
 
     instance: str
@@ -33,6 +34,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     election_timeout_ms: Annotated[int, msgspec.Meta(gt=0)]
     founders: dict[str, str]
     term: Term
+    format_max: int = FORMAT
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
