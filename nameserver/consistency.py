@@ -250,7 +250,7 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
         return refusal(str(error))
     except CommandTooLarge as error:
         return refusal(
-            f"registration of {len(request.body)} bytes takes {error.size} bytes in the log, "
+            f"request of {len(request.body)} bytes takes {error.size} bytes in the log, "
             f"at most {error.limit} are possible"
         )
 
