@@ -381,14 +381,15 @@ class Replicated:
         return self._member.contact_age() < self._member.contact_limit
 
     def _why_not(self) -> str:
+        """Say why this member cannot serve, beginning with what the wire's remark is known for."""
         member = self._member
         waiting = member.waiting_for
         if waiting:
-            return f"the first start waits for {', '.join(waiting)}"
+            return f"no leader, the first start waits for {', '.join(waiting)}"
         if member.leader is None:
             return "no leader"
         if not self._in_contact():
-            return f"no contact with a majority through leader {member.leader}"
+            return f"no leader with a majority, {member.leader} was the last one"
         if member.leader != self._me and member.leader not in self._linked:
             return f"no link to leader {member.leader}"
         return f"too much is under way at leader {member.leader}"
@@ -718,12 +719,17 @@ class Replicated:
             commands = [self._command(proposal) for proposal in batch.proposals]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
-        for proposal, command in zip(batch.proposals, commands, strict=True):
-            verdict = self._table.apply(command)
-            if isinstance(verdict, Applied):
-                self._follow(command, verdict, live=live)
-            if proposal.boot_id == self._boot_id:
-                self._settle(proposal.sequence, verdict)
+        # The table first, and all of it: what follows is of this process alone, and a defect there must not
+        # make this member's table differ.
+        verdicts = [self._table.apply(command) for command in commands]
+        for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
+            try:
+                if isinstance(verdict, Applied):
+                    self._follow(command, verdict, live=live)
+                if proposal.boot_id == self._boot_id:
+                    self._settle(proposal.sequence, verdict)
+            except Exception:
+                logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
             self._take_office(term)
         self._led_term = max(self._led_term, term)

@@ -454,7 +454,7 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
         refused = reader.invoke(last.listen, route_query("T"))
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark is not None
-        assert refused.remark.startswith("[NO_QUORUM] name server not ready: ")
+        assert refused.remark.startswith("[NO_QUORUM] name server not ready: no leader")
         assert last.get("/v1/topics/T/route")[0] == 503
         assert last.get("/readyz")[0] == 503
         assert last.get("/v1/topics/T/route?consistency=stale")[0] == 200

@@ -518,7 +518,7 @@ def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path:
             assert answer.remark is not None
             assert answer.remark.startswith(f"{NO_QUORUM_TAG} not applied: "), "it was never sent"
             assert read.remark is not None
-            assert read.remark.startswith(f"{NO_QUORUM_TAG} name server not ready: ")
+            assert read.remark.startswith(f"{NO_QUORUM_TAG} name server not ready: no leader")
             with pytest.raises(NoQuorum):
                 member.view(Freshness.DEFAULT)
             assert member.view(Freshness.STALE).topics() == ["T", "U"]
@@ -615,6 +615,30 @@ def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path)
             assert codes(await group.everywhere(register(), ONE)) == [0, 0, 0]
 
     run(body)
+
+
+def test_broken_side_effect_does_not_make_tables_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            broken = group.followers()[0]
+
+            def fail(origin: ConnectionId) -> None:
+                raise RuntimeError("no such connection")
+
+            monkeypatch.setattr(group.effects[broken], "close_connection", fail)
+            await group.everywhere(register(heartbeatTimeoutMillis="1000"))
+            await until(
+                lambda: not any(member.view(Freshness.STALE).topics() for member in group.running), "expired"
+            )
+            await group.equal()
+            assert codes(await group.everywhere(register(counter=2), TWO)) == [0, 0, 0]
+            await group.equal()
+
+    run(body)
+    assert "no such connection" in caplog.text
 
 
 def test_member_that_was_away_catches_up(tmp_path: Path) -> None:
