@@ -707,22 +707,30 @@ def note_applied(history: explain.History, command: Command, applied: Applied, *
     if applied.joined is not None:
         history.broker_changed(applied.joined, explain.Note.REGISTERED, at_ms=at_ms)
     for gone in applied.left:
-        history.broker_changed(gone.broker, gone.reason, at_ms=at_ms, detail=gone.broker_name)
+        history.broker_changed(
+            gone.broker, gone.reason, at_ms=at_ms, detail=f"broker name {gone.broker_name}"
+        )
     for lost in applied.lost:
         history.topics_changed(
             lost.topics,
             lost.reason,
             at_ms=at_ms,
             broker=lost.broker,
-            detail=lost.broker_name or "",
+            detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
         )
     if isinstance(command, WipeWritePerm):
         history.topics_changed(
-            applied.topics, explain.Note.PERMISSION_WIPED, at_ms=at_ms, detail=command.broker_name
+            applied.topics,
+            explain.Note.PERMISSION_WIPED,
+            at_ms=at_ms,
+            detail=f"broker name {command.broker_name}",
         )
     if isinstance(command, AddWritePerm):
         history.topics_changed(
-            applied.topics, explain.Note.PERMISSION_ADDED, at_ms=at_ms, detail=command.broker_name
+            applied.topics,
+            explain.Note.PERMISSION_ADDED,
+            at_ms=at_ms,
+            detail=f"broker name {command.broker_name}",
         )
 
 

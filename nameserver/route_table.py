@@ -12,7 +12,6 @@ import orjson
 
 from nameserver.commands import (
     AddWritePerm,
-    Base,
     BaseKind,
     Command,
     DeleteKv,
@@ -1084,14 +1083,6 @@ class RouteView:
         """Return the revision that a command names for something: the thing's, or the table's if absent."""
         present = self._table._present(kind, key)
         return self._table._revision if present is None else present
-
-    def moved(self, command: Command) -> bool:
-        """Whether something is younger than what the command was computed from."""
-        return self._table.moved(command)
-
-    def conflicts(self, base: Base) -> bool:
-        """Whether this one thing is younger than named."""
-        return self._table._moved_at(base.kind, base.key) > base.revision
 
     def would_change(self, command: RegisterBroker) -> bool:
         """Whether applying a registration would change the table."""
