@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nameserver.evidence import FORGET_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch, judge
 from nameserver.exchange import Acknowledgement, Line, Report, decode, encode
@@ -473,3 +476,174 @@ def test_registration_without_change_is_answered_only_while_the_lease_is_known_t
         contact, origin, acknowledged_at=acknowledged_at, clock=100.0, in_contact=in_contact, lease_s=120.0
     )
     assert decided is what
+
+
+# -- any order of events ------------------------------------------------------------------------------------
+
+LEASE_S = 10.0
+BROKERS = (A, B)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Members, brokers and leaders in any order, over a perfect log and links without delay.
+
+    Nobody is evicted as gone who has a connection with a member in contact, nor as silent who was heard
+    within its lease by a member that reported it; whoever is dead goes within its lease, however often
+    leaders change or members restart.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.revision = 0
+        self.term = 0
+        self.next_origin = 1
+        self.next_boot = 1
+        self.led_term = 0
+        self.records: dict[BrokerKey, Record] = {}
+        self.members = {name: self.boot() for name in MEMBERS}
+        self.connections: dict[tuple[str, BrokerKey], ConnectionId] = {}
+        self.heard: dict[BrokerKey, float] = {}
+        self.died: dict[BrokerKey, float] = {}
+        self.cut: set[str] = set()
+        self.leader = "m1"
+        self.evidence: Evidence
+        self.elect("m1")
+
+    def boot(self) -> Process:
+        self.next_boot += 1
+        return Process(boot_id=self.next_boot, now=self.now)
+
+    def in_contact(self) -> set[str]:
+        return set(MEMBERS) - self.cut
+
+    def elect(self, name: str) -> None:
+        self.term += 1
+        self.leader = name
+        self.cut.discard(name)
+        self.evidence = Evidence(
+            term=self.term,
+            members=MEMBERS,
+            prior_term=self.led_term,
+            clock=self.members[name].liveness.clock,
+            judge_after_s=JUDGE_AFTER_S,
+        )
+        self.led_term = self.term
+        for member in self.in_contact():
+            self.members[member].reporter.lead_by(self.term)
+        for member in sorted(self.in_contact()):
+            self.report(member)
+
+    def report(self, name: str) -> None:
+        """A member tells the leader, which judges at once."""
+        if name in self.cut:
+            return
+        process = self.members[name]
+        process.reporter.lead_by(self.term)
+        clock = self.members[self.leader].liveness.clock
+        while process.tell(self.evidence, name, clock=clock):
+            pass
+        self.judge()
+
+    def judge(self) -> None:
+        here = self.in_contact()
+        self.evidence.out_of_contact(set(MEMBERS) - here)
+        clock = self.members[self.leader].liveness.clock
+        for judgement in self.evidence.judge(list(self.records.values()), in_contact=here, clock=clock):
+            broker = judgement.broker
+            if judgement.reason is LeaveReason.LEASE_EXPIRED:
+                assert self.now - self.heard[broker] > LEASE_S - 0.5, "heard within its lease"
+            else:
+                assert not [m for m in here if (m, broker) in self.connections], (
+                    "connected with one in contact"
+                )
+            if self.records[broker].revision == judgement.revision:
+                del self.records[broker]
+
+    @rule(broker=st.sampled_from(BROKERS), name=st.sampled_from(MEMBERS))
+    def register(self, broker: BrokerKey, name: str) -> None:
+        if name in self.cut:
+            return  # it could not commit
+        origin = self.connections.get((name, broker))
+        if origin is None:
+            origin = self.connections[name, broker] = ConnectionId(self.next_origin)
+            self.next_origin += 1
+        liveness = self.members[name].liveness
+        liveness.registering(broker, origin, lease_s=LEASE_S)
+        self.heard[broker] = self.now
+        self.died.pop(broker, None)
+        self.report(name)
+        self.revision += 1
+        self.records[broker] = record(broker, revision=self.revision, lease_ms=int(LEASE_S * 1000))
+        liveness.registered(broker, origin, revision=self.revision)
+        self.report(name)
+
+    @rule(broker=st.sampled_from(BROKERS), name=st.sampled_from(MEMBERS))
+    def link_breaks(self, broker: BrokerKey, name: str) -> None:
+        self.close(broker, name)
+
+    def close(self, broker: BrokerKey, name: str) -> None:
+        origin = self.connections.pop((name, broker), None)
+        if origin is not None:
+            held = self.records.get(broker)
+            revision = None if held is None else held.revision
+            self.members[name].liveness.closed(origin, by_us=False, revision_of=lambda _: revision)
+            self.report(name)
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def broker_dies(self, broker: BrokerKey) -> None:
+        if broker in self.records:
+            self.died.setdefault(broker, self.now)
+            for name in MEMBERS:
+                self.close(broker, name)
+
+    @rule(name=st.sampled_from(MEMBERS))
+    def member_restarts(self, name: str) -> None:
+        self.members[name] = self.boot()
+        for mark in [mark for mark in self.connections if mark[0] == name]:
+            del self.connections[mark]
+        if name == self.leader:
+            self.elect(next(m for m in MEMBERS if m != name))
+        self.report(name)
+
+    @rule(name=st.sampled_from(MEMBERS))
+    def member_is_cut_off(self, name: str) -> None:
+        if not self.cut and name != self.leader:
+            self.cut.add(name)
+            self.judge()
+
+    @rule()
+    def members_are_back(self) -> None:
+        for name in sorted(self.cut):
+            self.cut.discard(name)
+            self.report(name)
+
+    @rule(name=st.sampled_from(MEMBERS))
+    def leader_changes(self, name: str) -> None:
+        if name not in self.cut:
+            self.elect(name)
+
+    @rule(seconds=st.sampled_from([0.25, 1.0, 4.0]))
+    def time_passes(self, seconds: float) -> None:
+        for _ in range(int(seconds / 0.25)):
+            self.now += 0.25
+            for process in self.members.values():
+                process.pass_time(0.25)
+                process.liveness.prune()
+            for name in MEMBERS:
+                if name not in self.cut and self.members[name].reporter.due():
+                    self.report(name)
+            self.judge()
+        for broker, died_at in self.died.items():
+            if broker in self.records:
+                # Those who heard it last may all have restarted: then it counts from a leader's first day.
+                assert self.now - died_at <= 2 * LEASE_S + 2.0, "a ghost"
+
+    @invariant()
+    def consistent(self) -> None:
+        for process in self.members.values():
+            process.liveness.check()
+
+
+GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestGroup = GroupMachine.TestCase

@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.commands import COMMAND_BYTES_MAX
+from nameserver.commands import (
+    COMMAND_BYTES_MAX,
+    Batch,
+    Evict,
+    Proposal,
+    PutKv,
+    encode_batch,
+    encode_command,
+)
 from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
@@ -24,7 +32,7 @@ from nameserver.consistency import (
 )
 from nameserver.explain import Note
 from nameserver.files import load_kv_file, load_settings_file, save_kv_file
-from nameserver.raft import RaftStartError
+from nameserver.raft import RaftStartError, StopMember
 from nameserver.replicated import Replicated
 from nameserver.types import (
     Answer,
@@ -617,28 +625,62 @@ def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path)
     run(body)
 
 
-def test_broken_side_effect_does_not_make_tables_differ(
+def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path) as group:
+        async with group_of(tmp_path, size=1) as group:
             await group.ready()
-            broken = group.followers()[0]
+            (member,) = group.running
+            await ask(member, register())
+            record = member.view(Freshness.STALE).record(BROKER)
+            assert record is not None
 
             def fail(origin: ConnectionId) -> None:
                 raise RuntimeError("no such connection")
 
-            monkeypatch.setattr(group.effects[broken], "close_connection", fail)
-            await group.everywhere(register(heartbeatTimeoutMillis="1000"))
-            await until(
-                lambda: not any(member.view(Freshness.STALE).topics() for member in group.running), "expired"
+            monkeypatch.setattr(group.effects[0], "close_connection", fail)
+            evict = Evict(
+                cluster_name=BROKER.cluster_name,
+                broker_addr=BROKER.broker_addr,
+                revision=record.revision,
+                reason=LeaveReason.LEASE_EXPIRED,
             )
-            await group.equal()
-            assert codes(await group.everywhere(register(counter=2), TWO)) == [0, 0, 0]
-            await group.equal()
+            put = PutKv(namespace="n", key="k", value="v", key_revision=record.revision)
+            proposals = (
+                Proposal(boot_id=7, sequence=1, command=encode_command(evict)),
+                Proposal(boot_id=7, sequence=2, command=encode_command(put)),
+            )
+            payload = encode_batch(Batch(proposals=proposals))
+            member.apply(payload, index=member.status().applied_index + 1, term=1, live=True)
+            assert member.view(Freshness.STALE).record(BROKER) is None
+            assert member.view(Freshness.STALE).kv_value("n", "k") is not None
 
     run(body)
     assert "no such connection" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "command", [b"\x02\x00\x90", b"\x01\x00\x92\x63\x01"], ids=["newer format", "unknown kind"]
+)
+def test_member_stops_at_what_it_does_not_understand_and_applies_none_of_it(
+    tmp_path: Path, command: bytes
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            await group.ready()
+            (member,) = group.running
+            put = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
+            proposals = (
+                Proposal(boot_id=7, sequence=1, command=put),
+                Proposal(boot_id=7, sequence=2, command=command),
+            )
+            payload = encode_batch(Batch(proposals=proposals))
+            with pytest.raises(StopMember, match="install the release"):
+                member.apply(payload, index=9, term=1, live=True)
+            assert member.view(Freshness.STALE).revision == 0
+
+    run(body)
 
 
 def test_member_that_was_away_catches_up(tmp_path: Path) -> None:
