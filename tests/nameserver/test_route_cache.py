@@ -1,0 +1,335 @@
+"""The encoded-route cache answers exactly what the full parser and the handlers answer, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
+from nameserver.config import NamesrvSettings
+from nameserver.handlers import decide
+from nameserver.liveness import Standing
+from nameserver.route_cache import BATCH_MAX, RouteCache
+from nameserver.route_table import Applied, RouteTable, RouteView
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from remoting.codes import HeaderCodec, LanguageCode
+from remoting.command import decode_command
+from remoting.errors import RemoteProtocolError
+from remoting.frame import FrameDecoder, encode_frame
+from remoting.header import Header, encode_header
+from remoting.route import DataVersion
+
+SETTINGS = NamesrvSettings()
+
+
+class Nobody:
+    """A sender that is no broker."""
+
+    uptime_s = 1000.0
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return Standing.STRANGER
+
+
+def register(table: RouteTable, name: str, topics: tuple[str, ...], *, counter: int = 1) -> None:
+    broker = BrokerKey(ClusterName("C"), BrokerAddr(f"10.0.0.1:{len(name)}"))
+    verdict = table.apply(
+        RegisterBroker(
+            cluster_name=broker.cluster_name,
+            broker_name=BrokerName(name),
+            broker_addr=broker.broker_addr,
+            broker_id=0,
+            ha_server_addr="10.0.0.1:2",
+            data_version=DataVersion(counter=counter),
+            topics=tuple(
+                TopicQueues(topic=topic, read_queue_nums=4, write_queue_nums=4, perm=6) for topic in topics
+            ),
+            incremental=False,
+            filter_servers=None,
+            mappings=(),
+            lease_ms=120_000,
+            enable_acting_master=None,
+            zone_name=None,
+            delete_absent=False,
+            record_revision=table.revision,
+            name_revision=table.revision,
+        )
+    )
+    assert isinstance(verdict, Applied)
+
+
+def table_of(*topics: str) -> RouteTable:
+    table = RouteTable()
+    register(table, "b", topics)
+    return table
+
+
+def cache_of(table: RouteTable, **changes: int) -> RouteCache:
+    return RouteCache(view=lambda: table.view, settings=lambda: SETTINGS, **changes)
+
+
+def request(
+    topic: str | None = "T",
+    opaque: int = 7,
+    *,
+    version: int = 479,
+    codec: HeaderCodec = HeaderCodec.JSON,
+    code: int = 105,
+    flag: int = 0,
+    body: bytes = b"",
+    **ext: str,
+) -> bytes:
+    arguments = {"topic": topic, **ext} if topic is not None else ext
+    header = Header(code, LanguageCode.JAVA, version, opaque, flag, None, arguments or None)
+    return encode_frame(encode_header(header, codec), body, codec=codec)
+
+
+def in_full(table: RouteTable, data: bytes) -> bytes:
+    """Answer one frame by the parser and the handlers."""
+    (frame,) = FrameDecoder().feed(data)
+    command = decode_command(frame)
+    answer = decide(table.view, Request.of(command), SETTINGS, Nobody())
+    assert isinstance(answer, Answer)
+    reply = command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
+    return reply.encode()
+
+
+def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
+    """Hold what the cache answers of a stream to the full way; return how many it answered."""
+    data = b"".join(frames)
+    answers: list[bytes] = []
+    position = cache.answer(data, 0, answers)
+    taken = 0
+    while sum(map(len, frames[:taken])) < position:
+        taken += 1
+    assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
+    assert b"".join(answers) == b"".join(in_full(table, frame) for frame in frames[:taken])
+    return taken
+
+
+topics = st.sampled_from(["T", "U", "%RETRY%g", "gone", "Ünï", 'quo"te', "back\\slash", '"opaque":5,'])
+requests = st.builds(
+    request,
+    topic=topics,
+    opaque=st.integers(-(2**31), 2**31 - 1) | st.integers(0, 1200),
+    version=st.sampled_from([121, 317, 401, 409, 479]),
+    codec=st.sampled_from(HeaderCodec),
+    code=st.sampled_from([105] * 8 + [106]),
+    flag=st.sampled_from([0] * 8 + [1, 2]),
+    body=st.sampled_from([b""] * 8 + [b"x"]),
+)
+LISTED = ("T", "U", "%RETRY%g", "Ünï", 'quo"te', "back\\slash", '"opaque":5,')
+
+
+@given(st.lists(st.lists(requests, min_size=1, max_size=6), min_size=1, max_size=6))
+def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list[bytes]]) -> None:
+    table = table_of(*LISTED)
+    cache = cache_of(table)
+    for frames in streams:
+        check(cache, table, frames)
+        check(cache, table, frames)  # now from what was learnt
+
+
+alike = st.lists(
+    st.tuples(st.sampled_from(LISTED), st.integers(100, 999)), min_size=1, max_size=BATCH_MAX + 4
+)
+
+
+@given(alike, st.sampled_from([317, 479]))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_batches_of_one_lane_are_answered_as_the_full_parser_answers_them(
+    asked: list[tuple[str, int]], version: int
+) -> None:
+    table = table_of(*LISTED)
+    cache = cache_of(table)
+    frames = [request(topic, opaque, version=version) for topic, opaque in asked]
+    for _ in range(3):
+        assert check(cache, table, frames) >= min(len(frames), BATCH_MAX) or any(
+            topic.startswith('"') or "\\" in topic for topic, _ in asked
+        )
+
+
+@given(st.data())
+def test_damaged_bytes_of_a_known_request_are_never_taken_for_it(data: st.DataObject) -> None:
+    table = table_of("T", "U")
+    cache = cache_of(table)
+    opaques = st.integers(10, 99)
+    frames = [request(data.draw(st.sampled_from(["T", "U"])), data.draw(opaques)) for _ in range(3)]
+    for _ in range(2):
+        check(cache, table, frames)
+    stream = bytearray(b"".join(frames))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stream) - 1))
+        kind = data.draw(st.sampled_from(["change", "remove", "insert"]))
+        byte = data.draw(st.sampled_from([*b'0123456789,:"{}\x00\x01 -.e\\', 0xFF]))
+        if kind == "change":
+            stream[at] = byte
+        elif kind == "remove":
+            del stream[at]
+        else:
+            stream.insert(at, byte)
+    damaged = bytes(stream)
+    answers: list[bytes] = []
+    position = cache.answer(damaged, 0, answers)
+    expected = []
+    decoder = FrameDecoder()
+    try:
+        for frame in decoder.feed(damaged[:position]):
+            expected.append(in_full(table, encode_frame(frame.header, frame.body, codec=frame.codec)))
+    except RemoteProtocolError:
+        pytest.fail("the parser refuses what the cache took")
+    assert decoder.buffered == 0
+    assert b"".join(answers) == b"".join(expected)
+
+
+OPAQUES = ["0", "007", "1.5", '"7"', "-3", " 7", "7 ", "2147483648", "1e3", "null", "true", "+7", "१२३"]
+
+
+@pytest.mark.parametrize("text", OPAQUES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_opaque_as_only_the_parser_judges_it_is_left_to_the_parser(text: str, batch: int) -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    size = len(text.encode())
+    known = request("T", int("9" * min(size, 9)))
+    for _ in range(2):
+        check(cache, table, [known] * batch)
+    header = known[8:].replace(b"9" * min(size, 9), text.encode(), 1)
+    data = encode_frame(header, codec=HeaderCodec.JSON)
+    for frames in ([data], [known, data], [data, known], [data] * 3):
+        answers: list[bytes] = []
+        position = cache.answer(b"".join(frames), 0, answers)
+        assert position == len(b"".join(frames[: frames.index(data)]))
+
+
+AMBIGUOUS = {
+    "in the arguments": b'{"code":105,"extFields":{"opaque":5,"topic":"T"},"flag":0,"version":479}',
+    "in both places": b'{"code":105,"extFields":{"opaque":5,"topic":"T"},"flag":0,"opaque":6,"version":479}',
+    "twice": b'{"code":105,"extFields":{"topic":"T"},"opaque":5,"opaque":6,"version":479}',
+    "nested": b'{"code":105,"x":{"opaque":5,"y":1},"extFields":{"topic":"T"},"version":479}',
+    "last member": b'{"code":105,"extFields":{"topic":"T"},"version":479,"opaque":5}',
+    "escaped name": b'{"code":105,"extFields":{"topic":"T"},"opaqu\\u0065":5,"version":479}',
+}
+
+
+@pytest.mark.parametrize("header", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_header_whose_opaque_is_somewhere_else_is_answered_rightly_or_left(header: bytes) -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    frames = [
+        encode_frame(header.replace(b"5", digit), codec=HeaderCodec.JSON) for digit in (b"5", b"6", b"7")
+    ]
+    for _ in range(3):
+        for frame in frames:
+            check(cache, table, [frame])
+        check(cache, table, frames)
+
+
+def test_answer_follows_every_change_of_the_topic() -> None:
+    table = table_of("T", "U")
+    cache = cache_of(table)
+    frames = [request("T", 123), request("U", 124), request("T", 125)]
+    assert check(cache, table, frames) == 3
+    register(table, "b2", ("T",))
+    assert check(cache, table, frames) == 3
+    assert check(cache, table, [request("T", 126, codec=HeaderCodec.ROCKETMQ)]) == 1
+    learnt = cache.learnt
+    assert check(cache, table, frames) == 3
+    assert cache.learnt == learnt
+    table.apply(DeleteTopic(topic="T", cluster_name=None, topic_revision=table.revision))
+    assert check(cache, table, frames) == 0
+    assert check(cache, table, [request("U", 127), request("T", 128)]) == 1
+    register(table, "b3", ("T",))
+    assert check(cache, table, frames) == 3
+
+
+def test_nothing_is_answered_while_a_read_must_wait() -> None:
+    table = table_of("T")
+    views: list[RouteView | None] = [table.view, None]
+    cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS)
+    assert cache.answer(request(), 0, []) > 0
+    views.reverse()
+    assert cache.answer(request(), 0, []) == 0
+
+
+def test_settings_show_after_clear() -> None:
+    table = table_of("T")
+    current = [SETTINGS]
+    cache = RouteCache(view=lambda: table.view, settings=lambda: current[0])
+    check(cache, table, [request()])
+    current[0] = replace(SETTINGS, order_message_enable=True)
+    cache.clear()
+    assert (cache.entries, cache.tails_bytes) == (0, 0)
+    check(cache, table, [request()])
+    assert cache.entries == 1
+
+
+def test_zone_mode_and_missing_topic_go_the_full_way() -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    for data in (request("T", __ZONE_MODE="true", __ZONE_NAME="z"), request(None), request("gone")):
+        assert cache.answer(data, 0, []) == 0
+    assert cache.entries == 0
+
+
+def test_long_batch_is_handed_back_in_parts() -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    frames = [request("T", 100 + i) for i in range(BATCH_MAX * 2 + 5)]
+    data = b"".join(frames)
+    position, parts, answers = 0, [], []
+    while position < len(data):
+        part: list[bytes] = []
+        position = cache.answer(data, position, part)
+        parts.append(len(part) // 3)
+        answers += part
+    assert parts == [BATCH_MAX, BATCH_MAX, 5]
+    assert b"".join(answers) == b"".join(in_full(table, frame) for frame in frames)
+
+
+def test_unfinished_frame_is_left_at_every_cut() -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    frame = request("T", 123)
+    check(cache, table, [frame, frame])
+    for cut in range(len(frame)):
+        answers: list[bytes] = []
+        assert cache.answer(frame + frame[:cut], 0, answers) == len(frame)
+        assert cache.answer(frame[:cut], 0, []) == 0
+        assert b"".join(answers) == in_full(table, frame)
+
+
+def test_tables_stay_within_their_bounds() -> None:
+    table = table_of(*(f"T{i}" for i in range(50)))
+    cache = cache_of(table, requests_max=20, tails_bytes_max=10_000)
+    for i in range(50):
+        for codec in HeaderCodec:
+            assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 1
+            assert cache.entries <= 20
+            assert cache.tails_bytes <= 10_000 + 2_000
+
+
+def test_what_is_known_of_vanished_topics_does_not_stay() -> None:
+    table = RouteTable()
+    register(table, "b", ("keep",))
+    cache = cache_of(table)
+    for i in range(30):
+        register(table, "b", ("keep", f"T{i}"), counter=i + 2)
+        for codec in HeaderCodec:
+            assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 1
+        table.apply(DeleteTopic(topic=f"T{i}", cluster_name=None, topic_revision=table.revision))
+        for codec in HeaderCodec:
+            assert check(cache, table, [request(f"T{i}", 100, codec=codec)]) == 0
+    assert cache.entries == 0
+
+
+def test_route_too_large_for_a_batch_goes_the_full_way() -> None:
+    table = RouteTable()
+    for i in range(400):
+        register(table, "b" * (i + 1), ("T",))
+    cache = cache_of(table)
+    assert cache.answer(request("T"), 0, []) == 0
+    assert len(in_full(table, request("T"))) > 64 * 1024
