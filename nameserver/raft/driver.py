@@ -17,6 +17,7 @@ from typing import Any, Final
 from .auth import Credentials
 from .datadir import DataDirectory
 from .engine import Engine
+from .hardening import Stopped
 from .journal import Journal, Replay, StorageFull
 from .log import FIRST_INDEX, FIRST_TERM, OP_RESET, Op, Recovered
 from .members import Standing
@@ -217,7 +218,10 @@ class Driver:
         image = None
         if found is not None:
             image, data = found
-            self._machine.restore(data)
+            try:
+                self._machine.restore(data)
+            except StopMember as error:
+                raise RaftStartError(f"raft: {image.path}: {error}") from error
         joined = join(image, replay, term=term, vote=vote, size=journal_bytes)
         if joined is None:
             raise RaftStartError(
@@ -239,7 +243,10 @@ class Driver:
             self._writer = _Writer(self._journal, done=self._written, failed=self._write_failed)
             self._writer.start()
         bound = await self.transport.listen(self._config.listen or self._config.me)
-        self.engine.start()
+        try:
+            self.engine.start()
+        except (Stopped, StopMember) as error:
+            raise RaftStartError(f"raft: {self._config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()
         return bound
@@ -248,8 +255,11 @@ class Driver:
         """Stop taking part; write what is queued; close everything. Idempotent."""
         if self._closed:
             return
+        try:
+            self.engine.close()
+        except StopMember:
+            pass  # term or vote could not be stored; nothing depends on it any more
         self._closed = True
-        self.engine.stop()
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()

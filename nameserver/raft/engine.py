@@ -244,13 +244,13 @@ class Engine:
     # ---- start
 
     def start(self) -> None:
-        """Apply what is known to be committed, and take part."""
+        """Apply what is known to be committed, and take part.
+
+        Raises:
+            Stopped: An entry cannot be read; nothing has left this member.
+        """
         self._core.enter()
-        try:
-            self._core.apply_committed()
-        except Stopped as error:
-            self._stop(str(error))
-            return
+        self._core.apply_committed()
         self._consider_founding()
         if len(self.members) == 1:
             self._core.stand_now()
@@ -484,8 +484,15 @@ class Engine:
         self._ports.fatal(reason)
 
     def stop(self) -> None:
-        """Take part no more; what was handed to the journal is still written."""
+        """Take part no more, at once."""
         self._stopped = True
+
+    def close(self) -> None:
+        """Take part no more; the journal gets all that is known, so that the next start replays it."""
+        if not self._stopped:
+            self._core.enter()
+            self._flush(self._clock(), commit_too=True)
+            self._stopped = True
 
     def hand_over(self) -> bool:
         """Ask the best follower to take over; False if this member does not lead (any more).
@@ -517,9 +524,15 @@ class Engine:
         index = self._core.applied_index
         term = self._log.term_at(index)
         assert term is not None
-        self._making_image = True
         self._log.journal_bytes = 0
-        self._ports.make_image(index, term, self._machine.snapshot())
+        try:
+            encode_image = self._machine.snapshot()
+        except Exception as error:
+            logger.exception("snapshot raised index=%d", index)
+            self.image_failed(str(error))
+            return
+        self._making_image = True
+        self._ports.make_image(index, term, encode_image)
 
     def image_made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
@@ -612,7 +625,12 @@ class Engine:
         if index > self._core.applied_index:
             was_empty = self.empty
             logger.info("snapshot installed me=%s index=%d bytes=%d", self.me, index, len(image))
-            self._machine.restore(image)
+            try:
+                self._machine.restore(image)
+            except Exception as error:  # whatever it is, the state may be half replaced
+                logger.exception("restore raised index=%d", index)
+                self._stop(f"snapshot {index} cannot be restored: {error}")
+                return
             self._log.reset(index, term)
             self._core.restored(index)
             self._ports.trim(index)

@@ -52,6 +52,7 @@ class Owner(Protocol):
         """May raise :class:`LinkError` to have the link closed."""
 
     def application_message(self, peer: str, data: bytes) -> None: ...
+    def fatal(self, reason: str) -> None: ...
 
 
 class LinkError(Exception):
@@ -268,6 +269,7 @@ class Transport:
         assert self._server is not None
         await self._server.start_serving()
         self._dialling = asyncio.get_running_loop().create_task(self._dial_all(), name="raft dial")
+        self._dialling.add_done_callback(self._dialling_ended)
 
     async def close(self) -> None:
         """Close everything and wait until it is closed."""
@@ -341,6 +343,12 @@ class Transport:
                 if member < self.credentials.me:
                     group.create_task(self._dial(member), name=f"raft dial {member}")
 
+    def _dialling_ended(self, task: asyncio.Task[None]) -> None:
+        """Only :meth:`close` may end it: a member that dials nobody would look alive and be alone."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("raft dialling failed", exc_info=error)
+            self.owner.fatal(f"dialling failed: {error!r}")
+
     async def _dial(self, member: str) -> None:
         """Keep a link to ``member``: dial, wait until it ends, dial again. The name is resolved each time."""
         loop = asyncio.get_running_loop()
@@ -353,7 +361,7 @@ class Transport:
                     _, link = await loop.create_connection(
                         lambda: Link(self, member), host, port, ssl=self.ssl_client
                     )
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             if link is not None:
                 await link.ended

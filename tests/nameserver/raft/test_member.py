@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import uvloop
 
-from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role
+from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
 from nameserver.raft.journal import Journal
 
 SECRET = b"a secret of some length"
@@ -70,6 +70,7 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.messages: list[tuple[str, str, bytes]] = []
         self.changes = 0
+        self.fatal: list[str] = []
 
     def config(self, me: str, **changes: Any) -> RaftConfig:
         settings: dict[str, Any] = {"durability": "journal", "secret": SECRET, **self.settings, **changes}
@@ -84,6 +85,7 @@ class Cluster:
                 machine,
                 on_peer_message=lambda sender, data, name=name: self.messages.append((name, sender, data)),  # type: ignore[misc]
                 on_change=self._changed,
+                on_fatal=self.fatal.append,
             )
             await member.start()
             self.up[name], self.machines[name] = member, machine
@@ -134,6 +136,7 @@ async def _cluster(root: Path, size: int = 3, **settings: Any) -> AsyncIterator[
     finally:
         for name in list(cluster.up):
             await cluster.close(name)
+    assert not cluster.fatal
 
 
 def _run(scenario: Callable[[], Awaitable[None]], *, uv: bool = False) -> None:
@@ -356,6 +359,51 @@ def test_a_member_with_other_peers_is_not_let_in(tmp_path: Path, caplog: pytest.
             await cluster.start(third)
             await _until(lambda: any("another cluster" in r.getMessage() for r in caplog.records))
             assert cluster.up[third].linked == frozenset()
+
+    _run(scenario)
+
+
+def test_an_entry_or_image_that_cannot_be_read_is_refused_at_start_with_one_line(tmp_path: Path) -> None:
+    class Newer(Machine):
+        def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+            raise StopMember("command format 9, this program knows 1")
+
+        def restore(self, image: bytes) -> None:
+            raise StopMember("image format 9, this program knows 1")
+
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1, compact_bytes=20_000) as cluster:
+            for payload, what in ((b"x", "command"), (bytes(30_000), "image")):
+                await cluster.start()
+                await cluster.put(payload)
+                member = cluster.up[cluster.peers[0]]
+                if what == "image":
+                    await _until(lambda member=member: int(str(member.status()["snapshot_index"])) > 0)  # type: ignore[misc]
+                await cluster.close(cluster.peers[0])
+                again = RaftMember(
+                    cluster.config(cluster.peers[0]),
+                    Newer(),
+                    on_peer_message=lambda sender, data: None,
+                    on_change=lambda: None,
+                    on_fatal=cluster.fatal.append,
+                )
+                with pytest.raises(RaftStartError, match=f"{what} format 9") as refused:
+                    await again.start()
+                assert "\n" not in str(refused.value)
+
+    _run(scenario)
+
+
+def test_a_snapshot_that_raises_is_a_failed_snapshot(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            cluster.machines[cluster.peers[0]].snapshot = lambda: 1 // 0  # type: ignore[assignment,return-value]
+            for _ in range(20):
+                await cluster.put(bytes(1000))
+            member = cluster.up[cluster.peers[0]]
+            await _until(lambda: member.status()["snapshot_failures"] == 1)
+            await cluster.put(b"still works")
 
     _run(scenario)
 

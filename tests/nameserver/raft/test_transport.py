@@ -149,6 +149,9 @@ class _Owner:
         self.messages.append((peer, bytes(data)))
         self.order.append(bytes(data))
 
+    def fatal(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def application_message(self, peer: str, data: bytes) -> None:
         self.application.append(data)
         self.order.append(data)
