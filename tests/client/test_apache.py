@@ -1,0 +1,142 @@
+"""Our client and mqadmin against Apache's own nameserver and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import client.aio
+from client.blocking import Client
+from client.config import ClientConfig, ProducerConfig
+from client.consumer import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from client.mqadmin.__main__ import main
+from client.producer import Message, SendStatus, by_hash
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+KIT = Path(__file__).resolve().parent.parent / "interop"
+
+
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """Addresses of Apache's nameserver and of its broker, registered there."""
+    package = types.ModuleType("interop_kit")  # a folder of tests is no package, its kit imports as one
+    package.__path__ = [str(KIT)]
+    sys.modules[package.__name__] = package
+    kit = importlib.import_module("interop_kit.apache")
+    try:
+        apache = kit.Apache.open(request.param, tmp_path_factory.mktemp(f"apache-{request.param}"))
+    except kit.ToolMissing as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"CI must not skip: {error}", pytrace=False)
+        pytest.skip(str(error))
+    try:
+        namesrv = apache.namesrv()
+        broker = apache.broker([namesrv.addr])
+        yield namesrv.addr, broker.addr
+    finally:
+        apache.close()
+
+
+def mqadmin(namesrv: str, *argv: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    code = main(argv, environment={"NAMESRV_ADDR": namesrv}, out=out, err=err)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_mqadmin_administers_apaches_servers(
+    servers: tuple[str, str], eventually: Callable[..., None]
+) -> None:
+    namesrv, broker = servers
+    for argv, text in (
+        (
+            ["updateTopic", "-c", "DefaultCluster", "-t", "Admin", "-r", "2", "-w", "2"],
+            f"create topic to {broker}",
+        ),
+        (["updateTopic", "-b", broker, "-t", "Ordered", "-o", "true"], "orderConf=[broker-a:8]"),
+        (["clusterList"], broker),
+        (["clusterList", "-m"], "broker-a"),
+        (["topicList"], "Admin"),
+        (["updateKvConfig", "-s", "NS", "-k", "a", "-v", "b"], "success"),
+        (["deleteKvConfig", "-s", "NS", "-k", "a"], "success"),
+        (["getNamesrvConfig"], "kvConfigPath"),
+        (["updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true"], "success"),
+        (["topicRoute", "-t", "Ordered", "-l"], "{0=" + broker + "}"),
+        (["topicRoute", "-t", "Ordered"], '"orderTopicConf":"broker-a:8"'),
+        (["sendMessage", "-t", "Admin", "-p", "hello", "-k", "k1", "-c", "TagA"], "SEND_OK"),
+        (["topicStatus", "-t", "Admin"], "broker-a"),
+        (["wipeWritePerm", "-b", "broker-a"], " OK, "),
+        (["addWritePerm", "-b", "broker-a"], " OK, "),
+        (["deleteTopic", "-c", "DefaultCluster", "-t", "Ordered"], "from NameServer success."),
+    ):
+        eventually(lambda argv=argv, text=text: text in mqadmin(namesrv, *argv)[1], f"{argv} prints {text}")
+        if argv[0] == "topicStatus":
+            code, out, err = mqadmin(namesrv, "consumeMessage", "-t", "Admin")
+            assert (code, err) == (0, "")
+            assert "BODY: hello" in out
+
+
+def test_the_blocking_client_sends_and_pulls(servers: tuple[str, str]) -> None:
+    namesrv, _ = servers
+    with Client(ClientConfig(nameservers=(namesrv,))) as started:
+        producer = started.producer(ProducerConfig(group="pg"))
+        sent = [
+            producer.send(Message(topic="Auto", body=b"x" * 6000), select=by_hash("one")) for _ in range(5)
+        ]
+        assert {result.status for result in sent} == {SendStatus.SEND_OK}
+        producer.send_batch([Message(topic="Auto", body=b"b%d" % i) for i in range(3)], queue=sent[0].queue)
+        consumer = started.pull_consumer("puller")
+        last = started.run(consumer.reader.max_offset(sent[0].queue))
+        result = started.run(consumer.pull(sent[0].queue, sent[0].queue_offset))
+        assert last - sent[0].queue_offset == 8
+        assert [message.body for message in result.messages] == [b"x" * 6000] * 5 + [b"b0", b"b1", b"b2"]
+        assert [message.message_id for message in result.messages[:5]] == [one.message_id for one in sent]
+
+
+def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, str]) -> None:
+    namesrv, _ = servers
+
+    async def run() -> tuple[set[str], dict[str, int]]:
+        seen: dict[str, int] = {}
+        done = asyncio.Event()
+        wanted: set[str] = set()
+        again: list[Any] = []
+
+        async def listen(batch: Sequence[ReceivedMessage]) -> None:
+            for message in batch:
+                seen[message.message_id] = seen.get(message.message_id, 0) + 1
+                if message.body == b"fails once" and message.reconsume_times == 0:
+                    raise RuntimeError("not this time")
+                if message.body == b"fails once":
+                    again.append(message.topic)
+            if again and wanted <= set(seen):
+                done.set()
+
+        async with client.aio.Client(ClientConfig(nameservers=(namesrv,), timer_divisor=10)) as started:
+            producer = started.producer(ProducerConfig(group="pg"))
+            first = await producer.send(Message(topic="Pushed", body=b"fails once"))
+            await started.consume(
+                ConsumerConfig(group="pushed", consume_from=ConsumeFrom.FIRST_OFFSET), {"Pushed": "*"}, listen
+            )
+            sent = await asyncio.gather(
+                *(producer.send(Message(topic="Pushed", body=b"%d" % number)) for number in range(1000))
+            )
+            wanted |= {result.message_id for result in sent} | {first.message_id}
+            async with asyncio.timeout(90):
+                await done.wait()
+            assert again == ["Pushed"]
+        return wanted, seen
+
+    wanted, seen = asyncio.run(run())
+    assert set(seen) == wanted
+    assert sorted(seen.values()) == [1] * 1000 + [2]
