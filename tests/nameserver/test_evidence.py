@@ -221,6 +221,24 @@ def test_member_out_of_contact_counts_again_with_its_next_report_only() -> None:
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (), "it has a connection"
 
 
+def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker() -> None:
+    members = group()
+    evidence = take_office(members)
+    for name in ("m1", "m2"):
+        members[name].liveness.registering(A, ONE)
+        members[name].liveness.registered(A, ONE, revision=7)
+    close(members["m1"])
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    evidence.out_of_contact(["m3"])
+    members["m3"].liveness.registering(A, ONE)
+    close(members["m2"])
+    members["m2"].tell(evidence, "m2", clock=0.1)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (), "m3 has yet to say whom it has"
+    members["m3"].tell(evidence, "m3", clock=0.1)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
+
+
 def test_leader_waits_for_every_member_or_two_longest_elections() -> None:
     members = group()
     evidence = take_office(members, clock=50.0)
