@@ -1,0 +1,182 @@
+"""Is a history of calls on registers linearizable?
+
+The search of Wing and Gong with Lowe's memory of configurations (which calls took effect, and the value they
+left): each configuration is visited once. Registers are independent, so each is checked alone. A call with an
+unknown outcome may take effect at any instant after it began, or never; a failed one never does.
+
+Pure. The time is exponential at worst in the number of calls that overlap, hence the bound.
+
+Sources: Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe: Testing for linearizability, 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bench.history import Call, Operation, Outcome, Value, by_key
+
+CONFIGURATIONS_MAX: Final = 1_000_000
+"""Configurations of one register that are looked at before the checker gives up."""
+
+
+class Undecided(Exception):
+    """The bound was reached before an answer was known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One register whose calls no order explains.
+
+    Attributes:
+        explained: A longest order found that respects time and values.
+        stuck: Calls, all overlapping each other's start or earlier, of which none can come next.
+    """
+
+    key: Hashable
+    explained: tuple[Call, ...]
+    stuck: tuple[Call, ...]
+
+    def __str__(self) -> str:
+        tail = "".join(f"\n    {call}" for call in self.explained[-5:])
+        none = "".join(f"\n    {call}" for call in self.stuck)
+        return (
+            f"{self.key!r} is not linearizable\n  {len(self.explained)} calls are explained, the last of them:"
+            f"{tail}\n  none of these can come next:{none}"
+        )
+
+
+def check(
+    history: Iterable[Call],
+    *,
+    initial: Mapping[Hashable, Value] | None = None,
+    configurations_max: int = CONFIGURATIONS_MAX,
+) -> tuple[Violation, ...]:
+    """Return a violation for each register that is not linearizable; none if the history is.
+
+    Args:
+        initial: Values before the first call; absent registers hold None.
+
+    Raises:
+        Undecided: A register needs more than ``configurations_max`` configurations.
+    """
+    found = []
+    for key, calls in by_key(history).items():
+        start = None if initial is None else initial.get(key)
+        violation = _check_register(key, calls, start, configurations_max)
+        if violation is not None:
+            found.append(violation)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Event:
+    """Begin or end of a call in the list of what is not explained yet, in order of time."""
+
+    call: int
+    end: bool
+    before: _Event | None = None
+    after: _Event | None = None
+
+    def lift(self) -> None:
+        """Take out of the list."""
+        if self.before is not None:
+            self.before.after = self.after
+        if self.after is not None:
+            self.after.before = self.before
+
+    def put_back(self) -> None:
+        """Undo the latest :meth:`lift`."""
+        if self.before is not None:
+            self.before.after = self
+        if self.after is not None:
+            self.after.before = self
+
+
+def _relevant(calls: list[Call]) -> list[Call]:
+    """Leave out what constrains nothing: failed calls, reads without an answer, writes that may never have
+    happened and whose value nobody read.
+    """
+    seen = {c.value for c in calls if c.operation is Operation.READ and c.outcome is Outcome.OK}
+    return [
+        call
+        for call in calls
+        if call.outcome is Outcome.OK
+        or (call.outcome is Outcome.UNKNOWN and call.operation is Operation.WRITE and call.value in seen)
+    ]
+
+
+def _events(calls: list[Call]) -> tuple[_Event, list[_Event], list[_Event | None]]:
+    """Return head of the list, and begin and end of each call. Calls that touch in an instant overlap."""
+    order = [(call.begun, 0, number) for number, call in enumerate(calls)]
+    order += [(c.ended, 1, number) for number, c in enumerate(calls) if c.outcome is Outcome.OK]
+    head = last = _Event(-1, True)
+    begins = [head] * len(calls)
+    ends: list[_Event | None] = [None] * len(calls)
+    for _, kind, number in sorted(order):
+        event = _Event(number, bool(kind), before=last)
+        last.after = last = event
+        if kind:
+            ends[number] = event
+        else:
+            begins[number] = event
+    return head, begins, ends
+
+
+def _check_register(
+    key: Hashable, calls: list[Call], initial: Value, configurations_max: int
+) -> Violation | None:
+    calls = _relevant(calls)
+    head, begins, ends = _events(calls)
+    to_explain = sum(end is not None for end in ends)
+    value, taken = initial, 0  # the configuration: current value, and a bit for each call that took effect
+    visited: set[tuple[int, Value]] = {(taken, value)}
+    path: list[tuple[int, Value]] = []  # calls that took effect, with the value before each
+    best: tuple[int, ...] = ()
+    event = head.after
+    while to_explain:
+        if event is not None and not event.end:
+            number, call = event.call, calls[event.call]
+            write = call.operation is Operation.WRITE
+            after = call.value if write else value
+            next_taken = taken | 1 << number
+            if (write or call.value == value) and (next_taken, after) not in visited:
+                visited.add((next_taken, after))
+                if len(visited) > configurations_max:
+                    raise Undecided(f"{key!r}: more than {configurations_max} configurations")
+                path.append((number, value))
+                value, taken = after, next_taken
+                begins[number].lift()
+                end = ends[number]
+                if end is not None:
+                    end.lift()
+                    to_explain -= 1
+                event = head.after
+            else:
+                event = event.after
+            continue
+        # Everything before this end was tried: take the last step back, and try what comes after it.
+        if len(path) >= len(best):
+            best = tuple(number for number, _ in path)
+        if not path:
+            return _violation(key, calls, best)
+        number, value = path.pop()
+        taken &= ~(1 << number)
+        end = ends[number]
+        if end is not None:
+            end.put_back()
+            to_explain += 1
+        begins[number].put_back()
+        event = begins[number].after
+    return None
+
+
+def _violation(key: Hashable, calls: list[Call], best: tuple[int, ...]) -> Violation:
+    left = [call for number, call in enumerate(calls) if number not in set(best)]
+    first_end = min(call.ended for call in left if call.outcome is Outcome.OK)
+    return Violation(
+        key=key,
+        explained=tuple(calls[number] for number in best),
+        stuck=tuple(call for call in left if call.begun <= first_end),
+    )
