@@ -11,7 +11,7 @@ from client.consumer import PullConsumerCore, PullResult
 from client.errors import NotApplied
 from client.mqadmin import java
 from client.mqadmin.context import Context
-from client.mqadmin.options import Arguments, Command, Option, UsageError
+from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from client.producer import Message
 from remoting.bodies import MessageQueue
 from remoting.codes import ResponseCode
@@ -28,6 +28,7 @@ _STATUS: Final = {
 
 
 def _send_message(context: Context, args: Arguments) -> int:
+    as_json = args.json()
     if "i" in args and "b" not in args:
         return context.fail("Broker name must be set if the queue is chosen!")
     message = Message(
@@ -53,6 +54,18 @@ def _send_message(context: Context, args: Arguments) -> int:
             )
         queue = candidates[0]
     result = producer.send(message, queue=queue)
+    if as_json:
+        context.json(
+            {
+                "brokerName": result.queue.broker_name,
+                "queueId": result.queue.queue_id,
+                "sendResult": result.status.name,
+                "msgId": result.message_id,
+                "offsetMsgId": result.offset_message_id,
+                "queueOffset": result.queue_offset,
+            }
+        )
+        return 0
     layout = "{:<32}  {:<4}  {:<20}    {}"
     context.line(layout.format("#Broker Name", "#QID", "#Send Result", "#MsgId"))
     context.line(
@@ -169,6 +182,7 @@ COMMANDS: Final = (
             Option(short="b", long="broker", description="Send message to target broker"),
             Option(short="i", long="qid", description="Send message to target queue"),
             Option(short="m", long="msgTraceEnable", description="Message Trace Enable, Default: false"),
+            OUTPUT,
         ),
         run=_send_message,
     ),

@@ -18,8 +18,16 @@ import pytest
 from client.config import ClientConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore, ReceivedMessage
 from client.core import ClientCore, Identity
+from client.errors import InvalidArgument
 from client.operation import Clock, Deliver, Fetch, Instant, Invoke, Oneway, Operation, Sleep, Spawn, Wait
-from remoting.bodies import ConsumerIdList, HeartbeatData, LockBatch, LockBatchResponse, MessageQueue
+from remoting.bodies import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    MessageQueue,
+    QueueOffsets,
+)
 from remoting.codes import RETRY_PREFIX, RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RequestTimeout
@@ -172,6 +180,7 @@ class Broker:
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     locks: dict[MessageQueue, tuple[str, float]] = field(default_factory=dict)
+    searched: list[int] = field(default_factory=list)
 
     def append(
         self, topic: str, queue_id: int, body: bytes, reconsume_times: int = 0, origin: str = ""
@@ -227,6 +236,9 @@ class Broker:
             case RequestCode.UPDATE_CONSUMER_OFFSET:
                 self.offsets["g", *key] = int(ext["commitOffset"])
                 return 0, request.reply()
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                self.searched.append(int(ext["timestamp"]))
+                return 0, request.reply(ext_fields={"offset": "2"})
             case RequestCode.GET_MAX_OFFSET:
                 return 0, request.reply(ext_fields={"offset": str(len(self.queues[key]))})
             case RequestCode.PULL_MESSAGE:
@@ -296,11 +308,10 @@ class Member:
         self.world = world
         config = ClientConfig(nameservers=(ADDR,))
         self.core = ClientCore(config, Identity(ip="192.0.2.1", pid=1, serial=serial), random.Random(serial))
+        values = {"consume_from": ConsumeFrom.FIRST_OFFSET, **values}
         self.consumer = PushConsumerCore(
             self.core,
-            ConsumerConfig(
-                group="g", consume_from=ConsumeFrom.FIRST_OFFSET, suspend_s=2.0, workers=3, **values
-            ),
+            ConsumerConfig(group="g", suspend_s=2.0, workers=3, **values),
             {"T": "*"},
             lambda batch: history.begin(batch),
         )
@@ -436,3 +447,66 @@ def test_an_orderly_group_consumes_each_queue_in_order_and_never_twice_at_a_time
     for seen in history.order.values():
         firsts = list(dict.fromkeys(seen))
         assert firsts == sorted(firsts), "a message was consumed before an earlier one of its queue"
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "first"),
+    [
+        pytest.param(ConsumeFrom.FIRST_OFFSET, 0, id="first"),
+        pytest.param(ConsumeFrom.TIMESTAMP, 2, id="timestamp"),
+        pytest.param(ConsumeFrom.LAST_OFFSET, 5, id="last"),
+    ],
+)
+def test_a_new_group_begins_where_it_was_told(consume_from: ConsumeFrom, first: int) -> None:
+    world = World(1, loss=0.0)
+    history = History(world.rng, failing=0.0)
+    for number in range(5):
+        world.broker.append("T", 1, b"before%d" % number)
+    member = Member(world, history, 1, consume_from=consume_from)
+    world.run_until(lambda: len(member.consumer.assigned) == QUEUES + 1, 60)
+    world.broker.append("T", 1, b"after")
+    world.run_until(lambda: b"after" in history.finished, 60)
+    assert sorted(history.order[1]) == list(range(first, 6))
+    # half an hour before the start
+    assert set(world.broker.searched) <= {1_700_000_000_000 - 30 * 60 * 1000}
+    assert bool(world.broker.searched) == (consume_from is ConsumeFrom.TIMESTAMP)
+
+
+def test_a_reset_of_offsets_by_the_broker_is_followed() -> None:
+    world = World(1, loss=0.0)
+    history = History(world.rng, failing=0.0)
+    wanted = fill(world, 20)
+    member = Member(world, history, 1)
+    world.run_until(lambda: set(history.finished) == wanted, 60)
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
+    body = QueueOffsets(offsets={queue: 0}).encode()
+    foreign = RemotingCommand.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"group": "other", "topic": "T"}, body
+    )
+    member.core.peer_request(foreign)
+    own = RemotingCommand.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"group": "g", "topic": "T"}, body
+    )
+    member.core.peer_request(own)
+    again = [message.body for message in world.broker.queues["T", 0]]
+    assert again
+    world.run_until(lambda: all(history.finished[body] == 2 for body in again), 60)
+    assert sum(history.finished.values()) == 20 + len(again)
+
+
+def test_a_group_runs_once_per_client() -> None:
+    world = World(1, loss=0.0)
+    member = Member(world, History(world.rng, failing=0.0), 1)
+    world.run_until(lambda: len(member.consumer.assigned) == QUEUES + 1, 60)
+    second = PushConsumerCore(member.core, ConsumerConfig(group="g"), {"T": "*"}, lambda batch: None)
+    raised: list[str] = []
+
+    def begin() -> Operation[None]:
+        try:
+            yield from second.start()
+        except InvalidArgument as error:
+            raised.append(str(error))
+
+    world.start(member, begin())
+    world.run_until(lambda: bool(raised), 60)
+    assert "runs in this client already" in raised[0]

@@ -244,7 +244,15 @@ def test_consumed_messages_are_printed_as_apache_prints_them(apache: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "argv", [["topicRoute", "-t", "TopicC"], ["clusterList"], ["topicList"], ["getNamesrvConfig"]]
+    "argv",
+    [
+        ["topicRoute", "-t", "TopicC"],
+        ["clusterList"],
+        ["topicList"],
+        ["topicStatus", "-t", "TopicC"],
+        ["getNamesrvConfig"],
+        ["sendMessage", "-t", "TopicC", "-p", "x"],
+    ],
 )
 def test_json_output_is_one_document(argv: list[str], apache: str) -> None:
     code, out, _ = run(*argv, "-o", "json", namesrv=apache)
