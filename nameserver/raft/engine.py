@@ -122,6 +122,7 @@ class Engine:
         self._replay_end = self._log.last_index
         self._contact = Contact(len(members))
         self._hellos: dict[str, Hello] = {}
+        self._contact_limit = election_timeout_ms / 1000
         self._links: set[str] = set()
         self._writes: deque[tuple[int, float]] = deque()  # position, when it was handed over
         self._stalled = False
@@ -191,9 +192,8 @@ class Engine:
 
     @property
     def contact_limit(self) -> float:
-        """The smallest election timeout that any member has stated, in seconds."""
-        stated = [hello.election_timeout_ms for hello in self._hellos.values()]
-        return min([self._election_timeout_ms, *stated]) / 1000
+        """The smallest election timeout that any member ever stated to this one, in seconds."""
+        return self._contact_limit
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -316,6 +316,7 @@ class Engine:
     def _on_hello(self, peer: str, hello: Hello) -> None:
         first = peer not in self._hellos
         self._hellos[peer] = hello
+        self._contact_limit = min(self._contact_limit, hello.election_timeout_ms / 1000)
         if first:
             logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
             self._core.link_up(peer)
@@ -433,15 +434,9 @@ class Engine:
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        seen = (
-            self.role,
-            self.term,
-            self.leader,
-            self.commit_index,
-            self.applied_index,
-            len(self._hellos),
-            self.leads,
-        )
+        in_contact = self.contact_age() < self._contact_limit
+        indexes = (self.commit_index, self.applied_index)
+        seen = (self.role, self.term, self.leader, self.leads, in_contact, len(self._hellos), *indexes)
         if seen != self._seen:
             self._seen = seen
             self._ports.changed()

@@ -659,6 +659,23 @@ def test_a_killed_leader_is_replaced_in_less_than_a_timeout(world: Make) -> None
     assert sorted(took)[7] < TIMEOUT_S
 
 
+def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.settle()
+    w.run(0.5)
+    told: list[bool] = []
+    follower = w["b"]
+    follower.changed = lambda: told.append(follower.engine.contact_age() < follower.engine.contact_limit)
+    w.run(0.3)
+    assert told == []
+    follower.paused_until = w.now + 0.35  # it comes back to the same leader
+    w.run(1.0)
+    assert False in told
+    assert told[-1] is True
+    assert follower.engine.term == w.engine("a").term == 1
+
+
 def test_the_library_is_checked_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     hardening.check_library()
     monkeypatch.delattr(hardening._library.SyncObj, "_SyncObj__sendNextNodeIdx")
