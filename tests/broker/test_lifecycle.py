@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -164,6 +166,24 @@ def test_unforced_broker_asks_for_the_version_first(
     nameserver.expect(322)  # a whole period without a registration
     nameserver.answers[322] = RemotingCommand.request(ResponseCode.SUCCESS, {"changed": "true"})
     nameserver.expect(103)
+
+
+def test_nothing_is_registered_after_the_farewell(
+    start_broker: StartLike, nameserver: NameserverLike
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, never answers
+        addrs = f"127.0.0.1:{silent.getsockname()[1]};{nameserver.addr}"
+        broker = start_broker(namesrv=addrs)
+        nameserver.expect(103)
+        wire = broker.wire()
+        process = broker.process  # type: ignore[attr-defined]
+        process.send_signal(signal.SIGTERM)
+        nameserver.expect(104)
+        # The farewell to the silent one still lasts; requests are served meanwhile.
+        assert wire.send_message("Late", b"x").code == 0
+        assert process.wait(15) == 0
+    with pytest.raises(queue.Empty):
+        nameserver.expect(103, timeout_s=0.2)
 
 
 def test_compressed_registration_is_readable(start_broker: StartLike, nameserver: NameserverLike) -> None:
