@@ -96,9 +96,11 @@ def make_runs(
     return folders
 
 
-def make_report(folders: Sequence[Path], out: Path) -> int:
+def make_report(folders: Sequence[Path], out: Path, master: str | None = None) -> int:
     """Run the report's job in a process of its own; its last line is the path that it wrote."""
     command = [sys.executable, "-m", "bench.report", *map(str, folders), "--out", str(out)]
+    if master is not None:
+        command += ["--master", master]
     return subprocess.run(command, check=False).returncode
 
 
@@ -163,7 +165,7 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
         return 2
-    return make_report(arguments.folders, arguments.out)
+    return make_report(arguments.folders, arguments.out, arguments.master)
 
 
 def positive(text: str) -> int:
@@ -222,6 +224,7 @@ def parser() -> argparse.ArgumentParser:
         "folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="run folders, or folders of them"
     )
     child.add_argument("--out", type=Path, default=Path("out"), help="folder for the report (default: out)")
+    child.add_argument("--master", help="Spark master, such as spark://host:7077 (default: this machine)")
     child.set_defaults(do=report)
     return top
 

@@ -311,9 +311,13 @@ def judge_http(status: int, body: bytes, brokers: int) -> tuple[Outcome, str | N
     if status == 200:
         found = len(json.loads(body)["route"]["brokerDatas"])
         return ("ok", None) if found == brokers else ("wrong", f"{found} of {brokers} brokers")
-    if status == 404:
-        return "wrong", short_remark(body.decode(errors="replace"))
-    return ("refused" if status == 503 else "error"), short_remark(body.decode(errors="replace"))
+    text = body.decode(errors="replace")
+    try:
+        text = json.loads(body)["detail"]
+    except (ValueError, KeyError, TypeError):
+        pass  # not a problem document: its text will do
+    outcomes: dict[int, Outcome] = {404: "wrong", 503: "refused"}
+    return outcomes.get(status, "error"), short_remark(text)
 
 
 class Sender(Paced):
