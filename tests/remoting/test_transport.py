@@ -1,0 +1,613 @@
+"""Server and both clients over real sockets, and the session under them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from remoting.codes import FLAG_RESPONSE, HeaderCodec
+from remoting.command import RemotingCommand, decode_command
+from remoting.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemotingError,
+    RequestTimeout,
+    TooManyRequests,
+)
+from remoting.frame import FrameDecoder
+from remoting.session import Broken, ClientSession, PeerRequest, Response
+from remoting.transport.aio import RemotingClient, split_address
+from remoting.transport.blocking import BlockingClient
+from remoting.transport.server import (
+    Connection,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+    fit_descriptors,
+    is_loopback,
+)
+
+
+def request(code: int, body: bytes = b"", *, oneway: bool = False) -> RemotingCommand:
+    return RemotingCommand.request(code, body=body, oneway=oneway)
+
+
+# Session -----------------------------------------------------------------------------------------
+
+
+def test_session_matches_answers_in_any_order_and_drops_strangers() -> None:
+    session = ClientSession()
+    started = [session.start(request(105), now=0.0, timeout_s=3.0) for _ in range(3)]
+    assert [opaque for opaque, _ in started] == [0, 1, 2]
+    answers = b"".join(
+        RemotingCommand(code=0, opaque=opaque, flag=FLAG_RESPONSE, ext_fields={}).encode()
+        for opaque in (2, 0, 7, 2)
+    )
+    events = session.receive(answers[:30]) + session.receive(answers[30:])
+    assert [event.opaque for event in events if isinstance(event, Response)] == [2, 0]
+    assert (session.outstanding, session.unexpected) == (1, 2)
+    assert session.lost() == [1]
+    assert session.outstanding == 0
+
+
+def test_session_gives_up_at_deadlines_in_their_order() -> None:
+    session = ClientSession()
+    opaques = [session.start(request(1), now=0.0, timeout_s=t)[0] for t in (3.0, 1.0, 2.0)]
+    assert session.next_deadline() == 1.0
+    assert session.expire(0.9) == []
+    assert session.expire(2.0) == [opaques[1], opaques[2]]
+    session.forget(opaques[0])
+    assert session.next_deadline() is None
+
+
+def test_session_does_not_keep_deadlines_of_answered_requests() -> None:
+    session = ClientSession()
+    for _ in range(5000):
+        opaque, _frame = session.start(request(1), now=0.0, timeout_s=60.0)
+        session.forget(opaque)
+    assert len(session._deadlines) < 200
+
+
+def test_session_limits_outstanding_requests_and_wraps_opaques() -> None:
+    session = ClientSession(outstanding_max=2, first_opaque=2**31 - 1)
+    assert session.start(request(1), now=0, timeout_s=1)[0] == 2**31 - 1
+    assert session.start(request(1), now=0, timeout_s=1)[0] == -(2**31)
+    with pytest.raises(TooManyRequests):
+        session.start(request(1), now=0, timeout_s=1)
+    with pytest.raises(LocalProtocolError):
+        session.start(request(1, oneway=True), now=0, timeout_s=1)
+    with pytest.raises(LocalProtocolError):
+        session.oneway(request(1))
+
+
+def test_session_keeps_what_came_before_the_break() -> None:
+    session = ClientSession()
+    session.start(request(1), now=0, timeout_s=1)
+    answer = RemotingCommand(code=0, opaque=0, flag=FLAG_RESPONSE, ext_fields={}).encode()
+    events = session.receive(answer + request(40, oneway=True).encode() + b"\xff\xff\xff\xff")
+    assert [type(event) for event in events] == [Response, PeerRequest, Broken]
+
+
+# Server ------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handlers: Mapping[int, Handler], *, limits: ServerLimits | None = None, **more: Any
+) -> AsyncIterator[tuple[RemotingServer, str]]:
+    async with asyncio.TaskGroup() as group:
+        server = RemotingServer(handlers=handlers, group=group, limits=limits, **more)
+        addr = await server.start("127.0.0.1", 0)
+        try:
+            yield server, addr
+        finally:
+            await server.close(drain_s=2.0)
+
+
+def echo(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    return command.reply(body=command.body)
+
+
+async def slow_echo(command: RemotingCommand, seconds: float = 0.05) -> RemotingCommand:
+    await asyncio.sleep(seconds)
+    return command.reply(body=command.body)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+async def read_answers(reader: asyncio.StreamReader, count: int) -> list[RemotingCommand]:
+    decoder = FrameDecoder()
+    found: list[RemotingCommand] = []
+    while len(found) < count:
+        data = await reader.read(65536)
+        assert data, "closed early"
+        found += map(decode_command, decoder.feed(data))
+    return found
+
+
+def raises(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    raise ValueError("planted")
+
+
+def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
+    async def main() -> None:
+        handlers: dict[int, Handler] = {1: echo, 2: lambda _c, r: slow_echo(r), 3: raises}
+        async with serving(handlers) as (server, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            commands = [request(code, b"b") for code in (1, 2, 3, 99)]
+            commands += [request(1, oneway=True), request(3, oneway=True), request(99, oneway=True)]
+            stream = b"".join(command.with_opaque(i).encode() for i, command in enumerate(commands))
+            for i in range(len(stream)):
+                writer.write(stream[i : i + 1])
+                await writer.drain()
+                await asyncio.sleep(0)
+            answers = {answer.opaque: answer for answer in await read_answers(reader, 4)}
+            assert {opaque: answer.code for opaque, answer in answers.items()} == {0: 0, 1: 0, 2: 1, 3: 3}
+            assert answers[2].remark == "ValueError: planted"
+            assert answers[3].remark == " request type 99 not supported"
+            writer.write(request(1, b"last").with_opaque(77).encode())
+            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]  # oneways: nothing
+            assert server.unfinished == 0
+            writer.close()
+
+    asyncio.run(main())
+
+
+BAD = {
+    "oversized": struct.pack(">I", 2**31 - 1) + b"x" * 20,
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "header no JSON": struct.pack(">II", 8, 4) + b"abcd",
+    "unknown codec": struct.pack(">II", 8, 7 << 24 | 4) + b"abcd",
+    "header past the end": struct.pack(">II", 8, 400) + b"abcd",
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_bad_frame_costs_its_connection_and_one_log_line(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "remoting.transport.server")
+
+    async def main() -> None:
+        async with serving({1: echo}) as (server, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            other_reader, other = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).with_opaque(5).encode() + data)
+            answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+            assert [answer.opaque for answer in answers] == [5]
+            other.write(request(1).with_opaque(6).encode())
+            assert [answer.opaque for answer in await read_answers(other_reader, 1)] == [6]
+            assert server.stats.bad_frames == 1
+            writer.close()
+            other.close()
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if "bad frame" in record.getMessage()]
+    assert len(lines) == 1
+    assert "reason=" in lines[0]
+
+
+def test_connections_above_the_limit_are_closed_and_room_is_given_again() -> None:
+    async def main() -> None:
+        async with serving({1: echo}, limits=ServerLimits(connections_max=2)) as (server, addr):
+            pairs = [await asyncio.open_connection(*split_address(addr)) for _ in range(2)]
+            await until(lambda: len(server.connections) == 2)
+            reader, refused = await asyncio.open_connection(*split_address(addr))
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            assert server.stats.connections_refused == 1
+            refused.close()
+            pairs[0][1].close()
+            await until(lambda: len(server.connections) == 1)
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).encode())
+            await read_answers(reader, 1)
+            for each in (writer, pairs[1][1]):
+                each.close()
+
+    asyncio.run(main())
+
+
+def test_silent_connection_is_closed_and_a_busy_one_stays() -> None:
+    closed: list[tuple[int, bool]] = []
+
+    async def main() -> None:
+        limits = ServerLimits(idle_s=0.6)
+        note = lambda connection, *, by_us: closed.append((connection.id, by_us))  # noqa: E731
+        async with serving({1: echo}, limits=limits, closed=note) as (_, addr):
+            silent, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).encode()[:20])  # an unfinished frame is no life
+            reader, busy = await asyncio.open_connection(*split_address(addr))
+
+            async def keep_busy() -> None:
+                while True:
+                    busy.write(request(1).encode())
+                    await read_answers(reader, 1)
+                    await asyncio.sleep(0.05)
+
+            task = asyncio.create_task(keep_busy())
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(silent.read(), 5) == b""
+            assert closed == [(1, False)]
+            assert not task.done()
+            task.cancel()
+            writer.close()
+            busy.close()
+
+    asyncio.run(main())
+    assert closed[0] == (1, False)
+
+
+def test_closed_says_who_began() -> None:
+    closed: list[tuple[int, bool]] = []
+
+    async def main() -> None:
+        note = lambda connection, *, by_us: closed.append((connection.id, by_us))  # noqa: E731
+        async with serving({1: echo}, closed=note) as (server, addr):
+            _, first = await asyncio.open_connection(*split_address(addr))
+            _, second = await asyncio.open_connection(*split_address(addr))
+            await until(lambda: len(server.connections) == 2)
+            first.close()
+            await until(lambda: bool(closed))
+        second.close()
+
+    asyncio.run(main())
+    assert closed == [(1, False), (2, True)]
+
+
+def test_peer_that_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
+    count, body = 400, b"x" * 100_000  # more than the kernel's buffers hold
+
+    async def main() -> None:
+        async with serving({1: lambda _c, r: r.reply(body=body)}) as (server, addr):
+            sock = socket.create_connection(split_address(addr))
+            stream = b"".join(request(1).with_opaque(i).encode() for i in range(count))
+            await asyncio.to_thread(sock.sendall, stream)
+            await until(lambda: server.stats.requests[1] > 0)
+            await asyncio.sleep(0.2)
+            assert server.stats.requests[1] < count  # it stopped answering into nothing
+            reader, writer = await asyncio.open_connection(sock=sock)
+            answers = await read_answers(reader, count)
+            assert [answer.opaque for answer in answers] == list(range(count))
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_unfinished_frames_of_all_connections_together_are_bounded() -> None:
+    async def main() -> None:
+        limits = ServerLimits(unfinished_max=1_000_000)
+        async with serving({1: echo}, limits=limits) as (server, addr):
+            writers = []
+            for _ in range(8):
+                _, writer = await asyncio.open_connection(*split_address(addr))
+                writer.write(struct.pack(">I", 10_000_000) + bytes(200_000))
+                writers.append(writer)
+            await until(lambda: server.stats.bad_frames >= 3)
+            await until(lambda: server.unfinished <= 1_000_000)
+            for writer in writers:
+                writer.close()
+            await until(lambda: not server.connections)
+            assert server.unfinished == 0
+
+    asyncio.run(main())
+
+
+def test_requests_above_the_limit_of_unanswered_ones_get_busy() -> None:
+    async def main() -> None:
+        limits = ServerLimits(unanswered_max=3)
+        async with serving({1: lambda _c, r: slow_echo(r), 2: echo}, limits=limits) as (_, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(b"".join(request(1).with_opaque(i).encode() for i in range(5)))
+            writer.write(request(2).with_opaque(9).encode())
+            answers = {answer.opaque: answer.code for answer in await read_answers(reader, 6)}
+            assert answers == {0: 0, 1: 0, 2: 0, 3: 2, 4: 2, 9: 0}
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_close_answers_what_is_under_way_and_counts_what_it_abandons() -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            handlers: dict[int, Handler] = {
+                1: lambda _c, r: slow_echo(r, 0.2),
+                2: lambda _c, r: slow_echo(r, 60),
+            }
+            server = RemotingServer(handlers=handlers, group=group)
+            addr = await server.start("127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).with_opaque(1).encode() + request(2).with_opaque(2).encode())
+            await until(lambda: sum(server.stats.requests.values()) == 2)
+            await server.close(drain_s=0.6)
+            answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+            assert [answer.opaque for answer in answers] == [1]
+            assert server.stats.tasks_abandoned == 1
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_close_after_answers_flushes_first() -> None:
+    def last(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        connection.close_after_answers()
+        return command.reply(body=b"bye")
+
+    async def main() -> None:
+        async with serving({1: last}) as (_, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).encode() * 3)
+            (answer,) = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+            assert answer.body == b"bye"
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_descriptor_shortage_is_named_and_lowers_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    fitted = fit_descriptors(ServerLimits(connections_max=10**9))
+    assert 0 < fitted.connections_max < 10**9
+    assert "descriptor limit is short" in caplog.text
+    assert fit_descriptors(ServerLimits(connections_max=16)).connections_max == 16
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)]
+)
+def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+# Clients -----------------------------------------------------------------------------------------
+
+
+def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
+    async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        answer = await connection.invoke(request(40, b"?"), timeout_s=2)
+        return command.reply(body=answer.body)
+
+    async def main() -> None:
+        handlers: dict[int, Handler] = {
+            1: echo,
+            2: lambda _c, r: slow_echo(r, 30),
+            3: ask_back,
+            4: lambda c, _r: c.abort(),
+        }
+        async with serving(handlers) as (server, addr), RemotingClient() as client:
+            client.on_request(40, lambda _addr, command: command.reply(body=b"!" + command.body))
+            bodies = await asyncio.gather(*(client.invoke(addr, request(1, b"%d" % i)) for i in range(50)))
+            assert [answer.body for answer in bodies] == [b"%d" % i for i in range(50)]
+            assert len(server.connections) == 1
+            assert (await client.invoke(addr, request(3))).body == b"!?"
+            await client.invoke_oneway(addr, request(1, oneway=True))
+            with pytest.raises(RequestTimeout):
+                await client.invoke(addr, request(2), timeout_s=0.05)
+            assert not client.connected(addr)  # as Java does
+            with pytest.raises(ConnectionLost) as lost:
+                await client.invoke(addr, request(4))
+            assert lost.value.sent
+            assert (await client.invoke(addr, request(1, b"again"))).body == b"again"
+            cancelled = asyncio.create_task(client.invoke(addr, request(2)))
+            await until(lambda: server.stats.requests[2] == 2)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        with pytest.raises(ConnectionLost) as refused:
+            await client.invoke(addr, request(1))
+        assert not refused.value.sent
+
+    asyncio.run(main())
+
+
+def test_no_listener_means_not_sent() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        addr = f"127.0.0.1:{held.getsockname()[1]}"
+
+        async def main() -> None:
+            async with RemotingClient() as client:
+                with pytest.raises(ConnectionLost) as lost:
+                    await client.invoke(addr, request(1))
+                assert not lost.value.sent
+
+        asyncio.run(main())
+        with BlockingClient() as client, pytest.raises(ConnectionLost) as lost:
+            client.invoke(addr, request(1))
+        assert not lost.value.sent
+
+
+def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -> None:
+    def calls(addr: str) -> None:
+        results: list[bytes] = []
+        with BlockingClient() as client:
+
+            def work(number: int) -> None:
+                for i in range(20):
+                    code = 2 if i == 10 else 1
+                    results.append(client.invoke(addr, request(code, b"%d-%d" % (number, i))).body)
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(results) == sorted(b"%d-%d" % (n, i) for n in range(5) for i in range(20))
+            client.invoke_oneway(addr, request(1, oneway=True))
+            with pytest.raises(RequestTimeout):
+                client.invoke(addr, request(3), timeout_s=0.05)
+            with pytest.raises(ConnectionLost) as lost:
+                client.invoke(addr, request(4))
+            assert lost.value.sent
+            assert client.invoke(addr, request(1, b"again")).body == b"again"
+        with pytest.raises(ConnectionLost):
+            client.invoke(addr, request(1))
+
+    async def main() -> None:
+        handlers: dict[int, Handler] = {
+            1: echo,
+            2: lambda _c, r: slow_echo(r, 0.1),
+            3: lambda _c, r: slow_echo(r, 30),
+            4: lambda c, _r: c.abort(),
+        }
+        async with serving(handlers) as (_, addr):
+            await asyncio.to_thread(calls, addr)
+
+    asyncio.run(main())
+
+
+def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
+    async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        answer = await connection.invoke(request(40, b"?"), timeout_s=2)
+        other = await connection.invoke(request(41), timeout_s=2)
+        return command.reply(other.code, body=answer.body)
+
+    def calls(addr: str) -> None:
+        with BlockingClient() as client:
+            client.on_request(40, lambda _addr, command: command.reply(body=b"!" + command.body))
+            answer = client.invoke(addr, request(3))
+            assert (answer.code, answer.body) == (3, b"!?")
+
+    async def main() -> None:
+        async with serving({3: ask_back}) as (_, addr):
+            await asyncio.to_thread(calls, addr)
+
+    asyncio.run(main())
+
+
+def test_blocking_client_finds_out_that_an_unused_connection_was_closed() -> None:
+    def first(client: BlockingClient, addr: str) -> None:
+        assert client.invoke(addr, request(1)).code == 0
+
+    async def main() -> None:
+        async with serving({1: echo}) as (server, addr):
+            with BlockingClient() as client:
+                await asyncio.to_thread(first, client, addr)
+                for connection in list(server.connections.values()):
+                    connection.close()
+                await until(lambda: not server.connections)
+                await asyncio.to_thread(first, client, addr)
+
+    asyncio.run(main())
+
+
+def test_server_that_talks_nonsense_loses_the_connection() -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    def blocking(addr: str) -> None:
+        with BlockingClient() as client, pytest.raises(ConnectionLost):
+            client.invoke(addr, request(1))
+
+    async def main() -> None:
+        server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+        addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with RemotingClient() as client:
+            with pytest.raises(ConnectionLost):
+                await client.invoke(addr, request(1))
+        await asyncio.to_thread(blocking, addr)
+        server.close()
+
+    asyncio.run(main())
+
+
+class Signing:
+    """A hook as access control would be."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+
+    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.request(request.code, {**request.ext_fields, "Signature": "s"}, request.body)
+
+    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self.answers.append(answer.code)
+
+
+def test_hooks_see_requests_before_and_answers_after() -> None:
+    def signed(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.reply(0 if command.ext_fields.get("Signature") == "s" else 16)
+
+    hook = Signing()
+
+    def blocking(addr: str) -> None:
+        with BlockingClient(hooks=(hook,)) as client:
+            client.invoke(addr, request(1))
+
+    async def main() -> None:
+        async with serving({1: signed}) as (_, addr), RemotingClient(hooks=(hook,)) as client:
+            await client.invoke(addr, request(1))
+            await asyncio.to_thread(blocking, addr)
+
+    asyncio.run(main())
+    assert hook.answers == [0, 0]
+
+
+@pytest.mark.parametrize("addr", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1"])
+def test_bad_address_is_a_local_error(addr: str) -> None:
+    with pytest.raises(RemotingError):
+        split_address(addr)
+
+
+def test_address_of_both_families_is_split() -> None:
+    assert split_address("[::1]:9876") == ("::1", 9876)
+    assert split_address("broker-a:10911") == ("broker-a", 10911)
+
+
+def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
+    async def main() -> None:
+        handlers: dict[int, Handler] = {1: lambda _c, r: r.reply(body=bytes(17 * 1024 * 1024))}
+        async with serving(handlers) as (_, addr), RemotingClient() as client:
+            answer = await client.invoke(addr, request(1))
+            assert answer.code == 1
+            assert "above the limit" in (answer.remark or "")
+
+    asyncio.run(main())
+
+
+def test_answers_use_the_codec_of_the_request() -> None:
+    async def main() -> None:
+        async with serving({1: echo}) as (_, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            for codec in HeaderCodec:
+                writer.write(RemotingCommand(code=1, opaque=1, ext_fields={}, codec=codec).encode())
+                (answer,) = await read_answers(reader, 1)
+                assert answer.codec is codec
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_waiting_for_one_answer_does_not_hold_up_another() -> None:
+    def calls(addr: str) -> float:
+        with BlockingClient() as client:
+            slow = threading.Thread(target=lambda: client.invoke(addr, request(2)))
+            slow.start()
+            started = time.monotonic()
+            while time.monotonic() - started < 0.1:
+                client.invoke(addr, request(1))
+            spent = time.monotonic() - started
+            slow.join()
+        return spent
+
+    async def main() -> None:
+        async with serving({1: echo, 2: lambda _c, r: slow_echo(r, 0.6)}) as (_, addr):
+            assert await asyncio.to_thread(calls, addr) < 0.5
+
+    asyncio.run(main())
