@@ -40,7 +40,7 @@ from typing import Any, Final, Self, TypeVar, assert_never
 from client.admin import Admin
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
-from client.core import PEER_REQUESTS, ClientCore, Identity
+from client.core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
 from client.errors import ClientClosed
 from client.operation import (
     Clock,
@@ -89,12 +89,12 @@ class Client:
         self.admin = Admin(self.core.directory)
         self._hooks = hooks
         self._step = threading.Lock()  # one operation of this client at a time is between two effects
-        self._transports = [BlockingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)]
+        self._transport = BlockingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
+        self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
         self._send_threads = send_threads
         self._pool: ThreadPoolExecutor | None = None
         self._started = False
-        self._served = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -118,8 +118,9 @@ class Client:
         finally:
             if self._pool is not None:
                 self._pool.shutdown(wait=True)
-            for transport in self._transports:
-                transport.close()
+            self._transport.close()
+            if self._membership is not None:
+                self._membership.close()
             for thread in tuple(self._threads):
                 if thread is not threading.current_thread():
                     thread.join(timeout=self.core.config.shutdown_s)
@@ -189,15 +190,22 @@ class Client:
         return self._pool.submit(self.run, operation)
 
     def _serve_brokers(self) -> None:
-        """Use connections whose threads also read what brokers ask of us; calls under way keep the old
-        ones."""
-        if self._served:
-            return
-        self._served = True
-        transport = BlockingClient(connect_timeout_s=self.core.config.connect_timeout_s, hooks=self._hooks)
-        for code in PEER_REQUESTS:
-            transport.on_request(code, self._peer_request)
-        self._transports.append(transport)
+        """Send heartbeats over connections of their own, whose threads read what brokers ask of us.
+
+        Brokers send their requests over the connection that brought the heartbeat. Everything else stays on
+        connections without threads, where one of the waiting callers reads: a send pays no change of threads.
+        """
+        if self._membership is None:
+            self._membership = BlockingClient(
+                connect_timeout_s=self.core.config.connect_timeout_s, hooks=self._hooks
+            )
+            for code in PEER_REQUESTS:
+                self._membership.on_request(code, self._peer_request)
+
+    def _transport_for(self, request: RemotingCommand) -> BlockingClient:
+        if self._membership is not None and request.code in MEMBERSHIP_REQUESTS:
+            return self._membership
+        return self._transport
 
     def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
         with self._step:
@@ -206,9 +214,11 @@ class Client:
     def _perform(self, effect: Effect) -> Any:
         match effect:
             case Invoke():
-                return self._transports[-1].invoke(effect.addr, effect.request, timeout_s=effect.timeout_s)
+                return self._transport_for(effect.request).invoke(
+                    effect.addr, effect.request, timeout_s=effect.timeout_s
+                )
             case Oneway():
-                return self._transports[-1].invoke_oneway(effect.addr, effect.request)
+                return self._transport_for(effect.request).invoke_oneway(effect.addr, effect.request)
             case Clock():
                 return Instant(time.monotonic(), time.time_ns() // 1_000_000)
             case Wait():

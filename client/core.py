@@ -29,6 +29,8 @@ PEER_REQUESTS: Final = (
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
 )
+#: Requests by which a broker learns over which connection it reaches a client.
+MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
