@@ -22,6 +22,16 @@ from remoting.transport.server import is_loopback
 
 logger = logging.getLogger("broker")
 
+_OWN_SETTINGS = """\
+settings of our own, in the file or by --set (-p prints all settings with their defaults):
+  bindAddress, advertisePort    what --listen and --advertise set
+  timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
+                                of 10 and 60 s are divided; for benchmarks that shorten all timers alike
+  recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
+                                skip: start and give up what is damaged
+  maxConnections                open client connections (default 16384)
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure."""
@@ -78,8 +88,15 @@ async def _run(config: BrokerConfig, directory: Path) -> None:
             f" id={config.broker_id}",
             flush=True,
         )
-        if is_loopback(config.bind_host):
-            logger.info("only this machine can reach the broker listen=%s", listen)
+        if not is_loopback(config.bind_host):
+            return
+        logger.info("only this machine can reach the broker listen=%s", listen)
+        if not is_loopback(config.advertise_host):
+            logger.warning(
+                "clients are told an address that does not lead here advertised=%s listen=%s",
+                config.advertise_host,
+                listen,
+            )
 
     await BrokerServer(config, directory).run(stop, ready)
 
@@ -145,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
+        epilog=_OWN_SETTINGS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

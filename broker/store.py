@@ -354,6 +354,7 @@ class MessageStore:
             for key in doomed:
                 self._queues.pop(key).delete_files()
             shutil.rmtree(self._queue_root / topic, ignore_errors=True)
+        self._checkpointed = -1  # the last checkpoint counts entries that are gone
 
     def delete_old_files(self, *, before: float) -> int:
         """Remove log files last written before an instant (Unix s); return how many."""

@@ -30,7 +30,7 @@ class Wire:
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=WAIT_S)
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=WAIT_S)
         self._decoder = FrameDecoder()
         self._frames: list[RemotingCommand] = []
         self._opaque = 0

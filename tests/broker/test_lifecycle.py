@@ -324,3 +324,21 @@ def test_advertised_address_goes_into_routes_and_ids(
     assert fields.ha_server_addr.startswith("192.0.2.9:")
     message_id = broker.wire().send_message("T", b"x").ext_fields["msgId"]
     assert message_id.startswith("C0000209" + "00001267")
+
+
+def test_ipv6_address_works_everywhere(start_broker: StartLike, nameserver: NameserverLike) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    broker = start_broker("--listen", "[::1]:0", namesrv=nameserver.addr)
+    fields, _ = registration(nameserver.expect(103))
+    assert fields.broker_addr == broker.addr
+    assert broker.addr.startswith("[::1]:")
+    wire = broker.wire()
+    message_id = wire.send_message("T", b"x").ext_fields["msgId"]
+    assert len(message_id) == 56
+    (message,) = decode_messages(wire.answer(wire.pull("T", 0)).body)
+    assert (message.store_host.ip, message.born_host.ip) == ("::1", "::1")
+    assert message.offset_message_id == message_id

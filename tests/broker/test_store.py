@@ -323,6 +323,19 @@ def test_records_of_deleted_topics_get_no_queue(open_store: OpenStore) -> None:
     assert bodies(again) == numbers(3)
 
 
+def test_deleted_topic_does_not_cost_a_rebuild(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    put(store, 3)
+    put(store, 3, topic="U")
+    checkpoint(store)
+    store.delete_topic("U")
+    store.close()
+    with log_files(tmp_path)[0].open("r+b") as file:
+        file.seek(4)
+        file.write(b"XXXX")  # a rebuild would meet it
+    assert open_store().bounds("T", 0) == (0, 3)
+
+
 def test_topic_created_again_starts_at_zero_also_after_a_crash(open_store: OpenStore) -> None:
     store = open_store()
     put(store, 3)
