@@ -17,7 +17,6 @@ frame cannot be changed, repeated, left out, reflected, or played back in anothe
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Final
@@ -42,26 +41,28 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Seal:
-    """MACs for one direction of one session."""
+    """MACs for one direction of one session: HMAC-SHA256, cut to MAC_SIZE, over counter and frame."""
 
-    __slots__ = ("_counter", "_key")
+    __slots__ = ("_counter", "_keyed")
 
     def __init__(self, key: bytes | None) -> None:
-        self._key = key
+        self._keyed = hmac.new(key, digestmod="sha256") if key is not None else None
         self._counter = 0
 
     @property
     def size(self) -> int:
-        return MAC_SIZE if self._key is not None else 0
+        return MAC_SIZE if self._keyed is not None else 0
 
-    def next(self, body: bytes | memoryview) -> bytes:
-        """The MAC of the next frame."""
-        if self._key is None:
+    def next(self, *parts: bytes | memoryview) -> bytes:
+        """The MAC of the next frame, given in parts."""
+        if self._keyed is None:
             return b""
-        mac = hashlib.blake2b(self._counter.to_bytes(8, "big"), key=self._key, digest_size=MAC_SIZE)
-        mac.update(body)
+        mac = self._keyed.copy()
+        mac.update(self._counter.to_bytes(8, "big"))
+        for part in parts:
+            mac.update(part)
         self._counter += 1
-        return mac.digest()
+        return mac.digest()[:MAC_SIZE]
 
     def check(self, body: bytes | memoryview, mac: bytes | memoryview) -> None:
         """Check the MAC of the next frame.

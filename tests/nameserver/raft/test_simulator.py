@@ -24,6 +24,15 @@ def test_nothing_acknowledged_is_lost_whatever_happens(
     assert made.acknowledged
 
 
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS // 2))
+def test_members_without_a_disk_lose_nothing_while_one_at_a_time_restarts(
+    world: Callable[..., Any], run_faults: Callable[..., None], seed: int
+) -> None:
+    made = world(seed, started=False, members=3 + 2 * (seed % 2), volatile=True, compact_bytes=4000)
+    run_faults(made, 10, ("wipe", "wipe", "part", "pause", "flap", "slow", "oneway"))
+    assert made.acknowledged
+
+
 def test_a_seed_repeats_exactly(world: Callable[..., Any], run_faults: Callable[..., None]) -> None:
     seen = []
     for _ in range(2):
