@@ -256,23 +256,35 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0
     return time.monotonic() - begin
 
 
+_given_ports: set[int] = set()
+_giving_ports = threading.Lock()
+
+
 def free_ports(*offsets: int) -> int:
     """Return a port p such that p and every p + offset can be bound on loopback now.
 
-    The range lies below the usual ephemeral ports, so no outgoing connection takes one in between.
+    None is given twice, because a JVM binds seconds later. The range lies below the usual ephemeral ports, so
+    no outgoing connection takes one in between, and below that of the benchmark's processes.
     """
-    for _ in range(200):
-        port = random.randrange(12_000, 31_000)
-        with contextlib.ExitStack() as stack:
-            try:
-                for candidate in (port, *(port + offset for offset in offsets)):
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", candidate))
-            except OSError:
+    with _giving_ports:
+        for _ in range(200):
+            port = random.randrange(12_000, 19_900)
+            wanted = {port, *(port + offset for offset in offsets)}
+            if wanted & _given_ports or not all(map(_can_bind, wanted)):
                 continue
+            _given_ports.update(wanted)
             return port
-    raise AssertionError("no free ports between 12000 and 31000")
+    raise AssertionError("no free ports between 12000 and 19900")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass(slots=True)

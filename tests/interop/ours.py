@@ -109,11 +109,7 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
     Args:
         settings: RocketMQ's keys, written to the ``-c`` file.
     """
-    raft: list[str] = []
-    while len(raft) < MEMBERS:
-        addr = f"127.0.0.1:{free_ports()}"
-        if addr not in raft:
-            raft.append(addr)
+    raft = [f"127.0.0.1:{free_ports()}" for _ in range(MEMBERS)]
     namesrvs = []
     for index in range(MEMBERS):
         home = folder / f"namesrv-{mode}-{index}"
@@ -260,6 +256,22 @@ class RouteWatch:
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, group: str) -> dict[str, str]:
+    """Have Java's push consumer refuse every tenth of 100 messages at first; return what it says in the end.
+
+    The first member of a group brings the retry topic about and learns its route only 30 s later, so another
+    one has been there before; on another topic, as its last messages may come again.
+    """
+    for topic, count, retry_every in ((f"{group}_before", 20, 0), (group, 100, 10)):
+        create_topic(broker_addr, topic)
+        for namesrv in namesrvs:
+            wait_until(lambda n=namesrv, t=topic: route(n, t) is not None, f"{topic} at {namesrv}")  # type: ignore[misc]
+        sent = apache.produce(namesrvs, topic, count)
+        assert sent["status SEND_OK"] == str(count), sent
+        facts = apache.consume(namesrvs, topic, group, count, retry_every=retry_every)
+    return facts
 
 
 @dataclass(slots=True, kw_only=True)

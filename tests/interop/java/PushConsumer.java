@@ -36,6 +36,10 @@ public final class PushConsumer {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // 5.3.3 loses its own race now and then: its second heartbeat and its first rebalance both fall 1 s after the
+        // start, the one that should announce the new subscription version is skipped, and every broker refuses
+        // its pulls until the next one, by default 30 s later
+        consumer.setHeartbeatBrokerInterval(2_000);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.subscribe(topic, "TagI");
