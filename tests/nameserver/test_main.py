@@ -1,0 +1,168 @@
+"""The program itself: its one line, its exit codes, its signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+READY = re.compile(
+    r"mqnamesrv ready listen=(?P<listen>\S+) http=(?P<http>\S+) mode=(?P<mode>\S+) role=(?P<role>\S+)\n"
+)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nameserver", *arguments]
+
+
+@contextlib.contextmanager
+def started(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], re.Match[str]]]:
+    log = (tmp_path / "stderr.txt").open("w")
+    process = subprocess.Popen(
+        command("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), *arguments),
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = READY.fullmatch(line)
+        assert match, (line, (tmp_path / "stderr.txt").read_text())
+        yield process, match
+    finally:
+        log.close()
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_ready_line_names_the_ports_and_both_serve(tmp_path: Path) -> None:
+    with started(tmp_path, "--http", "127.0.0.1:0") as (process, ready):
+        assert (ready["mode"], ready["role"]) == ("independent", "independent")
+        with BlockingClient() as client:
+            assert client.invoke(ready["listen"], RemotingCommand.request(206)).code == 0
+        with urllib.request.urlopen(f"http://{ready['http']}/v1/status", timeout=5) as answer:
+            assert json.load(answer)["mode"] == "independent"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+        assert "only this machine can reach" in (tmp_path / "stderr.txt").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_it_cleanly_with_connections_open(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, "--http", "off") as (process, ready), BlockingClient() as client:
+        assert ready["http"] == "off"
+        client.invoke(ready["listen"], RemotingCommand.request(206))
+        process.send_signal(number)
+        assert process.wait(timeout=10) == 0
+
+
+def test_raft_member_alone_is_ready_and_says_that_it_has_no_quorum(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(3):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            ports.append(sock.getsockname()[1])
+    peers = [f"127.0.0.1:{port}" for port in ports]
+    raft = ("--mode", "raft", "--raft", peers[0], "--peers", ",".join(peers))
+    with started(tmp_path, "--http", "127.0.0.1:0", *raft) as (process, ready), BlockingClient() as client:
+        assert ready["mode"] == "raft"
+        answer = client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"}), timeout_s=5)
+        assert answer.code == 1
+        assert (answer.remark or "").startswith("[NO_QUORUM] name server not ready")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://{ready['http']}/readyz", timeout=5)
+        with refused.value as problem:
+            assert problem.code == 503
+            assert peers[1] in problem.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15) == 0
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=30, check=False)
+
+
+BAD = {
+    "unknown flag": ("--bogus",),
+    "bad port": ("--listen", "127.0.0.1:99999"),
+    "no port": ("--listen", "127.0.0.1"),
+    "bad mode": ("--mode", "quorum"),
+    "raft without peers": ("--mode", "raft"),
+    "missing file": ("-c", "/nonexistent/namesrv.properties"),
+    "address of another machine": ("--listen", "192.0.2.1:9876", "--http", "off"),
+    "abbreviated flag": ("--lis", "127.0.0.1:0"),
+}
+
+
+@pytest.mark.parametrize("arguments", BAD.values(), ids=BAD)
+def test_bad_setting_is_one_line_and_exit_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    result = run(*arguments, "--data", str(tmp_path))
+    assert result.returncode == 2
+    lines = [line for line in result.stderr.splitlines() if line.startswith("mqnamesrv: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        addr = f"127.0.0.1:{held.getsockname()[1]}"
+        for flags in (("--listen", addr, "--http", "off"), ("--listen", "127.0.0.1:0", "--http", addr)):
+            result = run(*flags, "--data", str(tmp_path))
+            assert result.returncode == 2
+            assert flags[2 if flags[1].endswith(":0") else 0] in result.stderr
+            assert "Traceback" not in result.stderr
+
+
+def test_file_flags_and_defaults_rank_and_print(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("listenPort=1234\norderMessageEnable=true\nunheardOf=1\n")
+    result = run("-c", str(file), "--listen", "127.0.0.1:4321", "-p", "--data", str(tmp_path))
+    assert result.returncode == 0
+    values = dict(line.split("=", 1) for line in result.stdout.splitlines())
+    assert (values["listenPort"], values["orderMessageEnable"]) == ("4321", "true")
+    assert values["scanNotActiveBrokerInterval"] == "10000"
+
+
+def test_unknown_key_in_the_file_is_a_warning_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("unheardOf=1\n")
+    with started(tmp_path, "--http", "off", "-c", str(file)):
+        assert "unheardOf" in (tmp_path / "stderr.txt").read_text()
+
+
+def test_settings_changed_at_run_time_hold_after_a_restart(tmp_path: Path) -> None:
+    with started(tmp_path, "--http", "off") as (process, ready), BlockingClient() as client:
+        change = RemotingCommand.request(318, body=b"orderMessageEnable=true")
+        assert client.invoke(ready["listen"], change).code == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    with started(tmp_path, "--http", "off") as (_, ready), BlockingClient() as client:
+        shown = client.invoke(ready["listen"], RemotingCommand.request(319)).body.decode()
+        assert "orderMessageEnable=true\n" in shown
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_exit_0(flag: str) -> None:
+    result = run(flag)
+    assert result.returncode == 0
+    assert result.stdout

@@ -1,0 +1,484 @@
+"""The whole nameserver in one process: wire and HTTP over real sockets, independent mode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import re
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import jsonschema
+import pytest
+
+from nameserver.config import LiveSettings, NamesrvSettings
+from nameserver.consistency import Freshness, NoQuorum
+from nameserver.http import HttpServer
+from nameserver.independent import Independent
+from nameserver.route_table import RouteView
+from nameserver.server import NameServer
+from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request
+from remoting.bodies import KVTable, TopicList
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.fields import PutKvFields, RegisterBrokerFields
+from remoting.route import (
+    DataVersion,
+    RegisterBody,
+    TopicConfig,
+    body_crc32,
+    decode_route,
+    encode_register_body,
+)
+from remoting.transport.aio import RemotingClient, split_address
+
+
+class LeaderLost(Independent):
+    """A mode that can be told to have lost its group, and answers as such a mode must."""
+
+    lost = False
+
+    def view(self, freshness: Freshness) -> RouteView:
+        if self.lost and freshness is Freshness.DEFAULT:
+            raise NoQuorum("name server not ready: no leader")
+        return super().view(freshness)
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        if self.lost:
+            return Answer(code=1, remark="[NO_QUORUM] name server not ready: no leader")
+        return await super().execute(request, origin, deadline=deadline)
+
+
+@dataclass
+class Running:
+    server: NameServer
+    mode: LeaderLost
+    live: LiveSettings
+    wire: str
+    http: str
+    client: RemotingClient
+    web: aiohttp.ClientSession
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self.web.get(f"http://{self.http}{path}") as answer:
+            body = await answer.read()
+            kind = answer.content_type
+            return answer.status, json.loads(body) if kind.endswith("json") else body.decode()
+
+    async def ask(self, code: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+        return await self.client.invoke(self.wire, RemotingCommand.request(code, ext, body))
+
+    async def register(
+        self, name: str, *topics: str, counter: int = 1, client: RemotingClient | None = None
+    ) -> RemotingCommand:
+        body = encode_register_body(
+            RegisterBody(
+                data_version=DataVersion(timestamp=1, counter=counter),
+                topic_configs=tuple(TopicConfig(topic_name=topic) for topic in topics),
+            ),
+            compressed=False,
+            version=479,
+        )
+        fields = RegisterBrokerFields(
+            broker_name=name,
+            broker_addr=f"10.0.0.1:{zlib.crc32(name.encode()) % 60000}",
+            cluster_name="C",
+            broker_id=0,
+            body_crc32=body_crc32(body),
+        )
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
+        return await (client or self.client).invoke(self.wire, request)
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[Running]:
+    settings = NamesrvSettings(listen_port=0, http="127.0.0.1:0", data_dir=str(tmp_path))
+    live = LiveSettings(replace(settings, **changes))
+    async with asyncio.TaskGroup() as group:
+        server = NameServer(settings=live, group=group)
+        mode = LeaderLost.open(live, server, boot_id=1)
+        assert isinstance(mode, LeaderLost)
+        mode.start()
+        http = HttpServer(consistency=mode, server=server, settings=live, version="test")
+        wire = await server.start(mode)
+        addr = await http.start("127.0.0.1", 0)
+        try:
+            async with RemotingClient() as client, aiohttp.ClientSession() as web:
+                yield Running(server, mode, live, wire, addr, client, web)
+        finally:
+            await http.close()
+            await server.close(drain_s=2.0)
+            await mode.close()
+
+
+async def until(condition: Any, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+def test_registered_topic_is_routed_and_vanishes_with_its_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            async with RemotingClient() as broker:
+                assert (await ns.register("b", "T", "U", client=broker)).code == 0
+                for _ in range(3):
+                    answer = await ns.ask(105, topic="T")
+                    assert [data.broker_name for data in decode_route(answer.body).broker_datas] == ["b"]
+                assert ns.server.cache.hits >= 2
+                listed = TopicList.decode((await ns.ask(206)).body)
+                assert sorted(listed.topics) == ["T", "U"]
+            await until(lambda: ns.mode.view(Freshness.STALE).topic_count == 0)
+            answer = await ns.ask(105, topic="T")
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+            assert "No topic route info in name server for the topic: T" in (answer.remark or "")
+
+    asyncio.run(main())
+
+
+def test_every_code_of_the_issue_is_served_and_others_are_not(tmp_path: Path) -> None:
+    served = [100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313]
+    served += [318, 319, 322, 327, 901, 904]
+
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            for code in range(0, 1000, 1):
+                if code not in served and code % 7 and code != 905:
+                    continue
+                answer = await ns.ask(code, topic="T")
+                assert (answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED) is (code not in served), code
+
+    asyncio.run(main())
+
+
+def test_kv_and_settings_work_over_the_wire_and_show_over_http(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            fields = PutKvFields(namespace="N/é", key="k", value="v")
+            assert (await ns.ask(100, b"", **fields.to_ext())).code == 0
+            assert KVTable.decode((await ns.ask(219, namespace="N/é")).body).table == {"k": "v"}
+            status, body = await ns.get("/v1/kv/N%2F%C3%A9")
+            assert (status, body["table"]) == (200, {"k": "v"})
+            await ns.register("b", "T")
+            await ns.ask(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="b:4")
+            assert decode_route((await ns.ask(105, topic="T")).body).order_topic_conf is None
+            assert (await ns.ask(318, b"orderMessageEnable=true")).code == 0
+            assert decode_route((await ns.ask(105, topic="T")).body).order_topic_conf == "b:4"
+            await ns.ask(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="b:8")
+            assert decode_route((await ns.ask(105, topic="T")).body).order_topic_conf == "b:8"
+
+    asyncio.run(main())
+
+
+def test_young_nameserver_refuses_routes_if_it_is_told_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=1) as ns:
+            await ns.register("b", "T")
+            answer = await ns.ask(105, topic="T")
+            assert (answer.code, answer.remark) == (1, "name server not ready")
+
+            async def routed() -> bool:
+                return (await ns.ask(105, topic="T")).code == 0
+
+            async with asyncio.timeout(10):
+                while not await routed():  # noqa: ASYNC110  # no event tells when the time is over
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_refused_route_query_turns_the_client_away_but_keeps_a_brokers_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns, RemotingClient() as broker:
+            await ns.register("b", "T", client=broker)
+            assert (await ns.ask(105, topic="T")).code == 0
+            ns.mode.lost = True
+            refused = await ns.ask(105, topic="T")
+            assert refused.code == 1
+            assert refused.remark == "[NO_QUORUM] name server not ready: no leader"
+            await until(lambda: not ns.client.connected(ns.wire))
+            request = RemotingCommand.request(105, {"topic": "T"})
+            for _ in range(2):
+                assert (await broker.invoke(ns.wire, request)).code == 1
+            assert broker.connected(ns.wire)
+            assert (await ns.ask(206)).code == 1
+            assert ns.client.connected(ns.wire)  # only a route query sends its asker away
+            status, problem = await ns.get("/v1/topics/T/route")
+            assert (status, problem["status"]) == (503, 503)
+            status, body = await ns.get("/v1/topics/T/route?consistency=stale")
+            assert (status, body["topic"]) == (200, "T")
+            for path in ("/v1/status", "/v1/digest", "/healthz", "/metrics"):
+                assert (await ns.get(path))[0] == 200
+            assert (await ns.ask(319)).code in (0, 1)
+            ns.mode.lost = False
+            assert (await ns.ask(105, topic="T")).code == 0
+
+    asyncio.run(main())
+
+
+def test_stale_setting_answers_routes_without_a_leader(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, route_freshness="stale") as ns:
+            await ns.register("b", "T")
+            ns.mode.lost = True
+            assert (await ns.ask(105, topic="T")).code == 0
+
+    asyncio.run(main())
+
+
+def test_evicted_brokers_connection_is_closed_after_what_is_in_flight(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.ask(206)
+            (connection,) = ns.server.wire.connections.values()
+            connection.unanswered += 1
+            ns.server.close_connection(ConnectionId(connection.id))
+            assert connection.open
+            connection.unanswered -= 1
+            ns.server.close_connection(ConnectionId(connection.id))
+            await until(lambda: not ns.server.wire.connections)
+            ns.server.close_connection(ConnectionId(12345))
+
+    asyncio.run(main())
+
+
+def test_brokers_are_told_the_smallest_id_without_waiting_for_dead_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        told: list[dict[str, str]] = []
+
+        async with running(tmp_path / "a") as ns:
+            import remoting.transport.server as transport
+
+            async with asyncio.TaskGroup() as group:
+                broker = transport.RemotingServer(
+                    handlers={905: lambda _c, command: told.append(dict(command.ext_fields))}, group=group
+                )
+                addr = await broker.start("127.0.0.1", 0)
+                ns.server.notify_min_broker(
+                    MinBrokerChange(
+                        broker_name=BrokerName("b"),
+                        min_broker_id=1,
+                        min_broker_addr=BrokerAddr("10.0.0.1:1"),
+                        offline_addr=BrokerAddr("10.0.0.1:2"),
+                        ha_addr=None,
+                        tell=(BrokerAddr("127.0.0.1:1"), BrokerAddr(addr)),
+                    )
+                )
+                await until(lambda: told)
+                await broker.close()
+        assert told == [
+            {"minBrokerId": "1", "minBrokerAddr": "10.0.0.1:1", "offlineBrokerAddr": "10.0.0.1:2"}
+        ]
+
+    asyncio.run(main())
+
+
+def test_garbage_on_the_wire_and_over_http_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    chooser = random.Random(7)
+
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T")
+            for addr in (ns.wire, ns.http):
+                for size in (1, 5, 50, 5000):
+                    _, writer = await asyncio.open_connection(*split_address(addr))
+                    with contextlib.suppress(ConnectionError):
+                        writer.write(b"\xff" + chooser.randbytes(size))
+                        await writer.drain()
+                    writer.close()
+            bomb = zlib.compress(bytes(100_000_000))
+            ext = {"brokerName": "x", "brokerAddr": "a:1", "clusterName": "c", "brokerId": "0"}
+            answer = await ns.ask(103, bomb, compressed="true", **ext)
+            assert answer.code == 1
+            assert "inflates above the limit" in (answer.remark or "")
+            for code in (100, 103, 104, 105, 216, 217, 224, 322, 901, 904):
+                answer = await ns.ask(code, b"\xff\x00[[", nonsense="1")
+                assert answer.code in (0, 1, 17), code
+            assert (await ns.ask(105, topic="T")).code == 0
+            assert (await ns.get("/v1/topics"))[1]["topics"] == ["T"]
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+# HTTP --------------------------------------------------------------------------------------------
+
+DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
+
+
+def schema_of(path: str, status: int) -> dict[str, Any]:
+    operation = DOCUMENT["paths"][path]["get"]
+    assert str(status) in operation["responses"], f"{path} answers {status}, which is not documented"
+    ((_, media),) = operation["responses"][str(status)]["content"].items()
+    schema: dict[str, Any] = {**media["schema"], "components": DOCUMENT["components"]}
+    return schema
+
+
+READS = [
+    ("/v1/topics", "/v1/topics", 200),
+    ("/v1/topics?consistency=stale", "/v1/topics", 200),
+    ("/v1/topics?consistency=linearizable", "/v1/topics", 400),
+    ("/v1/topics?consistency=x", "/v1/topics", 400),
+    ("/v1/topics?nonsense=1", "/v1/topics", 400),
+    ("/v1/topics/T/route", "/v1/topics/{topic}/route", 200),
+    ("/v1/topics/T/route?consistency=default", "/v1/topics/{topic}/route", 200),
+    ("/v1/topics/T/route?index=0&wait=1s", "/v1/topics/{topic}/route", 200),
+    ("/v1/topics/T/route?index=x", "/v1/topics/{topic}/route", 400),
+    ("/v1/topics/T/route?wait=1s", "/v1/topics/{topic}/route", 400),
+    ("/v1/topics/T/route?index=1&wait=61s", "/v1/topics/{topic}/route", 400),
+    ("/v1/topics/gone/route", "/v1/topics/{topic}/route", 404),
+    ("/v1/topics/T/explain", "/v1/topics/{topic}/explain", 200),
+    ("/v1/topics/gone/explain", "/v1/topics/{topic}/explain", 200),
+    ("/v1/brokers", "/v1/brokers", 200),
+    ("/v1/clusters", "/v1/clusters", 200),
+    ("/v1/kv/N", "/v1/kv/{namespace}", 200),
+    ("/v1/kv/gone", "/v1/kv/{namespace}", 404),
+    ("/v1/status", "/v1/status", 200),
+    ("/v1/status?x=1", "/v1/status", 400),
+    ("/v1/digest", "/v1/digest", 200),
+    ("/healthz", "/healthz", 200),
+    ("/readyz", "/readyz", 200),
+    ("/metrics", "/metrics", 200),
+    ("/openapi.json", "/openapi.json", 200),
+]
+
+
+def test_http_answers_are_as_the_document_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T")
+            await ns.ask(100, namespace="N", key="k", value="v")
+            for path, template, expected in READS:
+                status, body = await ns.get(path)
+                assert status == expected, (path, body)
+                schema = schema_of(template, status)
+                if isinstance(body, dict):
+                    jsonschema.Draft202012Validator(schema).validate(body)
+                if status >= 400:
+                    assert body["status"] == status
+                    assert body["title"]
+                    assert body["detail"]
+
+    asyncio.run(main())
+    assert {template for _, template, _ in READS} == set(DOCUMENT["paths"])
+
+
+def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            application = HttpServer(
+                consistency=ns.mode, server=ns.server, settings=ns.live, version="x"
+            ).application()
+            served = {resource.canonical for resource in application.router.resources()}
+            assert served == set(DOCUMENT["paths"]) | {"/", "/style.css", "/app.js"}
+
+    asyncio.run(main())
+
+
+def test_blocking_route_query_returns_when_its_topic_changes_and_not_for_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T", "U")
+            _, before = await ns.get("/v1/topics/T/route")
+            index = before["index"]
+            query = asyncio.create_task(ns.get(f"/v1/topics/T/route?index={index}&wait=20s"))
+            await ns.register("c", "U", "V")
+            _, other = await ns.get("/v1/topics/U/route?index=0")
+            assert other["index"] > index
+            assert not query.done()
+            await ns.register("d", "T", "W")
+            status, after = await asyncio.wait_for(query, 5)
+            assert status == 200
+            assert after["index"] > index
+            assert len(after["route"]["brokerDatas"]) == 2
+            started = asyncio.get_running_loop().time()
+            _, same = await ns.get(f"/v1/topics/T/route?index={after['index']}&wait=0.2s")
+            assert same["index"] == after["index"]
+            assert asyncio.get_running_loop().time() - started >= 0.15
+
+    asyncio.run(main())
+
+
+def test_missing_topic_says_why_it_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T", "U")
+            await ns.ask(216, topic="T")
+            status, problem = await ns.get("/v1/topics/T/route")
+            assert status == 404
+            assert [event["reason"] for event in problem["events"]] == ["deleted"]
+            assert "deleted" in problem["detail"]
+
+    asyncio.run(main())
+
+
+def test_metrics_are_prometheus_text_and_count_what_the_cache_answered(tmp_path: Path) -> None:
+    line = re.compile(
+        r'[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? -?[0-9.]+(e[+-]?\d+)?|# (HELP|TYPE) [a-z_]+ .+'
+    )
+
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T")
+            for _ in range(10):
+                await ns.ask(105, topic="T")
+            _, text = await ns.get("/metrics")
+            assert all(line.fullmatch(row) for row in text.splitlines()), text
+            assert 'mqnamesrv_requests_total{code="105"} 10\n' in text
+            assert "mqnamesrv_topics 1\n" in text
+            families = re.findall(r"# TYPE (\S+)", text)
+            assert len(families) == len(set(families))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_writes_over_http_are_not_offered(tmp_path: Path, method: str) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path) as ns,
+            ns.web.request(method, f"http://{ns.http}/v1/topics", data=b"x") as answer,
+        ):
+            assert answer.status == 405
+            assert "GET" in answer.headers["Allow"]
+            assert answer.content_type == "application/problem+json"
+
+    asyncio.run(main())
+
+
+def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            for path in ("/", "/style.css", "/app.js"):
+                async with ns.web.get(f"http://{ns.http}{path}") as answer:
+                    text = await answer.text()
+                    assert answer.status == 200
+                    assert answer.headers["Content-Security-Policy"] == "default-src 'self'"
+                    assert "http://" not in text
+                    assert "https://" not in text
+                    assert "<style" not in text
+
+    asyncio.run(main())
+
+
+def test_closing_http_leaves_no_silent_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            reader, writer = await asyncio.open_connection(*split_address(ns.http))
+            writer.write(b"GET /healthz HT")
+            await ns.get("/healthz")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    asyncio.run(main())
