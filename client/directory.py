@@ -94,13 +94,18 @@ class Directory:
         raise NoNameserver(failures)
 
     def _ask_one(self, addr: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:
+        before: Instant = yield Clock()
         try:
             return (yield from invoke(addr, request, timeout_s))
         except ConnectionLost as error:
             if not error.sent:
                 raise
+            after: Instant = yield Clock()
+            left_s = timeout_s - (after.now_s - before.now_s)
+            if left_s <= 0:
+                raise
             # an old connection, of before its restart perhaps; a read may be asked again over a new one
-            return (yield from invoke(addr, request, timeout_s))
+            return (yield from invoke(addr, request, left_s))
 
     def tell_each(
         self, request: RemotingCommand, *, timeout_s: float | None = None

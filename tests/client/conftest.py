@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.server
 import json
 import random
 import subprocess
@@ -58,6 +59,7 @@ class Peer:
     def __init__(self, answer: Callable[[RemotingCommand], Answer] | None = None) -> None:
         self.answer = answer or (lambda request: request.reply())
         self.hang_up: set[int] = set()
+        self.hang_up_once: set[int] = set()
         self.requests: list[RemotingCommand] = []
         self._connections: set[Connection] = set()
         self._addr: Future[str] = Future()
@@ -78,7 +80,8 @@ class Peer:
     def _handle(self, connection: Connection, request: RemotingCommand) -> Answer:
         self._connections.add(connection)
         self.requests.append(request)
-        if request.code in self.hang_up:
+        if request.code in self.hang_up | self.hang_up_once:
+            self.hang_up_once.discard(request.code)
             connection.abort()
             return None
         return self.answer(request)
@@ -173,6 +176,33 @@ def eventually() -> Callable[..., None]:
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def http_page() -> Iterator[Callable[[str], str]]:
+    """Return ``http_page(text)``: the address of a page that holds the text."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def serve(text: str) -> str:
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/nsaddr"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 class Golden:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import client.aio
-from client.blocking import Client
+from client.blocking import Client, PushConsumer
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ReceivedMessage
 from client.mqadmin.__main__ import main
@@ -140,3 +140,35 @@ def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, st
     wanted, seen = asyncio.run(run())
     assert set(seen) == wanted
     assert sorted(seen.values()) == [1] * 1000 + [2]
+
+
+def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(
+    servers: tuple[str, str], eventually: Callable[..., None]
+) -> None:
+    namesrv, _ = servers
+    seen: list[bytes] = []
+
+    def listen(batch: Sequence[ReceivedMessage]) -> None:
+        seen.extend(message.body for message in batch)
+
+    group = ConsumerConfig(group="members", consume_from=ConsumeFrom.FIRST_OFFSET)
+    with (
+        Client(ClientConfig(nameservers=(namesrv,))) as one,
+        Client(ClientConfig(nameservers=(namesrv,))) as two,
+    ):
+        producer = one.producer(ProducerConfig(group="pg"))
+        producer.send(Message(topic="Members", body=b"first"))
+        first = one.consume(group, {"Members": "*"}, listen)
+
+        def count(consumer: PushConsumer) -> int:
+            return sum(queue.topic == "Members" for queue in consumer.assigned)
+
+        eventually(lambda: count(first) == 4, "all queues at the only member")
+        second = two.consume(group, {"Members": "*"}, listen)
+        # well below the 20 s after which members look by themselves
+        eventually(lambda: count(first) == 2 == count(second), "two queues each", 10.0)
+        for number in range(200):
+            producer.send(Message(topic="Members", body=b"%d" % number))
+        eventually(lambda: len(set(seen)) == 201, "all messages consumed")
+        second.close()
+        eventually(lambda: count(first) == 4, "all queues back", 10.0)

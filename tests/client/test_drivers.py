@@ -17,6 +17,7 @@ from client.admin import Admin, failed
 from client.config import ClientConfig, ProducerConfig
 from client.core import ClientCore
 from client.errors import (
+    InvalidArgument,
     NoNameserver,
     NoRoute,
     NotApplied,
@@ -198,6 +199,17 @@ def test_a_member_without_quorum_is_passed_over(
         run(config(refusing.addr), build)
 
 
+def test_a_read_survives_the_loss_of_an_old_connection(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+    peer.hang_up_once.add(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    route = run(config(peer.addr), lambda core: core.directory.fetch_route("T"))
+    assert route.broker_datas[0].broker_name == "broker-a"
+    assert peer.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 2
+
+
 def test_without_any_nameserver_each_failure_is_named(run: Runner) -> None:
     with pytest.raises(NoNameserver, match="no nameserver answered") as caught:
         run(config("127.0.0.1:1", "127.0.0.1:2"), lambda core: core.directory.fetch_route("T"))
@@ -227,6 +239,21 @@ def test_changes_go_to_each_nameserver_and_every_failure_is_returned(run: Runner
     assert [answer.addr for answer in result] == [refusing.addr, "127.0.0.1:1", good.addr]
     assert set(failed(result)) == {refusing.addr, "127.0.0.1:1"}
     assert good.requests[-1].ext_fields == {"namespace": "N", "key": "k", "value": "v"}
+
+
+@pytest.mark.parametrize("page", ["", "; "])
+def test_the_page_of_nameservers_replaces_the_list(
+    page: str, run: Runner, http_page: Callable[[str], str]
+) -> None:
+    url = http_page(f"127.0.0.1:1;127.0.0.1:2{page}")
+
+    def build(core: ClientCore) -> Operation[tuple[str, ...]]:
+        yield from core.directory.fetch_nameservers()
+        return core.directory.nameserver_list()
+
+    assert set(run(config("127.0.0.1:3", nameserver_url=url), build)) == {"127.0.0.1:1", "127.0.0.1:2"}
+    with pytest.raises(InvalidArgument, match="is not host:port"):
+        run(config("127.0.0.1:3", nameserver_url=http_page("<html>")), build)
 
 
 # Sending -----------------------------------------------------------------------------------------

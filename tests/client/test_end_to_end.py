@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -290,3 +292,56 @@ def test_mqadmin_works_against_our_own_servers(
     assert "CODE: 17" in err
     code, out, _ = mqadmin(nameserver, "clusterList", "-o", "json")
     assert json.loads(out)[0]["brokerName"] == "broker-a"
+
+
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+import sys
+import gevent
+from client.blocking import Client
+from client.config import ClientConfig, ProducerConfig
+from client.producer import Message
+
+class Timing:
+    count = 0
+    def before(self, addr, request):
+        return request
+    def after(self, addr, request, answer):
+        Timing.count += 1
+
+addr, topic = sys.argv[1:]
+clients = [Client(ClientConfig(nameservers=(addr,)), hooks=(Timing(),)) for _ in range(20)]
+
+def work(client):
+    producer = client.producer(ProducerConfig(group="pg"))
+    for _ in range(10):
+        assert client.route(topic, nameserver=addr).queue_datas
+        producer.send(Message(topic=topic, body=b"x"))
+
+jobs = [gevent.spawn(work, client) for client in clients for _ in range(2)]
+gevent.joinall(jobs, timeout=60, raise_error=True)
+assert all(job.successful() for job in jobs)
+for client in clients:
+    client.close()
+print(Timing.count)
+"""
+
+
+def test_many_clients_of_one_process_work_under_gevents_patching(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    pytest.importorskip("gevent", reason="gevent comes with the bench extra")
+    with Client(config(nameserver)) as client:
+        create(client, broker, "Greenlets")
+        eventually(routed(client, "Greenlets"), "the route of the new topic")
+    run = subprocess.run(
+        [sys.executable, "-c", GREENLETS, nameserver.addr, "Greenlets"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    # one look-up of each client's own, and per round one route and one message
+    assert int(run.stdout) >= 2 * 10 * 2 * 20 + 20
