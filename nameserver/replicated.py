@@ -48,7 +48,7 @@ from nameserver.consistency import (
     refusal,
     serve,
 )
-from nameserver.evidence import Evidence, Judgement, Reporter, Unchanged, answer_or_touch
+from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch
 from nameserver.exchange import Acknowledgement, Deferral, Deferred, ExchangeError, Propose, Report
 from nameserver.explain import Explanation, History, Note
 from nameserver.files import encode_kv, load_kv_file, save_settings_file, write_atomic
@@ -203,6 +203,8 @@ class Replicated:
         self._contact_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._prune_at = 0.0
+        self._judge_all_at = 0.0
+        self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
         self._work_due = False
         self._report_due = False
         self._closed = False
@@ -823,7 +825,11 @@ class Replicated:
                 self._evidence.prune(self._is_listed, clock=self._liveness.clock)
         if self._member.leader is not None and self._reporter.due():
             self._report_due = True
-        self._judge(list(self._table.view.records()))
+        here = self._here()
+        if here != self._judged_with or self._liveness.clock >= self._judge_all_at:
+            self._judged_with = here
+            self._judge_all_at = self._liveness.clock + REPORT_PERIOD_S
+            self._judge(list(self._table.view.records()))
         self._work_soon()
 
     def _report(self) -> None:
@@ -879,11 +885,17 @@ class Replicated:
         evidence, sequencer = self._evidence, self._sequencer
         if evidence is None or sequencer is None or sequencer.term != evidence.term:
             return
-        heard_within = 2 * self._member.contact_limit
-        here = {m for m in self._member.members if self._member.member_age(m) < heard_within}
+        here = self._here()
         evidence.out_of_contact(set(self._member.members) - here)
         for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
             self._evict(judgement)
+
+    def _here(self) -> set[str]:
+        """Leader: the members in contact, itself included; empty elsewhere."""
+        if self._evidence is None:
+            return set()
+        heard_within = 2 * self._member.contact_limit
+        return {m for m in self._member.members if self._member.member_age(m) < heard_within}
 
     def _evict(self, judgement: Judgement) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""

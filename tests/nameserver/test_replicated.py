@@ -698,6 +698,25 @@ def test_member_that_was_away_catches_up(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("durability", ["memory", "fsync"])
+def test_group_with_a_secret_works_in_every_durability(tmp_path: Path, durability: str) -> None:
+    async def body() -> None:
+        secret = tmp_path / "secret"
+        secret.write_bytes(secrets.token_hex(32).encode() + b"\n")
+        async with group_of(tmp_path, raftDurability=durability, raftSecretFile=str(secret)) as group:
+            await group.ready()
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            away = group.followers()[0]
+            await group.stop(away)
+            assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            member = await group.start(away)
+            await until(lambda: member.view(Freshness.STALE).kv_value("n", "k") is not None, "caught up")
+            assert member.status().durability == durability
+            await group.equal()
+
+    run(body)
+
+
 def test_state_image_restores_the_table_and_the_last_leaders_term(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path / "a", size=1) as first, group_of(tmp_path / "b", size=1) as second:
