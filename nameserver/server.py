@@ -62,6 +62,7 @@ class NameServer:
         self._view: Callable[[Freshness], RouteView]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness: Freshness | None = None
+        self._may_wait = False
         self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._notices: set[asyncio.Task[None]] = set()
         self.cache = RouteCache(view=self._readable_view, settings=lambda: settings.current)
@@ -170,9 +171,10 @@ class NameServer:
         if settings is not self._settings_seen:
             self._settings_seen = settings
             self._freshness = _AT_ONCE.get(settings.route_freshness)  # None: it needs a barrier
+            self._may_wait = settings.need_wait_for_service
             self.cache.clear()
         freshness = self._freshness
-        if freshness is None or (settings.need_wait_for_service and must_wait(settings, self.uptime_s)):
+        if freshness is None or (self._may_wait and must_wait(settings, self.uptime_s)):
             return None
         try:
             return self._view(freshness)

@@ -8,6 +8,8 @@ counted. The server's CPU time is read at both ends of the window from the kerne
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import os
 import random
 import struct
@@ -39,7 +41,8 @@ class Plan(msgspec.Struct, kw_only=True):
 
     Attributes:
         topics: Asked for at random.
-        mixed: Three dialects in turn: quoted keys, unquoted keys, quoted keys with binary headers.
+        mixed: Connections take turns in three dialects: quoted keys, unquoted keys, and quoted keys with
+            binary headers; as with real clients, each connection keeps to its own.
         pid: Process whose CPU time is read.
         check: Compare the answers of the warm-up with their requests; off for an echo.
     """
@@ -82,21 +85,22 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
     return Template(before, after, binary, topic)
 
 
-def templates(plan: Plan) -> list[Template]:
-    """Return the requests in the random order in which they are sent, over and over."""
+def templates(plan: Plan) -> list[list[Template]]:
+    """Return, by dialect, the requests in the random order in which they are sent, over and over."""
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:
         kinds += [(_UNQUOTED_VERSION, HeaderCodec.JSON), (_QUOTED_VERSION, HeaderCodec.ROCKETMQ)]
-    pool = [[template(topic, version=v, codec=c) for topic in plan.topics] for v, c in kinds]
-    return [chooser.choice(chooser.choice(pool)) for _ in range(_ORDER)]
+    pools = [[template(topic, version=v, codec=c) for topic in plan.topics] for v, c in kinds]
+    return [[chooser.choice(pool) for _ in range(_ORDER)] for pool in pools]
 
 
 class Load(asyncio.Protocol):
     """One connection that keeps ``depth`` requests in flight."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, order: list[Template]) -> None:
         self._run = run
+        self._order = order
         self._rest = b""
         self._expected: deque[tuple[int, Template]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -130,7 +134,7 @@ class Load(asyncio.Protocol):
 
     def _send(self, count: int) -> None:
         run = self._run
-        order, sent = run.order, run.sent
+        order, sent = self._order, run.sent
         batch = []
         for number in range(sent, sent + count):
             asked = order[number & (_ORDER - 1)]
@@ -160,7 +164,7 @@ class Run:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.order = templates(plan)
+        self.orders = templates(plan)
         self.sent = 0
         self.answered = 0
         self.checking = plan.check
@@ -177,8 +181,8 @@ class Run:
     async def measure(self) -> dict[str, Any]:
         plan, loop = self.plan, asyncio.get_running_loop()
         transports = [
-            (await loop.create_connection(lambda: Load(self), plan.host, plan.port))[0]
-            for _ in range(plan.connections)
+            (await loop.create_connection(functools.partial(Load, self, order), plan.host, plan.port))[0]
+            for order in itertools.islice(itertools.cycle(self.orders), plan.connections)
         ]
         await self._pass(plan.warm_s / 2)
         self.checking = False

@@ -5,7 +5,8 @@
 All servers run at the same time and idle but for the one that is asked; each round asks them all in turn, in
 another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads:
 100 topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
-unquoted keys, quoted keys with binary headers). Metrics are on. In raft mode a follower of three is asked.
+unquoted keys, quoted keys with binary headers), a third of the connections in each. Metrics are on. In raft
+mode a follower of three is asked.
 
 Two yardsticks: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route answer,
 so that both sides move the same number of bytes.
