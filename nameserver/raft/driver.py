@@ -132,8 +132,7 @@ _NOTHING: Final = _nothing
 
 
 class Driver:
-    """The engine's ports and the transport's owner: everything of one member that waits or touches the
-    machine.
+    """The engine's ports and the transport's owner: all of one member that waits or touches the machine.
 
     Args:
         on_fatal: Called at most once, on the loop.

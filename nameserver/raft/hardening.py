@@ -45,26 +45,19 @@ D28, D29, D30
 D31, D35, D36, D37
     Version and membership commands. They are refused, so these cannot occur.
 
-All this leans on private names, hence the exact pin and :func:`check_library`. The library's module is loaded
-a second time for us alone, so that its clock, random source, poller, journal and pickle can be replaced
-without touching the installed one.
+All this leans on private names: :mod:`.library` has the exact pin and checks them at start.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import math
 import random
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any, Final, NoReturn, Protocol
 
-from pysyncobj.config import SyncObjConf
-from pysyncobj.node import Node
-from pysyncobj.transport import Transport as LibraryTransport
-
 from .contact import Contact
+from .library import LibraryTransport, Node, SyncObj, SyncObjConf, check_library, seam
 from .log import NO_OP, REGULAR, RaftLog
 from .messages import (
     ALIVE,
@@ -91,127 +84,16 @@ from .replication import (
     Transfer,
     quorum_index,
 )
-from .types import RaftStartError, StopMember
+from .types import StopMember
 
 logger = logging.getLogger(__name__)
 
-LIBRARY_VERSION: Final = "0.3.17"
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
 
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
-
-#: Methods of the library that are overridden or called by their private names.
-PRIVATE_METHODS: Final = (
-    "_onTick",
-    "_applyCommand",
-    "_checkCommandsToApply",
-    "_SyncObj__onMessageReceived",
-    "_SyncObj__onNodeConnected",
-    "_SyncObj__onNodeDisconnected",
-    "_SyncObj__doApplyCommand",
-    "_SyncObj__applyLogEntries",
-    "_SyncObj__parseChangeClusterRequest",
-    "_SyncObj__sendAppendEntries",
-    "_SyncObj__sendNextNodeIdx",
-    "_SyncObj__onBecomeLeader",
-    "_SyncObj__setState",
-    "_SyncObj__setCurrentTerm",
-    "_SyncObj__getCurrentLogIndex",
-    "_SyncObj__getCurrentLogTerm",
-    "_SyncObj__generateRaftTimeout",
-    "_SyncObj__tryLogCompaction",
-    "_SyncObj__loadDumpFile",
-)
-#: Attributes of its objects that are read or set.
-PRIVATE_ATTRIBUTES: Final = (
-    "_SyncObj__raftState",
-    "_SyncObj__raftCurrentTerm",
-    "_SyncObj__raftLeader",
-    "_SyncObj__raftElectionDeadline",
-    "_SyncObj__raftCommitIndex",
-    "_SyncObj__raftLastApplied",
-    "_SyncObj__raftMatchIndex",
-    "_SyncObj__lastResponseTime",
-    "_SyncObj__transferInProgress",
-    "_SyncObj__newAppendEntriesTime",
-    "_SyncObj__noopIDx",
-    "_SyncObj__connectedNodes",
-    "_SyncObj__votedForNodeId",
-    "_SyncObj__otherNodes",
-)
-#: Names of its module that are replaced.
-MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
-
-
-class _NoPickle:
-    """Stands where the library has pickle: nothing is ever loaded or dumped through it."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AssertionError(f"pickle.{name} reached: a library path that must not be used")
-
-
-class _NoPoller:
-    """The event loop does what the library's poller would."""
-
-    def subscribe(self, *_: object) -> None: ...
-    def unsubscribe(self, *_: object) -> None: ...
-    def poll(self, _: float) -> None: ...
-
-
-class _Seam:
-    """Clock and random source of the core that runs right now; the library knows only module-level ones.
-
-    Everything runs on one thread and each entry into a core sets both, so cores with different clocks can
-    share a process (tests, simulator).
-    """
-
-    def __init__(self) -> None:
-        self.clock: Callable[[], float] = lambda: math.nan
-        self.rng = random.Random(0)
-
-    def random(self) -> float:
-        return self.rng.random()
-
-
-_seam: Final = _Seam()
-
-
-def _load_library() -> ModuleType:
-    spec = importlib.util.find_spec("pysyncobj.syncobj")
-    if spec is None or spec.loader is None:
-        raise RaftStartError(f"raft: pysyncobj {LIBRARY_VERSION} is not installed")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_library: Any = _load_library()
-_missing_module_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(_library, name))
-_library.monotonicTime = lambda: _seam.clock()
-_library.random = _seam
-_library.pickle = _NoPickle()
-_library.createPoller = lambda _kind: _NoPoller()
-_library.createJournal = lambda log: log
-
-
-def check_library(core: RaftCore | None = None) -> None:
-    """Make sure that the library is the one this module was written for.
-
-    Raises:
-        RaftStartError: If its version differs or a private name is gone.
-    """
-    missing = [name for name in PRIVATE_METHODS if not callable(getattr(_library.SyncObj, name, None))]
-    missing += _missing_module_names
-    if core is not None:
-        missing += [name for name in PRIVATE_ATTRIBUTES if name not in vars(core)]
-    if _library.VERSION != LIBRARY_VERSION or missing:
-        raise RaftStartError(
-            f"raft: needs pysyncobj {LIBRARY_VERSION}, found {_library.VERSION}"
-            + (f" without {', '.join(missing)}" if missing else "")
-        )
 
 
 class Host(Protocol):
@@ -266,7 +148,7 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
         raise AssertionError(f"the library sent {message['type']}, which we do ourselves")
 
 
-class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no types
+class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     """One member's Raft state; messages, appends and ticks in, messages and applied entries out."""
 
     # The library's own, set by its constructor.
@@ -343,8 +225,8 @@ class RaftCore(_library.SyncObj):  # type: ignore[misc]  # the library has no ty
 
     def enter(self) -> None:
         """Make the library use this core's clock and random source."""
-        _seam.clock = self._clock
-        _seam.rng = self._rng
+        seam.clock = self._clock
+        seam.rng = self._rng
 
     # ---- what the engine reads
 

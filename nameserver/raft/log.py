@@ -10,8 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from pysyncobj.journal import Journal
-
 Entry = tuple[bytes, int, int]  # command with its kind in the first byte, index, term: the library's order
 
 REGULAR: Final = b"\x00"
@@ -42,7 +40,7 @@ class Recovered:
     journal_bytes: int = 0
 
 
-class RaftLog(Journal):  # type: ignore[misc]  # the library has no types
+class RaftLog:
     """Entries from the base on; records each change as an operation for the journal.
 
     ``durable_index`` is the last index up to which the journal certainly holds this log.
@@ -170,7 +168,10 @@ class RaftLog(Journal):  # type: ignore[misc]  # the library has no types
         return len(self._entries)
 
     def _destroy(self) -> None:
-        pass
+        """The driver closes the journal."""
+
+    def onOneSecondTimer(self) -> None:
+        """The engine's housekeeping does what would be done here."""
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
         self._commit = raftCommitIndex

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .driver import Driver
-from .hardening import check_library
+from .library import check_library
 from .types import RaftConfig, Role, StateMachine
 
 logger = logging.getLogger(__name__)

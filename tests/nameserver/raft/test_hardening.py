@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft import hardening
+from nameserver.raft import hardening, library
 from nameserver.raft.messages import (
     MATCH,
     RESET,
@@ -677,21 +677,21 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
 
 
 def test_the_library_is_checked_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardening.check_library()
-    monkeypatch.delattr(hardening._library.SyncObj, "_SyncObj__sendNextNodeIdx")
+    library.check_library()
+    monkeypatch.delattr(library.module.SyncObj, "_SyncObj__sendNextNodeIdx")
     with pytest.raises(RaftStartError, match=r"0\.3\.17.*without _SyncObj__sendNextNodeIdx"):
-        hardening.check_library()
+        library.check_library()
     monkeypatch.undo()
-    monkeypatch.setattr(hardening._library, "VERSION", "0.3.18")
+    monkeypatch.setattr(library.module, "VERSION", "0.3.18")
     with pytest.raises(RaftStartError, match=r"found 0\.3\.18"):
-        hardening.check_library()
+        library.check_library()
 
 
 def test_the_installed_library_is_left_as_it_is() -> None:
     import pysyncobj.syncobj as stock
 
-    assert stock is not hardening._library
-    assert stock.SyncObj is not hardening._library.SyncObj
+    assert stock is not library.module
+    assert stock.SyncObj is not library.module.SyncObj
     assert stock.pickle.loads(stock.pickle.dumps((1, "x"))) == (1, "x")
     with pytest.raises(AssertionError, match="pickle"):
-        hardening._library.pickle.loads(b"")
+        library.module.pickle.loads(b"")
