@@ -572,8 +572,9 @@ class Replicated:
         if self._closed:
             return
         if self._report_due:
-            self._report()  # a line about a connection precedes the command that came over it
-        self._hand_out()
+            self._report_due = not self._report()
+        if not self._report_due:
+            self._hand_out()  # a line about a connection precedes the command that came over it
         self._append()
         self._release()
 
@@ -832,19 +833,21 @@ class Replicated:
             self._judge(list(self._table.view.records()))
         self._work_soon()
 
-    def _report(self) -> None:
-        """Tell the leader what changed here; the leader tells itself."""
+    def _report(self) -> bool:
+        """Tell the leader what changed here; the leader tells itself.
+
+        Returns:
+            Whether there is a leader that could be told.
+        """
         leader = self._member.leader
-        if leader is None or self._reporter.term != self._member.term:
-            return
-        if leader != self._me and leader not in self._linked:
-            return
-        self._report_due = False
+        if leader is None or (leader != self._me and leader not in self._linked):
+            return False
+        self._reporter.lead_by(self._member.term)
         report = self._reporter.report()
         if leader == self._me:
             self._receive(self._me, report)
-        else:
-            self._member.send(leader, exchange.encode(report))
+            return True
+        return self._member.send(leader, exchange.encode(report))
 
     def _receive(self, member: str, report: Report) -> None:
         """Leader: take a report, answer it, judge whom it speaks of."""

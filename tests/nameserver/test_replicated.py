@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nameserver import exchange
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
     Batch,
@@ -392,6 +393,36 @@ def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
                 lambda: all(len(m.view(Freshness.STALE).records()) == 1 for m in group.running), "one left"
             )
             assert all(member.view(Freshness.STALE).record(BROKER) is not None for member in group.running)
+
+    run(body)
+
+
+def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            follower = group.at(group.followers()[0])
+            sent: list[exchange.Message] = []
+            send = follower.member.send
+
+            def recorded(member: str, message: bytes) -> bool:
+                sent.append(exchange.decode(message))
+                return send(member, message)
+
+            monkeypatch.setattr(follower.member, "send", recorded)
+            for origin in (ONE, TWO):
+                sent.clear()
+                assert (await ask(follower, register(), origin)).code == ResponseCode.SUCCESS
+                told = next(
+                    place
+                    for place, message in enumerate(sent)
+                    if isinstance(message, exchange.Report)
+                    and any(line.connected and line.broker == BROKER for line in message.lines)
+                )
+                proposed = next(i for i, message in enumerate(sent) if isinstance(message, exchange.Propose))
+                assert told < proposed
 
     run(body)
 
