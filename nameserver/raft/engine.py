@@ -137,6 +137,7 @@ class Engine:
         self._handing_over_until = -math.inf
         self._stopped = False
         self._seen: tuple[object, ...] = ()
+        self._said_waiting_for: tuple[str, ...] = ()
         self._core = RaftCore(
             me=me,
             members=members,
@@ -345,6 +346,9 @@ class Engine:
             return
         founded = membership.found(self._standing, self.me, self.members, self._hellos)
         if founded is None:
+            if (waiting := self.waiting_for) != self._said_waiting_for:
+                self._said_waiting_for = waiting
+                logger.info("first start waits for members=%s", ",".join(waiting) or "none: a cluster exists")
             return
         self._set_standing(founded)
         logger.info("cluster founded me=%s members=%s", self.me, ",".join(self.members))

@@ -83,8 +83,6 @@ class RaftMember:
             self.term,
             self.applied_index,
         )
-        if self.waiting_for:
-            logger.info("first start waits for members=%s", ",".join(self.waiting_for))
 
     async def close(self, *, handover: bool = True) -> None:
         """Hand leadership over if asked to and possible, stop, close all files. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import resource
 import socket
@@ -210,13 +211,20 @@ def test_a_closing_leader_is_replaced_without_a_pause(tmp_path: Path) -> None:
     _run(scenario)
 
 
-def test_first_start_waits_for_all_and_says_for_whom(tmp_path: Path) -> None:
+def test_first_start_waits_for_all_and_says_for_whom(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def scenario() -> None:
         async with _cluster(tmp_path) as cluster:
             await cluster.start(*cluster.peers[:2])
             first = cluster.up[cluster.peers[0]]
             await _until(lambda: first.waiting_for == (cluster.peers[2],))
             assert first.status()["waiting_for"] == [cluster.peers[2]]
+            assert any(
+                r.getMessage() == f"first start waits for members={cluster.peers[2]}" for r in caplog.records
+            )
             assert first.contact_age() == float("inf")
             await cluster.start(cluster.peers[2])
             await cluster.elected()

@@ -18,6 +18,7 @@ from nameserver.raft.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Hand
 from nameserver.raft.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
+    PING,
     RAFT,
     UNPROVEN_MAX,
     LinkError,
@@ -405,6 +406,26 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
         for transport in transports:
             await transport.close()
         assert owners[0].linked["z:1"] == 0
+
+    _run(scenario)
+
+
+def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 0.05)
+
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            while loop.time() - begun < 0.6:
+                assert (await peer.read())[0] == PING  # it is asked for, and that alone arrives
+                peer.frame(peer.sealed(PING, b""))
+            assert owner.linked == {"b:1": 1}
+            assert owner.messages == []
+            assert await peer.closed()  # now it says nothing any more
+            assert owner.linked == {"b:1": 0}
 
     _run(scenario)
 
