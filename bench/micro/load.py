@@ -15,7 +15,6 @@ import random
 import struct
 import sys
 import time
-from collections import deque
 from typing import Any, Final, cast
 
 import msgspec
@@ -102,7 +101,7 @@ class Load(asyncio.Protocol):
         self._run = run
         self._order = order
         self._rest = b""
-        self._expected: deque[tuple[int, Template]] = deque()
+        self._expected: dict[int, Template] = {}  # answers may come in another order
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,19 +139,17 @@ class Load(asyncio.Protocol):
             asked = order[number & (_ORDER - 1)]
             opaque = _FIRST_OPAQUE + number % 800_000_000
             if run.checking:
-                self._expected.append((opaque, asked))
+                self._expected[opaque] = asked
             batch.append(asked.frame(opaque))
         run.sent = sent + count
         assert self._transport is not None
         self._transport.write(b"".join(batch))
 
     def _check(self, data: bytes, position: int, size: int) -> None:
-        if not self._expected:
-            return
-        opaque, asked = self._expected.popleft()
         answer: RemotingCommand = decode_command(split_frame(data, position, size))
-        if (answer.opaque, answer.code) != (opaque, ResponseCode.SUCCESS):
-            self._run.fail(f"answer {answer.code} {answer.remark} opaque {answer.opaque}, asked {opaque}")
+        asked = self._expected.pop(answer.opaque, None)
+        if asked is None or answer.code != ResponseCode.SUCCESS:
+            self._run.fail(f"answer {answer.code} {answer.remark} to opaque {answer.opaque}")
             return
         names = {queues.broker_name for queues in decode_route(answer.body).queue_datas}
         if len(names) != self._run.brokers.setdefault(asked.topic, len(names)):

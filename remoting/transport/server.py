@@ -18,7 +18,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
@@ -609,14 +609,7 @@ def fit_descriptors(limits: ServerLimits) -> ServerLimits:
         limits.connections_max + DESCRIPTORS_RESERVED,
         fitting,
     )
-    return ServerLimits(
-        connections_max=fitting,
-        frame_size_max=limits.frame_size_max,
-        unfinished_max=limits.unfinished_max,
-        unanswered_max=limits.unanswered_max,
-        unread_max=limits.unread_max,
-        idle_s=limits.idle_s,
-    )
+    return replace(limits, connections_max=fitting)
 
 
 def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
