@@ -407,7 +407,7 @@ class Engine:
         while self._writes and self._writes[0][0] <= position:
             self._writes.popleft()
         self._log.durable(position)
-        if self._stalled and not self._writes:
+        if self._stalled and not (self._writes and self._clock() - self._writes[0][1] > STALL_S):
             self._stalled = False
             logger.info("journal works again me=%s durable_index=%d", self.me, self._log.durable_index)
         self._core.on_durable()

@@ -637,6 +637,23 @@ def test_a_leader_whose_disk_hangs_steps_down_and_does_not_stand_again(world: Ma
     assert not leader.engine.status()["storage_stalled"]
 
 
+def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    follower = w["b"]
+    follower.write_delay = float("inf")
+    w.submit()
+    w.run(1.5)
+    assert follower.engine.status()["storage_stalled"]
+    follower.resume_disk()
+    follower.write_delay = 0.05  # there is always something under way
+    for _ in range(60):
+        w.submit()
+        w.run(0.01)
+    assert len(follower.engine._writes) > 0
+    assert not follower.engine.status()["storage_stalled"]
+
+
 def test_a_closing_leader_hands_over_without_an_election_timeout(world: Make) -> None:
     w = world()
     leader = w.elect("a")
