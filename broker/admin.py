@@ -174,7 +174,10 @@ def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
             consumed = state.offsets.get(topic, group, queue_id) or 0
             stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
             offsets[_queue(state, topic, queue_id)] = ConsumeOffset(
-                broker_offset=high, consumer_offset=consumed, last_timestamp=stored or 0
+                broker_offset=high,
+                consumer_offset=consumed,
+                pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
+                last_timestamp=stored or 0,
             )
     return call.request.reply(body=ConsumeStats(offsets=offsets).encode())
 

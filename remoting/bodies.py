@@ -619,10 +619,14 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOffset:
-    """How far a group is in one queue; ``last_timestamp`` is Unix ms of the last message consumed."""
+    """How far a group is in one queue; ``last_timestamp`` is Unix ms of the last message consumed.
+
+    ``pull_offset`` is how far it has pulled (5.x; its consumerProgress prints the difference as in flight).
+    """
 
     broker_offset: int = 0
     consumer_offset: int = 0
+    pull_offset: int = 0
     last_timestamp: int = 0
 
 
@@ -639,6 +643,7 @@ class ConsumeStats:
                 "brokerOffset": offset.broker_offset,
                 "consumerOffset": offset.consumer_offset,
                 "lastTimestamp": offset.last_timestamp,
+                "pullOffset": offset.pull_offset,
             }
             for queue, offset in self.offsets.items()
         }
@@ -652,6 +657,7 @@ class ConsumeStats:
             return ConsumeOffset(
                 broker_offset=_long(entry, "brokerOffset"),
                 consumer_offset=_long(entry, "consumerOffset"),
+                pull_offset=_long(entry, "pullOffset"),
                 last_timestamp=_long(entry, "lastTimestamp"),
             )
 

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from remoting.errors import LocalProtocolError, RemoteProtocolError
@@ -118,9 +119,14 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
+@lru_cache(maxsize=1024)
+def _packed(ip: str) -> bytes:
+    return ipaddress.ip_address(ip).packed
+
+
 def _pack_ip(host: Host) -> bytes:
     try:
-        return ipaddress.ip_address(host.ip).packed
+        return _packed(host.ip)
     except ValueError:
         raise LocalProtocolError(f"host {host.ip!r} is no IP address") from None
 

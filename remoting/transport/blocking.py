@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
 _CHUNK: Final = 256 * 1024
+#: How long a connection's own reader thread waits at a time.
+_READ_TIMEOUT_S: Final = 3600.0
 
 #: A peer's request to us: ``(address, request)``; it runs in the connection's reader thread.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | None"]
@@ -281,7 +283,7 @@ class _Connection:
                     self._reading = False
                 self._take(data)
 
-    def _receive(self, timeout_s: float | None) -> bytes | None:
+    def _receive(self, timeout_s: float) -> bytes | None:
         """Return bytes, nothing if none came in time, None if the connection is gone."""
         try:
             self._reader.settimeout(timeout_s)
@@ -314,7 +316,9 @@ class _Connection:
 
     def _read_always(self) -> None:
         while True:
-            data = self._receive(None)
+            # Never without a timeout: both handles share one O_NONBLOCK, so a writer's timeout would turn a
+            # read without one into EAGAIN, which looks as if the peer had closed the connection.
+            data = self._receive(_READ_TIMEOUT_S)
             with self._changed:
                 requests = self._take(data)
                 lost = self._lost is not None

@@ -190,7 +190,7 @@ SAMPLES = [
     b.DelayOffsetTable(offsets={1: 10}),
     b.QueueOffsets(offsets={QUEUE: 4}),
     b.TopicStats(offsets={QUEUE: b.TopicOffset(min_offset=1, max_offset=2, last_update_timestamp=3)}),
-    b.ConsumeStats(offsets={QUEUE: b.ConsumeOffset(broker_offset=5)}, consume_tps=1.5),
+    b.ConsumeStats(offsets={QUEUE: b.ConsumeOffset(broker_offset=5, pull_offset=4)}, consume_tps=1.5),
     b.ConsumeDirectlyResult(consume_result="CR_LATER", spent_ms=3, remark="r"),
 ]
 

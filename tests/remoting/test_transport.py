@@ -488,6 +488,22 @@ def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
     asyncio.run(main())
 
 
+def test_blocking_client_keeps_the_connection_of_a_reader_that_waits_while_others_write() -> None:
+    def calls(addr: str, server: RemotingServer) -> None:
+        with BlockingClient() as client:
+            client.on_request(40, lambda _addr, command: command.reply())
+            for number in range(300):
+                client.invoke_oneway(addr, request(1, oneway=True))
+                assert client.invoke(addr, request(1, b"%d" % number)).body == b"%d" % number
+            assert list(server.connections) == [1], "the first connection served everything"
+
+    async def main() -> None:
+        async with serving({1: echo}) as (server, addr):
+            await asyncio.to_thread(calls, addr, server)
+
+    asyncio.run(main())
+
+
 def test_blocking_client_finds_out_that_an_unused_connection_was_closed() -> None:
     def first(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, request(1)).code == 0
