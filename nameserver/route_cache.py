@@ -48,6 +48,7 @@ _LENGTH: Final = struct.Struct(">I")
 _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
+_BINARY_MARK: Final = bytes((HeaderCodec.ROCKETMQ,))  # fifth byte of a binary frame
 _TAIL_COST: Final = 400  # bytes that a tail costs beside its content
 
 
@@ -151,7 +152,13 @@ class RouteCache:
         if view is None:
             return position
         revision = view.revision
-        if position == 0:
+        if position == 0 and data[4:5] == _BINARY_MARK:
+            line = self._binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
+            if line is not None and line.revision == revision:
+                answers += (line.head, data[_BINARY_OPAQUE:_BINARY_REST], line.tail)
+                self.hits += 1
+                return len(data)
+        elif position == 0:
             # The end of the last request names the lane, if there is one. This is the way of nearly every
             # request, so it works on whole batches and bytes only.
             mark_at = data.rfind(_OPAQUE)

@@ -23,6 +23,8 @@ from remoting.header import Header, encode_header
 from remoting.route import DataVersion
 
 SETTINGS = NamesrvSettings()
+#: A busy machine must not fail a property.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Nobody:
@@ -124,6 +126,7 @@ requests = st.builds(
 LISTED = ("T", "U", "%RETRY%g", "Ünï", 'quo"te', "back\\slash", '"opaque":5,')
 
 
+@BUSY
 @given(st.lists(st.lists(requests, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list[bytes]]) -> None:
     table = table_of(*LISTED)
@@ -138,8 +141,8 @@ alike = st.lists(
 )
 
 
+@BUSY
 @given(alike, st.sampled_from([317, 479]))
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_batches_of_one_lane_are_answered_as_the_full_parser_answers_them(
     asked: list[tuple[str, int]], version: int
 ) -> None:
@@ -152,6 +155,7 @@ def test_batches_of_one_lane_are_answered_as_the_full_parser_answers_them(
         )
 
 
+@BUSY
 @given(st.data())
 def test_damaged_bytes_of_a_known_request_are_never_taken_for_it(data: st.DataObject) -> None:
     table = table_of("T", "U")
