@@ -43,6 +43,9 @@ ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 START_S: Final = 60.0
 """Longest accepted start of a JVM; a busy machine with two cores has needed 20 s."""
 
+BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
+"""JVM properties of a program that shall write binary headers instead of JSON."""
+
 JVM_FLAGS: Final = (
     # short-lived processes on few cores: no optimising compiler, no parallel collector
     "-XX:TieredStopAtLevel=1",

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.interop
 def test_messages_go_through_apache_alone(apaches: dict[str, Apache], release: str) -> None:
     apache = apaches[release]
     namesrv = apache.namesrv()
-    broker = apache.broker([namesrv.addr])
+    broker = apache.broker([namesrv.addr], hasten=True)
 
     listing = apache.mqadmin("clusterList", namesrvs=[namesrv.addr])
     assert listing.returncode == 0

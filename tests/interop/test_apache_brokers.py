@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from .apache import RELEASES, Apache, ask, listed, wait_until
-from .ours import CLUSTER, Fleet, OurDeployment, create_topic, route
+from .apache import BINARY, RELEASES, Apache, ask, listed, wait_until
+from .ours import CLUSTER, MODES, Fleet, OurDeployment, RouteWatch, create_topic, route
 
 pytestmark = pytest.mark.interop
 
@@ -41,10 +43,11 @@ def test_a_killed_broker_is_gone_everywhere(
 ) -> None:
     name, topic = f"victim-{release[0]}", f"Victim{release[0]}"
     settings = fleet.broker_settings() | {"autoCreateTopicEnable": "false"}
-    if release == "5.3.3":
-        # Apache's own nameserver cannot read these: the body is compressed, the header denies it
-        settings |= {"compressedRegister": "true"}
-    victim = apaches[release].broker(deployment.addrs, name=name, settings=settings, hasten=True)
+    # Apache's own nameserver cannot read those of 5.3.3: the header denies that the body is compressed
+    settings |= {"compressedRegister": "true"}
+    victim = apaches[release].broker(
+        deployment.addrs, name=name, settings=settings, properties=BINARY, hasten=True
+    )
     try:
         create_topic(victim.addr, topic)
         deployment.everywhere(lambda addr: route(addr, topic) is not None, f"route of {topic}")
@@ -56,6 +59,37 @@ def test_a_killed_broker_is_gone_everywhere(
     assert gone_s < 3, "a closed connection is evidence at once, not after a lease"
     for other in deployment.apache.values():
         assert all(listed(addr, other.addr) for addr in deployment.addrs), "a neighbour went with it"
+
+
+def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease(
+    fleet: Fleet, apaches: dict[str, Apache]
+) -> None:
+    deployments = [fleet.ours(mode) for mode in MODES]
+    addrs = [addr for deployment in deployments for addr in deployment.addrs]
+    # asks for a lease of 4 s and renews it by request 904 every second; it registers anew only every 10 s
+    settings = {
+        "enableSlaveActingMaster": "true",
+        "brokerNotActiveTimeoutMillis": "4000",
+        "autoCreateTopicEnable": "false",
+    }
+    broker = apaches["5.3.3"].broker(
+        addrs, name="frozen", settings=fleet.broker_settings() | settings, hasten=True
+    )
+    watch = RouteWatch(addrs, {broker.name: broker.addr})
+    try:
+        wait_until(lambda: watch.seconds > 9, "two leases to pass")
+        assert watch.missing == []
+        assert watch.answered > len(addrs)
+        broker.popen.send_signal(signal.SIGSTOP)
+        for addr in addrs:
+            wait_until(lambda a=addr: not listed(a, broker.addr), f"{addr} to drop it", 30)  # type: ignore[misc]
+        # the lease is counted from the last heartbeat, which is at most a second old
+        assert not any(route(addr, broker.name) for addr in addrs)
+        broker.popen.send_signal(signal.SIGCONT)
+        apaches["5.3.3"].await_broker(broker, addrs)
+    finally:
+        watch.close()
+        broker.kill()
 
 
 @pytest.mark.timeout(600)

@@ -3,51 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
-from .apache import Apache
+from .apache import BINARY, RELEASES, Apache
 from .ours import OurDeployment, create_topic, retried_by_java, route
 
 pytestmark = pytest.mark.interop
 
-MANY = 10_000
-SOME = 1_000
 
-# mode, release of the client, number of messages
-COMBINATIONS = [
-    pytest.param("independent", "5.3.3", MANY, id="independent-5.3.3-many"),
-    pytest.param("independent", "4.9.7", SOME, id="independent-4.9.7"),
-    pytest.param("raft", "5.3.3", SOME, id="raft-5.3.3"),
-    pytest.param("raft", "4.9.7", MANY, id="raft-4.9.7-many"),
-]
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one pair of clients does.
+
+    Attributes:
+        client: Release.
+        batch: Messages per request.
+        properties: Of the clients' JVMs.
+    """
+
+    client: str
+    count: int
+    batch: int = 1
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def send(self, deployment: OurDeployment, apache: Apache, topic: str) -> None:
+        """Send the messages, numbered."""
+        sent = apache.produce(
+            deployment.addrs, topic, self.count, batch=self.batch, properties=self.properties
+        )
+        assert sent["status SEND_OK"] == str(self.count // self.batch), sent
+        assert sent["failed"] == "0"
+
+    def receive(self, deployment: OurDeployment, apache: Apache, topic: str) -> None:
+        """Receive each of the messages at least once."""
+        consumed = apache.consume(
+            deployment.addrs, topic, f"{topic}_group", self.count, properties=self.properties
+        )
+        assert (consumed["distinct"], consumed["redelivered"]) == (str(self.count), "0"), consumed
 
 
-def assert_all_sent(sent: Mapping[str, str], count: int) -> None:
-    assert sent["status SEND_OK"] == str(count), sent
-    assert sent["failed"] == "0"
+COMBINATIONS = pytest.mark.parametrize(
+    ("deployment", "load"),
+    [
+        pytest.param("independent", Load("5.3.3", 10_000), id="independent-5.3.3-many"),
+        pytest.param("independent", Load("4.9.7", 1_000, properties=BINARY), id="independent-4.9.7-binary"),
+        pytest.param(
+            "raft", Load("5.3.3", 1_000, batch=20, properties=BINARY), id="raft-5.3.3-binary-batches"
+        ),
+        pytest.param("raft", Load("4.9.7", 10_000), id="raft-4.9.7-many"),
+    ],
+    indirect=["deployment"],
+)
 
 
-@pytest.mark.parametrize(("deployment", "client", "count"), COMBINATIONS, indirect=["deployment"])
+@COMBINATIONS
 def test_messages_go_through_an_apache_broker(
-    deployment: OurDeployment, apaches: dict[str, Apache], client: str, count: int
+    deployment: OurDeployment, apaches: dict[str, Apache], load: Load
 ) -> None:
     # an old client at the young broker and the other way round, as they meet during an upgrade
-    (broker,) = (broker for release, broker in deployment.apache.items() if release != client)
+    (broker,) = (broker for release, broker in deployment.apache.items() if release != load.client)
     topic = f"Through{broker.name}"
     create_topic(broker.addr, topic)
     deployment.everywhere(lambda addr: route(addr, topic) is not None, f"{topic} routed")
-    send_and_receive(deployment, apaches[client], topic, count)
+    load.send(deployment, apaches[load.client], topic)
+    load.receive(deployment, apaches[load.client], topic)
 
 
-@pytest.mark.parametrize(("deployment", "client", "count"), COMBINATIONS, indirect=["deployment"])
+@COMBINATIONS
 def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
-    deployment: OurDeployment, apaches: dict[str, Apache], client: str, count: int
+    deployment: OurDeployment, apaches: dict[str, Apache], load: Load
 ) -> None:
-    topic = f"NeverCreated{client[0]}"
+    topic = f"NeverCreated{load.client[0]}"
     assert [route(addr, topic) for addr in deployment.addrs] == [None, None, None]
-    consumed = send_and_receive(deployment, apaches[client], topic, count)
-    assert consumed["redelivered"] == "0"
+    load.send(deployment, apaches[load.client], topic)
     for addr in deployment.addrs:
         found = route(addr, topic)
         assert found is not None, "the route of a topic that a producer brought about"
@@ -55,17 +85,10 @@ def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
         (queues,) = found["queueDatas"]
         # the producer asks for 4, TBW102 offers 8: the smaller one counts
         assert (queues["writeQueueNums"], queues["readQueueNums"], queues["perm"]) == (4, 4, 6)
+    load.receive(deployment, apaches[load.client], topic)
 
 
-def send_and_receive(deployment: OurDeployment, apache: Apache, topic: str, count: int) -> Mapping[str, str]:
-    """Send ``count`` numbered messages, and receive each of them; return the consumer's facts."""
-    assert_all_sent(apache.produce(deployment.addrs, topic, count), count)
-    consumed = apache.consume(deployment.addrs, topic, f"{topic}_group", count)
-    assert consumed["distinct"] == str(count), consumed
-    return consumed
-
-
-@pytest.mark.parametrize("client", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("client", RELEASES)
 def test_refused_messages_come_back_through_our_brokers_retry_topic(
     deployment: OurDeployment, apaches: dict[str, Apache], client: str
 ) -> None:
