@@ -42,7 +42,7 @@ class Violation:
         tail = "".join(f"\n    {call}" for call in self.explained[-5:])
         none = "".join(f"\n    {call}" for call in self.stuck)
         return (
-            f"{self.key!r} is not linearizable\n  {len(self.explained)} calls are explained, the last of them:"
+            f"{self.key!r} is not linearizable\n  {len(self.explained)} calls explained, the last of them:"
             f"{tail}\n  none of these can come next:{none}"
         )
 

@@ -1,0 +1,387 @@
+"""Brokers and clients of the simulated nameservers: they come and go, repeat themselves and are late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench.history import Call, Operation, Outcome
+from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG
+from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
+from remoting.codes import RequestCode, ResponseCode
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+
+from .net import End
+
+if TYPE_CHECKING:
+    from .members import Member
+    from .world import World
+
+CALL_TIMEOUT_S = 3.0
+BEAT_S = (0.7, 1.1)
+NAMESPACE = "sim"
+
+OnAnswer = Callable[[Answer | None], None]
+"""Called once: with the answer, or with None if the connection ended or nobody answered in time."""
+
+
+class Caller:
+    """One connection to one nameserver, with what is unanswered on it."""
+
+    def __init__(self, actor: Actor, end: End) -> None:
+        self._actor = actor
+        self.end = end
+        self._number = 0
+        self._pending: dict[int, OnAnswer] = {}
+        end.receive = lambda item: self._answered(*item)
+        end.lost = lambda error: self._lost()
+
+    def call(self, request: Request, then: OnAnswer) -> None:
+        self._number += 1
+        self._pending[self._number] = then
+        self.end.send((self._number, request))
+        self._actor.world.clock.at(CALL_TIMEOUT_S, self._late, self._number)
+
+    def _answered(self, number: int, answer: Answer) -> None:
+        then = self._pending.pop(number, None)
+        if then is not None:
+            then(answer)
+
+    def _late(self, number: int) -> None:
+        then = self._pending.pop(number, None)
+        if then is not None:
+            then(None)
+            if self._actor.world.clock.rng.random() < 0.5:
+                self.end.close()
+
+    def _lost(self) -> None:
+        pending, self._pending = self._pending, {}
+        for then in pending.values():
+            then(None)
+
+
+class Actor:
+    """A host with connections to nameservers, simple enough to need no loop."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.life = 1
+        self.paused_until = 0.0
+        self.callers: dict[str, Caller] = {}
+
+    def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
+        """See :class:`net.Host`."""
+        if life != self.life:
+            return
+        wait = self.paused_until - self.world.clock.now
+        if wait > 0:
+            self.world.clock.at(wait, self.deliver, life, call, *arguments)
+        else:
+            call(*arguments)
+
+    def caller(self, member: Member) -> Caller | None:
+        """The connection to a nameserver, a new one if need be; None if it cannot be had now."""
+        known = self.callers.get(member.wire)
+        if known is not None and not known.end.closed:
+            return known
+        net = self.world.net
+        if net.is_blocked(self.name, member.name) or net.is_blocked(member.name, self.name):
+            return None
+        end = net.connect(self, member.wire)
+        if end is None:
+            return None
+        self.callers[member.wire] = Caller(self, end)
+        return self.callers[member.wire]
+
+    def call(self, member: Member, request: Request, then: OnAnswer) -> bool:
+        """Send a request; False if nothing was sent."""
+        caller = self.caller(member)
+        if caller is None:
+            return False
+        caller.call(request, then)
+        return True
+
+
+class Broker(Actor):
+    """A broker: registers with all nameservers, changes its topics, goes in several ways, comes back."""
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, f"broker-{number}")
+        self.life = 0
+        self.broker_name = f"broker-{'ab'[number % 2]}" if number < 3 else f"broker-{number}"
+        self.broker_id = number // 2 if number < 3 else 0
+        self.addr = f"10.0.0.{number + 1}:10911"
+        self.key = BrokerKey(ClusterName("C"), BrokerAddr(self.addr))
+        self.alive = False
+        self.speaks_until = 0.0
+        """Until then something that a dead process has sent may arrive."""
+        self.started_at = 0.0
+        self.version = DataVersion()
+        self.topics: dict[str, int] = {}
+        self.style = number % 3
+        self._topic_number = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Start its process, at the same address as ever."""
+        clock = self.world.clock
+        self.life += 1
+        self.alive = True
+        self.started_at = clock.now
+        self.paused_until = 0.0
+        self.callers = {}
+        self.version = DataVersion(timestamp=1 + int(clock.now * 1000), counter=1)
+        self.topics = {f"{self.broker_name}-{n}": 4 for n in range(3)}
+        for member in self.world.members:
+            self._beat(self.life, member)
+
+    def die(self, *, power: bool = False, late: bool = False) -> None:
+        """End its process without a goodbye.
+
+        Args:
+            power: No connection ends; nobody hears of it.
+            late: What it sent last, and the end of its connections, arrive only after a while.
+        """
+        world, rng = self.world, self.world.clock.rng
+        if not self.alive:
+            return
+        self.alive = False
+        self.speaks_until = world.clock.now + 0.5
+        if late and not power:
+            wait = rng.uniform(0.3, 4.0)
+            self.speaks_until = world.clock.now + wait + 0.5
+            for member in world.members:
+                caller = self.callers.get(member.wire)
+                if caller is None or caller.end.closed:
+                    continue
+                caller.end.hold_until(world.clock.now + wait)
+                for request in rng.choice(([], [self._register()], [self._goodbye()])):
+                    caller.call(request, lambda answer: None)
+        self.life += 1
+        world.net.died(self, power=power)
+
+    def leave(self) -> None:
+        """Say goodbye to all, then end."""
+        if not self.alive:
+            return
+        for member in self.world.members:
+            caller = self.callers.get(member.wire)
+            if caller is not None and not caller.end.closed:
+                caller.call(self._goodbye(), lambda answer: None)
+        self.alive = False
+        self.speaks_until = self.world.clock.now + 0.5
+        self.life += 1
+        self.world.net.died(self, power=False)
+
+    def flap(self) -> None:
+        """Lose connections; the next beat makes new ones."""
+        for caller in self.callers.values():
+            if self.world.clock.rng.random() < 0.7:
+                caller.end.abort()
+
+    # -- what it says
+
+    def _beat(self, life: int, member: Member) -> None:
+        if life != self.life or not self.alive:
+            return
+        clock = self.world.clock
+        wait = self.paused_until - clock.now
+        if wait > 0:
+            clock.at(wait, self._beat, life, member)
+            return
+        clock.at(clock.rng.uniform(*BEAT_S), self._beat, life, member)
+        style = (self.style + clock.rng.choice((0, 0, 0, 1))) % 3
+        known = self.callers.get(member.wire)
+        if style == 0 or known is None or known.end.closed:
+            self.register_at(member)
+        elif style == 1:
+            self.call(member, self._question(), lambda answer: self._told(life, member, answer))
+        else:
+            self.call(member, self._heartbeat(), lambda answer: None)
+            if clock.rng.random() < 0.5:
+                self.register_at(member)
+
+    def register_at(self, member: Member, topics: dict[str, int] | None = None) -> None:
+        """Register, with all topics unless others are given."""
+        request = self._register(topics)
+        self.call(member, request, lambda answer: None)
+        if self.world.clock.rng.random() < 0.05:
+            self.call(member, request, lambda answer: None)  # said twice
+
+    def _told(self, life: int, member: Member, answer: Answer | None) -> None:
+        unchanged = answer is not None and answer.ext_fields.get("changed") == "false"
+        if life == self.life and self.alive and not unchanged:
+            self.register_at(member)
+
+    def change_topics(self) -> None:
+        """Change or add a topic, and say so at once: all of it, or the one topic alone."""
+        if not self.alive:
+            return
+        rng = self.world.clock.rng
+        topic = rng.choice(sorted(self.topics))
+        if rng.random() < 0.4 and len(self.topics) < 8:
+            self._topic_number += 1
+            topic = f"{self.broker_name}-x{self._topic_number}"
+        self.topics[topic] = rng.randint(1, 16)
+        self.version = DataVersion(timestamp=self.version.timestamp, counter=self.version.counter + 1)
+        only = {topic: self.topics[topic]} if rng.random() < 0.5 else None
+        for member in self.world.members:
+            self.register_at(member, only)
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self.broker_name,
+            "brokerAddr": self.addr,
+            "clusterName": self.key.cluster_name,
+            "brokerId": str(self.broker_id),
+        }
+
+    def _register(self, topics: dict[str, int] | None = None) -> Request:
+        topics = self.topics if topics is None else topics
+        body = encode_register_body(
+            RegisterBody(
+                data_version=self.version,
+                topic_configs=tuple(
+                    TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+                    for topic, queues in sorted(topics.items())
+                ),
+                filter_servers=(),
+                mapping_infos={},
+            ),
+            compressed=False,
+            version=479,
+        )
+        fields = {
+            "haServerAddr": "",
+            "bodyCrc32": str(body_crc32(body)),
+            "heartbeatTimeoutMillis": str(int(self.world.lease_s * 1000)),
+        }
+        return Request(
+            code=RequestCode.REGISTER_BROKER, ext_fields=self._identity() | fields, body=body, peer=self.name
+        )
+
+    def _question(self) -> Request:
+        return Request(
+            code=RequestCode.QUERY_DATA_VERSION, ext_fields=self._identity(), body=self.version.encode()
+        )
+
+    def _heartbeat(self) -> Request:
+        lease = {"heartbeatTimeoutMills": str(int(self.world.lease_s * 1000))}
+        return Request(code=RequestCode.BROKER_HEARTBEAT, ext_fields=self._identity() | lease)
+
+    def _goodbye(self) -> Request:
+        return Request(code=RequestCode.UNREGISTER_BROKER, ext_fields=self._identity())
+
+
+class Admin(Actor):
+    """A tool that unregisters brokers over its own connections and drops topics."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.deleted: set[str] = set()
+        """Topics that may be gone: a dropped one comes back only with a changed data version."""
+
+    def meddle(self) -> None:
+        rng = self.world.clock.rng
+        broker, member = rng.choice(self.world.brokers), rng.choice(self.world.members)
+        if rng.random() < 0.5:
+            request = broker._goodbye()
+        else:
+            topic = rng.choice(sorted(broker.topics) or ["none"])
+            self.deleted.add(topic)
+            request = Request(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext_fields={"topic": topic})
+        self.call(member, request, lambda answer: None)
+
+
+class Client(Actor):
+    """Reads and writes a few KV values through any nameserver, and remembers what it was told."""
+
+    KEYS = ("x", "y", "z")
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, f"client-{number}")
+        self._value = 0
+        self.busy = True
+
+    def go(self) -> None:
+        """One call after the other, until it is told to stop."""
+        if self.busy:
+            self.act(self.world.clock.rng.choice(self.world.members), self._again)
+
+    def _again(self) -> None:
+        rng = self.world.clock.rng
+        self.world.clock.at(rng.uniform(0.005, 0.15), self.go)
+
+    def act(self, member: Member, then: Callable[[], None]) -> None:
+        rng = self.world.clock.rng
+        key = rng.choice(self.KEYS)
+        kind = rng.random()
+        if kind < 0.5:
+            self.read(member, key, then)
+        elif kind < 0.9:
+            self._value += 1
+            self.write(member, key, f"{self.name}.{self._value}", then)
+        else:
+            self.write(member, key, None, then)
+
+    def read(self, member: Member, key: str, then: Callable[[], None]) -> None:
+        begun = self.world.clock.now
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code != ResponseCode.SYSTEM_ERROR:
+                found = answer.ext_fields.get("value") if answer.code == ResponseCode.SUCCESS else None
+                self._record(key, Operation.READ, found, begun, Outcome.OK)
+            then()
+
+        if not self.call(member, self._request(RequestCode.GET_KV_CONFIG, key), done):
+            then()
+
+    def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
+        """Write, or delete where the value is None; what stays unknown is now and then sent again."""
+        begun = self.world.clock.now
+        request = self._request(RequestCode.DELETE_KV_CONFIG, key)
+        if value is not None:
+            request = self._request(RequestCode.PUT_KV_CONFIG, key, value)
+
+        def done(answer: Answer | None) -> None:
+            outcome = Outcome.UNKNOWN
+            if answer is not None:
+                remark = answer.remark or ""
+                if answer.code == ResponseCode.SUCCESS:
+                    outcome = Outcome.OK
+                elif remark.startswith(NO_QUORUM_TAG):
+                    outcome = Outcome.FAILED
+                elif not remark.startswith(OUTCOME_UNKNOWN_TAG):
+                    self.world.truth.fail(f"{self.name}: {answer}")
+            self.world.truth.count[f"write {outcome.value}"] += 1
+            self._record(key, Operation.WRITE, value, begun, outcome)
+            rng = self.world.clock.rng
+            if outcome is Outcome.UNKNOWN and self.busy and rng.random() < 0.3:
+                self.write(rng.choice(self.world.members), key, value, then)
+            else:
+                then()
+
+        if not self.call(member, request, done):
+            then()
+
+    def _record(
+        self, key: str, operation: Operation, value: str | None, begun: float, outcome: Outcome
+    ) -> None:
+        self.world.truth.history.append(
+            Call(
+                key=key,
+                operation=operation,
+                value=value,
+                begun=begun,
+                ended=self.world.clock.now,
+                outcome=outcome,
+                caller=self.name,
+            )
+        )
+
+    @staticmethod
+    def _request(code: int, key: str, value: str | None = None) -> Request:
+        fields = {"namespace": NAMESPACE, "key": key}
+        return Request(code=code, ext_fields=fields if value is None else fields | {"value": value})

@@ -1,0 +1,355 @@
+"""One simulated nameserver: a real :class:`Replicated` in a process of its own, a server in front of it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nameserver.commands import Command, decode_batch
+from nameserver.config import LiveSettings, load_settings
+from nameserver.evidence import Judgement
+from nameserver.handlers import Renewal
+from nameserver.raft import RaftConfig, RaftStartError
+from nameserver.replicated import Replicated, raft_config
+from nameserver.route_table import RouteView
+from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from nameserver.verdicts import Applied, NoChange, Verdict
+from remoting.codes import ResponseCode
+
+from .net import End, NetLoop
+from .seams import Machine, running
+from .truth import ANSWER_S, TURNS_S
+
+if TYPE_CHECKING:
+    from .world import World
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+
+class Watched(Replicated):
+    """The real thing; whatever it does is shown to the truth."""
+
+    def __init__(
+        self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
+    ) -> None:
+        super().__init__(settings, effects, boot_id=boot_id, raft=raft)
+        self.host = host
+        self.truth = host.world.truth
+        self.started = False
+        self.looked_at_index = -1
+        self.verdicts: list[tuple[Command, Verdict]] = []
+        self.connected_at: dict[BrokerKey, float] = {}
+        self.heard_at: dict[BrokerKey, float] = {}
+        self._index = 0
+        real_apply = self._table.apply
+
+        def apply(command: Command) -> Verdict:
+            verdict = real_apply(command)
+            self.verdicts.append((command, verdict))
+            return verdict
+
+        self._table.apply = apply  # type: ignore[method-assign]
+
+    @property
+    def state_digest(self) -> str:
+        return self._table.view.state_digest()
+
+    def view_now(self) -> RouteView:
+        return self._table.view
+
+    @property
+    def in_contact(self) -> bool:
+        return self._in_contact()
+
+    def in_contact_now(self) -> bool:
+        """The same, from outside of its process."""
+        return self.host.look(lambda mode: mode.in_contact)
+
+    @property
+    def judges(self) -> bool:
+        """Leader in office, and ready to judge."""
+        evidence = self._evidence
+        return (
+            evidence is not None
+            and evidence.term == self._member.term
+            and self._member.leads
+            and evidence.ready(self._liveness.clock)
+            and self._in_contact()
+        )
+
+    def was_paused_since(self, at: float) -> bool:
+        return self.host.paused_at_last > at
+
+    # -- what the log does
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        self.verdicts.clear()
+        self._index = index
+        super().apply(payload, index=index, term=term, live=live)
+        self.truth.applied(self, index, term, payload, decode_batch(payload))
+
+    def _settle(self, sequence: int, verdict: Verdict) -> None:
+        waiter = self._waiters.get(sequence)
+        if waiter is not None and not waiter.future.done() and isinstance(verdict, Applied | NoChange):
+            self.truth.acknowledged(self._index)
+        super()._settle(sequence, verdict)
+
+    # -- liveness
+
+    def _note(self, broker: BrokerKey) -> None:
+        now = self.host.world.clock.now
+        contact = self._liveness.contact(broker)
+        if contact is not None and contact.connected:
+            self.connected_at.setdefault(broker, now)
+        else:
+            self.connected_at.pop(broker, None)
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        super().arriving(broker, origin, lease_ms=lease_ms)
+        self.heard_at[broker] = self.host.world.clock.now
+        self._note(broker)
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        super().closed(origin, by_us=by_us)
+        for broker in list(self.connected_at):
+            self._note(broker)
+
+    def part(self, *arguments: Any, **named: Any) -> Answer:
+        answer = super().part(*arguments, **named)
+        for broker in list(self.connected_at):
+            self._note(broker)
+        return answer
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        decided = super().renew(renewal, origin)
+        if (
+            isinstance(decided, Answer)
+            and decided is renewal.answer
+            and renewal.registration
+            and decided.code == ResponseCode.SUCCESS
+        ):
+            self.truth.count["answered without the log"] += 1
+            self.truth.check_promise(self, "an answer without the log")
+        return decided
+
+    def _report(self) -> bool:
+        for broker, contact in self._liveness.contacts():
+            if contact.closing is not None:
+                self.truth.reported(broker, contact.closing.revision)
+        return super()._report()
+
+    def _evict(self, judgement: Judgement) -> None:
+        self.truth.judged(self, judgement, (self._boot_id, self._book._sequence + 1))
+        super()._evict(judgement)
+
+
+class Server:
+    """What stands between connections and the mode, as the nameserver's wire server does it."""
+
+    def __init__(self, host: Member) -> None:
+        self.host = host
+        self.life = host.life
+        self._ends: dict[ConnectionId, End] = {}
+        self._unanswered: dict[ConnectionId, int] = {}
+        self._close_after: set[ConnectionId] = set()
+        self._number = 0
+        self._answered: set[tuple[ConnectionId, int]] = set()
+
+    def accept(self, end: End) -> None:
+        if end.closed:
+            return
+        self._number += 1
+        origin = ConnectionId(self._number)
+        self._ends[origin] = end
+        end.receive = lambda item: self._request(origin, *item)
+        end.lost = lambda error: self._closed(origin, by_us=False)
+        self.host.running.opened(origin)
+
+    def _closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        if self._ends.pop(origin, None) is not None:
+            self.host.running.closed(origin, by_us=by_us)
+
+    def _request(self, origin: ConnectionId, number: int, request: Request) -> None:
+        self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
+        self.host.loop.create_task(self._serve(origin, number, request))
+
+    async def _serve(self, origin: ConnectionId, number: int, request: Request) -> None:
+        world, loop = self.host.world, self.host.loop
+        begun = world.clock.now
+        try:
+            answer = await self.host.running.execute(request, origin, deadline=loop.time() + ANSWER_S)
+        except Exception as error:
+            world.truth.fail(f"{self.host.name} raises for request {request.code}: {error!r}")
+            raise
+        took = world.clock.now - begun
+        if took > ANSWER_S + TURNS_S and self.host.paused_at_last < begun:
+            world.truth.fail(f"{self.host.name} answers request {request.code} after {took:.3f} s")
+        if (origin, number) in self._answered:
+            world.truth.fail(f"{self.host.name} answers request {number} of connection {origin} twice")
+        self._answered.add((origin, number))
+        world.truth.count["answers"] += 1
+        end = self._ends.get(origin)
+        if end is not None:
+            end.send((number, answer))
+        self._unanswered[origin] -= 1
+        if origin in self._close_after and not self._unanswered[origin]:
+            self._close(origin)
+
+    def _close(self, origin: ConnectionId) -> None:
+        end = self._ends.get(origin)
+        if end is not None:
+            end.close()
+            self._closed(origin, by_us=True)
+
+    # -- Effects
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        if self._unanswered.get(origin):
+            self._close_after.add(origin)
+        else:
+            self.host.loop.call_soon(self._close, origin)
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        self.host.world.truth.count["905"] += 1
+
+
+class MemberLoop(NetLoop):
+    """A nameserver's loop: its code runs on its own machine."""
+
+    machine: Machine
+    member: Member
+
+    def run_inside(self, call: Callable[[], _T]) -> _T:
+        running.append(self.machine)
+        try:
+            return super().run_inside(call)
+        finally:
+            running.pop()
+
+    def after_turn(self) -> None:
+        if not self.dead:
+            self.run_inside(lambda: self.member.world.truth.look(self.member))
+
+
+class Member:
+    """One nameserver across its lives."""
+
+    def __init__(self, world: World, number: int, folder: Path) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"127.0.0.1:{7001 + number}"
+        self.wire = f"nameserver-{number}"
+        self.folder = folder
+        self.life = 0
+        self.offset = world.clock.rng.uniform(100, 9000)
+        self.up = False
+        self.born_at = 0.0
+        self.paused_at_last = -1.0
+        """The end of the last pause."""
+        self.loop: MemberLoop
+        self.machine: Machine
+        self.mode: Watched | None = None
+        self._graveyard: list[object] = []
+
+    @property
+    def running(self) -> Watched:
+        assert self.mode is not None
+        return self.mode
+
+    @property
+    def ready(self) -> bool:
+        return self.mode is not None and self.mode.started
+
+    # -- Host
+
+    def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
+        if life == self.life and self.up:
+            self.loop.deliver(call, *arguments)
+
+    # -- life
+
+    def start(self) -> None:
+        """Start its process."""
+        assert not self.up
+        world = self.world
+        self.life += 1
+        self.up = True
+        self.born_at = world.clock.now
+        self.loop = MemberLoop(world.clock, offset=self.offset, failed=self._failed)
+        self.machine = Machine(world.clock, self.loop, sync=world.durability == "fsync")
+        self.machine.failed = lambda reason: self._stopped(reason)
+        self.loop.machine, self.loop.member, self.loop.net, self.loop.host = (
+            self.machine,
+            self,
+            world.net,
+            self,
+        )
+        world.net.back(self)
+        self.loop.deliver(self._boot)
+
+    def _boot(self) -> None:
+        self.loop.create_task(self._main(self.loop), name=f"main of {self.name}")
+
+    async def _main(self, loop: MemberLoop) -> None:
+        world = self.world
+        flags = {
+            "mode": "raft",
+            "raftAddress": self.name,
+            "raftPeers": ",".join(member.name for member in world.members),
+            "dataDir": str(self.folder),
+            "raftDurability": world.durability,
+            "raftElectionTimeoutMs": str(world.election_timeout_ms),
+        }
+        settings = LiveSettings(load_settings(flags=flags, file={}).settings)
+        server = Server(self)
+        raft = replace(raft_config(settings.current), compact_bytes=world.compact_bytes)
+        try:
+            mode = Watched(self, settings, server, boot_id=self.machine.rng.getrandbits(62), raft=raft)
+            self.mode = mode
+            await mode.start()
+        except RaftStartError as error:
+            world.truth.fail(f"{self.name} does not start: {error}")
+            return
+        mode.started = True
+        world.net.listeners[self.wire] = (self, lambda end: self.deliver(end.life, server.accept, end))
+
+    def kill(self, *, power: bool = False, wipe: bool = False) -> None:
+        """As SIGKILL, or as a cut of power: then nobody hears of it."""
+        if not self.up:
+            return
+        self.up = False
+        self.loop.die()
+        self._graveyard.append((self.loop, self.mode))
+        self.mode = None
+        self.machine.crash()
+        net = self.world.net
+        net.listeners.pop(self.name, None)
+        net.listeners.pop(self.wire, None)
+        net.died(self, power=power)
+        if wipe:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def pause(self, seconds: float) -> None:
+        self.loop.pause(seconds)
+        self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)
+
+    def look(self, what: Callable[[Watched], _T]) -> _T:
+        """Look at its state as it would itself."""
+        mode = self.running
+        return self.loop.run_inside(lambda: what(mode))
+
+    def bury(self) -> None:
+        """Drop what dead lives left, at the end of the run."""
+        self._graveyard.clear()
+
+    def _failed(self, text: str) -> None:
+        self.world.truth.fail(f"{self.name}: {text}")
+
+    def _stopped(self, reason: str) -> None:
+        self.world.truth.fail(f"{self.name} stops: {reason}")

@@ -1,0 +1,321 @@
+"""Connections in memory: order is kept, nothing is lost but by the death of a connection, as with TCP.
+
+Between two hosts a direction can be blocked: what is sent then waits, and arrives once it is unblocked,
+unless the connection died meanwhile. A killed process's connections end at their other side, after what was
+still on its way; those of a host without power do not, until it is up again or somebody gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from .clock import Clock, Loop
+
+DELAY_S = (1e-4, 1.5e-3)
+SLOW_S = (0.02, 0.4)
+GIVE_UP_S = 5.0
+"""TCP's user timeout: a sender whose data is not acknowledged ends the connection."""
+
+
+class Host(Protocol):
+    """Who has connections. ``life`` changes with each start of its process."""
+
+    name: str
+    life: int
+
+    def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
+        """Call in the process's own time, if that life goes on."""
+
+
+class _Lost:
+    """The end of a direction."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+class End:
+    """One side of a connection."""
+
+    def __init__(self, net: Net, host: Host) -> None:
+        self._net = net
+        self.host = host
+        self.life = host.life
+        self.peer: End
+        self.closed = False
+        self.unarrived = 0  # bytes or items sent and not yet taken
+        self._last_arrival = 0.0
+        self._held: deque[tuple[Any, int]] = deque()
+        self._held_since = 0.0
+        self.receive: Callable[[Any], None] = lambda item: None
+        self.lost: Callable[[Exception | None], None] = lambda error: None
+
+    def send(self, item: Any, size: int = 1) -> None:
+        """Hand over; it arrives in order or the connection ends."""
+        if not self.closed:
+            self.unarrived += size
+            self._net.carry(self, item, size)
+
+    def close(self) -> None:
+        """Close; the other side learns it after everything that was sent before."""
+        if not self.closed:
+            self.closed = True
+            self._net.carry(self, _Lost(None), 0)
+
+    def abort(self) -> None:
+        """Reset: the other side learns it, and what is under way to here is dropped."""
+        if not self.closed:
+            self.closed = True
+            self._net.carry(self, _Lost(ConnectionResetError("connection reset by peer")), 0)
+
+    def reset(self) -> None:
+        """Both sides learn that the connection is dead, each in its time."""
+        error = ConnectionResetError("connection reset by peer")
+        for end in (self, self.peer):
+            self._end(end, error)
+
+    def hold_until(self, at: float) -> None:
+        """What is sent from here on arrives at that instant or later."""
+        self._last_arrival = max(self._last_arrival, at)
+
+    def arrive(self, item: Any, size: int) -> None:
+        """Something of ours has reached the other side."""
+        net, peer = self._net, self.peer
+        if net.is_blocked(self.host.name, peer.host.name):
+            if not self._held:
+                self._held_since = net.clock.now
+                net.clock.at(GIVE_UP_S, self._give_up, self._held_since)
+            self._held.append((item, size))
+            net.held[self.host.name, peer.host.name].append(self)
+            return
+        if self._held:
+            self._held.append((item, size))
+            return
+        self._take(item, size)
+
+    def unblocked(self) -> None:
+        """What was held up goes on, some of it at once."""
+        while self._held:
+            self._take(*self._held.popleft())
+
+    def _take(self, item: Any, size: int) -> None:
+        self.unarrived -= size
+        peer = self.peer
+        if isinstance(item, _Lost):
+            self._end(peer, item.error)
+        elif not peer.closed:
+            peer.host.deliver(peer.life, peer._received, item)
+        elif self.host.life == self.life and not self.closed:
+            # The other side is closed for good: it answers with a reset.
+            self._end(self, ConnectionResetError("connection reset by peer"))
+
+    def _end(self, end: End, error: Exception | None) -> None:
+        if not end.closed:
+            end.host.deliver(end.life, end._ended, error)
+
+    def _received(self, item: Any) -> None:
+        if not self.closed:
+            self.receive(item)
+
+    def _ended(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self.lost(error)
+
+    def _give_up(self, since: float) -> None:
+        if self._held and self._held_since == since:
+            self._held.clear()
+            self._end(self, TimeoutError("data not acknowledged"))
+            self._net.clock.at(0.0, self._gone)
+
+    def _gone(self) -> None:
+        """The other side learns of it when it sends, or by its own patience."""
+        self._net.dead.append(self)
+
+
+class Net:
+    """All connections, and what is wrong between hosts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.blocked: set[tuple[str, str]] = set()
+        self.slow = 0.0
+        """Share of what is sent that takes long."""
+        self.held: dict[tuple[str, str], list[End]] = defaultdict(list)
+        self.ends: dict[str, list[End]] = defaultdict(list)
+        self.dead: list[End] = []
+        self.listeners: dict[str, tuple[Host, Callable[[End], None]]] = {}
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        return (source, target) in self.blocked
+
+    def carry(self, end: End, item: Any, size: int) -> None:
+        rng = self.clock.rng
+        delay = rng.uniform(*DELAY_S)
+        if self.slow and rng.random() < self.slow:
+            delay = rng.uniform(*SLOW_S)
+        arrival = max(end._last_arrival, self.clock.now + delay)
+        end._last_arrival = arrival
+        self.clock.at(arrival - self.clock.now, end.arrive, item, size)
+
+    def heal(self, pairs: set[tuple[str, str]] | None = None) -> None:
+        """Unblock these directions, or all."""
+        pairs = set(self.blocked) if pairs is None else pairs
+        self.blocked -= pairs
+        for pair in sorted(pairs):
+            for end in dict.fromkeys(self.held.pop(pair, ())):
+                end.unblocked()
+
+    def connect(self, source: Host, address: str) -> End | None:
+        """Open a connection now; None if nobody listens. Blocked ways are the caller's matter."""
+        found = self.listeners.get(address)
+        if found is None:
+            return None
+        target, accepted = found
+        near, far = End(self, source), End(self, target)
+        near.peer, far.peer = far, near
+        self.ends[source.name].append(near)
+        self.ends[target.name].append(far)
+        accepted(far)
+        return near
+
+    def died(self, host: Host, *, power: bool) -> None:
+        """The process of a host is gone; without power nobody is told yet."""
+        for end in self.ends.pop(host.name, ()):
+            if not end.closed:
+                end.closed = True
+                if power:
+                    self.dead.append(end)
+                else:
+                    error = ConnectionResetError("connection reset by peer")
+                    self.carry(end, _Lost(None if self.clock.rng.random() < 0.5 else error), 0)
+
+    def back(self, host: Host) -> None:
+        """The host is up: it answers what is still sent over connections of a former life with a reset."""
+        dead, self.dead = self.dead, []
+        for end in dead:
+            if end.host is host:
+                self.carry(end, _Lost(ConnectionResetError("connection reset by peer")), 0)
+            else:
+                self.dead.append(end)
+
+
+class _Socket:
+    """As much of a socket as its options."""
+
+    def setsockopt(self, *_: object) -> None: ...
+
+
+class Listener:
+    """What the transport binds."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+    def close(self) -> None: ...
+
+
+class Wire(asyncio.Transport):
+    """A connection as asyncio shows it to a protocol; writes arrive whole, split or joined."""
+
+    def __init__(self, end: End, protocol: asyncio.Protocol, peername: tuple[str, int]) -> None:
+        super().__init__({"socket": _Socket(), "peername": peername})
+        self._end = end
+        self._protocol = protocol
+        end.receive = protocol.data_received
+        end.lost = self._lost
+        self._told = False
+
+    def _lost(self, error: Exception | None) -> None:
+        if not self._told:
+            self._told = True
+            self._protocol.connection_lost(error)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        data = bytes(data)
+        rng = self._end._net.clock.rng
+        if len(data) > 1 and rng.random() < 0.05:
+            cut = rng.randrange(1, len(data))
+            self._end.send(data[:cut], cut)
+            data = data[cut:]
+        self._end.send(data, len(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self._end.unarrived
+
+    def is_closing(self) -> bool:
+        return self._end.closed
+
+    def close(self) -> None:
+        self._end.close()
+        asyncio.get_running_loop().call_soon(self._lost, None)
+
+    def abort(self) -> None:
+        self._end.abort()
+        asyncio.get_running_loop().call_soon(self._lost, None)
+
+
+class _Server:
+    """What ``create_server`` returns."""
+
+    def __init__(self, net: Net, host: Host, loop: Loop, factory: Callable[[], Any], address: str) -> None:
+        self._net, self._host, self._loop = net, host, loop
+        self._factory, self._address = factory, address
+
+    async def start_serving(self) -> None:
+        self._net.listeners[self._address] = (self._host, self._accept)
+
+    def _accept(self, end: End) -> None:
+        self._host.deliver(end.life, self._connected, end)
+
+    def _connected(self, end: End) -> None:
+        if end.closed:
+            return
+        protocol = self._factory()
+        protocol.connection_made(Wire(end, protocol, ("10.0.0.9", 1)))
+
+    def close(self) -> None:
+        self._net.listeners.pop(self._address, None)
+
+    async def wait_closed(self) -> None: ...
+
+
+class NetLoop(Loop):
+    """A process's loop with the simulated network under it."""
+
+    net: Net
+    host: Host
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+    async def create_server(self, protocol_factory: Any, *_: Any, sock: Any = None, **__: Any) -> Any:
+        host, port = sock.getsockname()
+        return _Server(self.net, self.host, self, protocol_factory, f"{host}:{port}")
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        address, net = f"{host}:{port}", self.net
+        await asyncio.sleep(net.clock.rng.uniform(*DELAY_S))
+        while True:
+            found = net.listeners.get(address)
+            if found is None:
+                raise ConnectionRefusedError(f"nobody listens at {address}")
+            there = found[0].name
+            if not (net.is_blocked(self.host.name, there) or net.is_blocked(there, self.host.name)):
+                break
+            await asyncio.sleep(0.2)  # a lost packet is sent again
+        end = net.connect(self.host, address)
+        assert end is not None
+        protocol = protocol_factory()
+        wire = Wire(end, protocol, cast(tuple[str, int], (host, port)))
+        protocol.connection_made(wire)
+        return wire, protocol

@@ -1,0 +1,280 @@
+"""Where the raft package touches the machine, the simulator takes the machine's place.
+
+The real driver, engine, journal, snapshots, data directory, transport and handshake run; replaced are clocks,
+chance, ``os`` (so that a crash can lose what was not synced, and a disk can be full), the journal's thread,
+and the sockets under the transport (see :mod:`net`). Files are real ones in a directory of the run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import nameserver.raft.datadir
+import nameserver.raft.driver
+import nameserver.raft.journal
+import nameserver.raft.member
+import nameserver.raft.snapshot
+import nameserver.raft.transport
+import nameserver.replicated
+from nameserver.raft.journal import Journal, StorageFull
+from nameserver.raft.log import Op
+
+from .clock import Clock, Loop
+from .net import Listener
+
+WRITE_S = (5e-5, 4e-3)
+FULL_RETRY_S = nameserver.raft.driver.FULL_RETRY_S
+
+
+class Machine:
+    """What one simulated process may break on: its disk, its chance, its open files."""
+
+    def __init__(self, clock: Clock, loop: Loop, *, sync: bool) -> None:
+        self.clock = clock
+        self.loop = loop
+        self.sync = sync
+        self.rng = random.Random(clock.rng.getrandbits(64))
+        self.full = False
+        self.hangs_until = 0.0
+        self.unsure: dict[str, int] = {}
+        """File to the bytes of it that are certain; what was written since may be lost."""
+        self.files: dict[int, str] = {}
+        self.failed: Callable[[str], None] = lambda reason: None
+
+    def crash(self) -> None:
+        """Lose what was not certain, at any byte, and give back what the process held."""
+        for descriptor in list(self.files):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.files.clear()
+        for path, certain in sorted(self.unsure.items()):
+            size = os.path.getsize(path)
+            keep = self.clock.rng.choice((certain, size, self.clock.rng.randint(certain, max(certain, size))))
+            os.truncate(path, min(keep, size))
+        self.unsure.clear()
+
+
+running: list[Machine] = []
+"""The machine whose code runs now, innermost last."""
+
+
+def machine() -> Machine:
+    """Return the machine whose code runs now."""
+    return running[-1]
+
+
+@contextlib.contextmanager
+def on(which: Machine) -> Iterator[None]:
+    """Everything inside runs on this machine."""
+    running.append(which)
+    try:
+        yield
+    finally:
+        running.pop()
+
+
+class _Os:
+    """``os`` as the simulated machines have it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    @staticmethod
+    def urandom(size: int) -> bytes:
+        return machine().rng.randbytes(size)
+
+    @staticmethod
+    def open(path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = os.open(path, flags, mode)
+        machine().files[descriptor] = str(path)
+        return descriptor
+
+    @staticmethod
+    def close(descriptor: int) -> None:
+        machine().files.pop(descriptor, None)
+        os.close(descriptor)
+
+    @staticmethod
+    def write(descriptor: int, data: bytes | memoryview) -> int:
+        here = machine()
+        path = here.files[descriptor]
+        here.unsure.setdefault(path, os.fstat(descriptor).st_size)
+        if here.full:
+            part = len(data) // 3
+            if part:
+                os.write(descriptor, data[:part])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(descriptor, data)
+
+    @staticmethod
+    def fsync(descriptor: int) -> None:
+        """Certain from the moment at which the simulated write is done, see :class:`Writer`."""
+
+    @staticmethod
+    def fdatasync(descriptor: int) -> None:
+        """As :meth:`fsync`."""
+
+
+class _Secrets:
+    @staticmethod
+    def token_hex(size: int) -> str:
+        return machine().rng.randbytes(size).hex()
+
+
+class _Time:
+    """``time`` for notes to people."""
+
+    @staticmethod
+    def time_ns() -> int:
+        return int(machine().loop.time() * 1e9)
+
+
+def _open(path: Any, mode: str = "r", *rest: Any) -> Any:
+    if machine().full and "w" in mode:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return builtins.open(path, mode, *rest)
+
+
+def _boot_clock() -> float:
+    """Counts pauses as the virtual time does; another origin than the loop's clock."""
+    return machine().loop.time() + 7.0
+
+
+class Writer:
+    """The journal's thread on virtual time: begins soon, is done later, and groups what waits meanwhile.
+
+    What a write has put into the file is certain when it is done; a crash in between keeps any part of it.
+    """
+
+    def __init__(
+        self, journal: Journal, *, done: Callable[[int], None], failed: Callable[[str], None]
+    ) -> None:
+        self._journal, self._done, self._failed = journal, done, failed
+        self._machine = machine()
+        self._queue: list[tuple[int, list[Op]] | Callable[[], None]] = []
+        self._busy = self._closed = False
+
+    def start(self) -> None:
+        self._machine.unsure.clear()  # what recovery wrote, it has synced
+
+    def write(self, position: int, ops: list[Op]) -> None:
+        self._queue.append((position, ops))
+        self._soon(1e-5)
+
+    def call(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+        self._soon(1e-5)
+
+    def close(self) -> None:
+        """Blocking, in the real one: everything that waits is written first."""
+        self._closed = True
+        with on(self._machine):
+            while self._queue:
+                item = self._queue.pop(0)
+                if not isinstance(item, tuple):
+                    item()
+                elif not self._append(item[1]):
+                    break
+                else:
+                    self._done(item[0])
+        self._machine.unsure.clear()
+
+    def _soon(self, delay: float) -> None:
+        if not self._busy:
+            self._busy = True
+            self._later(delay, self._begin)
+
+    def _later(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
+        self._machine.clock.at(delay, self._run, call, arguments)
+
+    def _run(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        here = self._machine
+        if here.loop.dead or self._closed:
+            return
+        wait = max(here.loop.paused_until, here.hangs_until) - here.clock.now
+        if wait > 0:
+            here.clock.at(wait, self._run, call, arguments)
+            return
+        with on(here):
+            call(*arguments)
+
+    def _begin(self) -> None:
+        if not isinstance(self._queue[0], tuple):
+            work = self._queue.pop(0)
+            assert not isinstance(work, tuple)
+            work()
+            self._machine.unsure.clear()
+            self._busy = False
+            if self._queue:
+                self._soon(1e-5)
+            return
+        ops: list[Op] = []
+        position = taken = 0
+        while taken < len(self._queue) and isinstance(item := self._queue[taken], tuple):
+            position, ops = item[0], ops + item[1]
+            taken += 1
+        if not self._append(ops):
+            self._later(FULL_RETRY_S, self._begin)
+            return
+        del self._queue[:taken]
+        self._later(self._machine.clock.rng.uniform(*WRITE_S), self._end, position)
+
+    def _append(self, ops: list[Op]) -> bool:
+        try:
+            self._journal.append(ops)
+        except StorageFull:
+            self._machine.unsure.clear()
+            return False
+        return True
+
+    def _end(self, position: int) -> None:
+        self._machine.unsure.clear()
+        self._done(position)
+        self._busy = False
+        if self._queue:
+            self._soon(1e-5)
+
+
+def _end_process(reason: str) -> None:
+    machine().failed(reason)
+
+
+_SEAMS: tuple[tuple[Any, str, Any], ...] = (
+    (nameserver.raft.driver, "os", _Os()),
+    (nameserver.raft.driver, "boot_clock", _boot_clock),
+    (nameserver.raft.driver, "_Writer", Writer),
+    (nameserver.raft.journal, "os", _Os()),
+    (nameserver.raft.snapshot, "os", _Os()),
+    (nameserver.raft.snapshot, "open", _open),
+    (nameserver.raft.datadir, "os", _Os()),
+    (nameserver.raft.datadir, "secrets", _Secrets),
+    (nameserver.raft.transport, "os", _Os()),
+    (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
+    (nameserver.raft.member, "_end_process", _end_process),
+    (nameserver.replicated, "time", _Time),
+)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Put the simulated machines under the raft package, for as long as this lasts."""
+    absent = object()
+    before = [(module, name, getattr(module, name, absent)) for module, name, _ in _SEAMS]
+    for module, name, replacement in _SEAMS:
+        # snapshot has no "open" of its own: the builtin is found after the module's names
+        assert hasattr(module, name) or hasattr(builtins, name), f"{module.__name__} has no {name}"
+        setattr(module, name, replacement)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            if value is absent:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)

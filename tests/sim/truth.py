@@ -1,0 +1,211 @@
+"""What must hold, checked against everything that happened, which no member can see.
+
+Violations are collected, not raised: much of what calls in here runs under code that catches exceptions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.history import Call
+from nameserver.commands import Batch, Command, Evict, Touch
+from nameserver.evidence import Judgement
+from nameserver.raft import Role
+from nameserver.types import BrokerKey, LeaveReason
+from nameserver.verdicts import Applied, Verdict
+
+if TYPE_CHECKING:
+    from .members import Member, Watched
+    from .world import World
+
+REPORT_S = 1.3
+"""A hearing is reported within a second and a tick of the liveness clock."""
+TURNS_S = 0.01
+"""What a few turns of a loop take."""
+ANSWER_S = 2.5
+GHOST_SLACK_S = 1.6
+"""Beside the lease: a tick, the commit of the eviction, reports that are a second old, a hand-over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One index of the log as first applied anywhere."""
+
+    payload: bytes
+    term: int
+    verdicts: tuple[str, ...]
+
+
+class Truth:
+    """Everything that is known of one run, and what is wrong with it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violations: list[str] = []
+        self.count: Counter[str] = Counter()
+        self.log: dict[int, Entry] = {}
+        self.digests: dict[int, str] = {}
+        self.leaders: dict[int, str] = {}
+        self.history: list[Call] = []
+        self._terms: dict[tuple[str, int], int] = {}
+        self._marks: dict[tuple[int, int], int] = {}
+        self._judged: dict[tuple[int, int], int] = {}
+        self._closings: set[tuple[BrokerKey, int | None]] = set()
+        self._acknowledged: list[tuple[float, int]] = []
+        self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
+        self._ghosts: dict[BrokerKey, float] = {}
+        self._looked_at = 0.0
+
+    def fail(self, text: str) -> None:
+        """Note what must not be."""
+        self.violations.append(f"{self.world.clock.now:.6f} {text}")
+
+    # -- the log
+
+    def applied(self, member: Watched, index: int, term: int, payload: bytes, batch: Batch) -> None:
+        """A member applied the entry at ``index``."""
+        name = member.host.name
+        verdicts = tuple(repr(verdict) for _, verdict in member.verdicts)
+        entry = Entry(payload, term, verdicts)
+        first = self.log.setdefault(index, entry)
+        if first is entry:
+            self._first_applied(index, term, batch, member.verdicts)
+        elif first.payload != payload or first.term != term:
+            self.fail(f"{name} applies another entry at {index} than was applied before")
+        elif first.verdicts != verdicts:
+            self.fail(f"{name} finds other verdicts at {index}: {verdicts} {first.verdicts}")
+        self.digest(name, index, member.state_digest)
+
+    def digest(self, name: str, index: int, digest: str) -> None:
+        """A member's state at an applied index."""
+        if self.digests.setdefault(index, digest) != digest:
+            self.fail(f"{name} has another state at {index} than was seen before")
+
+    def _first_applied(
+        self, index: int, term: int, batch: Batch, verdicts: list[tuple[Command, Verdict]]
+    ) -> None:
+        self.count["entries"] += 1
+        for proposal, (command, verdict) in zip(batch.proposals, verdicts, strict=True):
+            self.count[type(verdict).__name__] += 1
+            mark = (proposal.boot_id, proposal.sequence)
+            if isinstance(verdict, Applied):
+                self.count[type(command).__name__] += 1
+                # A Touch names no revision and changes nothing but the record's: the one exception to rule 1.
+                if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
+                    self.fail(f"one command applied twice, at {self._marks[mark]} and {index}: {command}")
+            if isinstance(command, Evict) and self._judged.get(mark) != term:
+                self.fail(f"eviction in term {term}, judged in {self._judged.get(mark)}: {command}")
+
+    def acknowledged(self, index: int) -> None:
+        """The proposer of something at ``index`` learnt that it was done."""
+        self.count["acknowledged"] += 1
+        self._acknowledged.append((self.world.clock.now, index))
+
+    def check_promise(self, member: Watched, what: str) -> None:
+        """Rule 8: whoever is in contact misses nothing acknowledged longer ago than an election timeout."""
+        self.count["promises"] += 1
+        since = self.world.clock.now - member.member.contact_limit
+        applied = member.member.applied_index
+        for at, index in reversed(self._acknowledged):
+            if at < since and index > applied:
+                self.fail(
+                    f"{member.host.name} gives {what} at index {applied}, "
+                    f"but {index} was acknowledged {self.world.clock.now - at:.3f} s ago"
+                )
+                return
+            if at < since - 10.0:
+                return
+
+    # -- leaders
+
+    def look(self, host: Member) -> None:
+        """After each turn of a member."""
+        mode = host.mode
+        if mode is None or not mode.started:
+            return
+        member = mode.member
+        term, life = member.term, (host.name, host.life)
+        if term < self._terms.get(life, 0):
+            self.fail(f"{host.name}'s term falls to {term}")
+        self._terms[life] = term
+        if member.role is Role.LEADER:
+            if self.leaders.setdefault(term, host.name) != host.name:
+                self.fail(f"two leaders in term {term}: {self.leaders[term]}, {host.name}")
+            since = self._contact_since.setdefault((host.name, host.life, term), {})
+            limit = 2 * member.contact_limit
+            for name in member.members:
+                if member.member_age(name) < limit:
+                    since.setdefault(name, self.world.clock.now)
+                else:
+                    since.pop(name, None)
+        if member.applied_index != mode.looked_at_index:
+            mode.looked_at_index = member.applied_index
+            self.digest(host.name, member.applied_index, mode.state_digest)
+
+    # -- liveness
+
+    def reported(self, broker: BrokerKey, revision: int | None) -> None:
+        """A member tells its leader of a closing at this revision."""
+        self._closings.add((broker, revision))
+
+    def judged(self, leader: Watched, judgement: Judgement, mark: tuple[int, int]) -> None:
+        """A leader proposes an eviction."""
+        self._judged[mark] = leader.member.term
+        self.count[f"evicted {judgement.reason}"] += 1
+        broker, now = judgement.broker, self.world.clock.now
+        silent = judgement.reason is LeaveReason.LEASE_EXPIRED
+        if not silent and (broker, judgement.revision) not in self._closings:
+            self.fail(f"{broker} evicted as gone at {judgement.revision}, where nobody saw a close")
+        term = leader.member.term
+        contact_since = self._contact_since.get((leader.host.name, leader.host.life, term), {})
+        for host in self.world.members:
+            mode = host.mode
+            if mode is None or not mode.started:
+                continue
+            age = leader.member.member_age(host.name)
+            if age >= 2 * leader.member.contact_limit:
+                continue
+            connected_at = mode.connected_at.get(broker, math.inf)
+            if not silent and connected_at < now - age - TURNS_S:
+                self.fail(
+                    f"{broker} evicted as gone by {leader.host.name}, but {host.name}, "
+                    f"heard {age:.3f} s ago, has a connection with it since {connected_at:.3f}"
+                )
+            lease_s = self.world.lease_s
+            since = -math.inf if host is leader.host else contact_since.get(host.name, math.inf)
+            heard_at = mode.heard_at.get(broker, -math.inf)
+            heard_long_enough_ago = now - REPORT_S - (0.0 if host is leader.host else age + TURNS_S)
+            if (
+                silent
+                and now - lease_s < heard_at < heard_long_enough_ago
+                and since < heard_at
+                and not mode.was_paused_since(heard_at)
+            ):
+                self.fail(
+                    f"{broker} evicted as silent by {leader.host.name}, but {host.name} heard it "
+                    f"{now - heard_at:.3f} s ago"
+                )
+
+    def look_for_ghosts(self) -> None:
+        """Now and then: dead brokers must go in a lease, not counting time without a leader that judges."""
+        now = self.world.clock.now
+        passed, self._looked_at = now - self._looked_at, now
+        leader = self.world.judging_leader()
+        for broker in self.world.brokers:
+            key = broker.key
+            if broker.alive or broker.speaks_until > now or self.world.nobody_remembers_since(now - passed):
+                self._ghosts.pop(key, None)
+                continue
+            if leader is None:
+                continue
+            record = leader.view_now().record(key)
+            if record is None:
+                self._ghosts.pop(key, None)
+                continue
+            self._ghosts[key] = self._ghosts.get(key, 0.0) + passed
+            if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S:
+                self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
+                self._ghosts[key] = -math.inf

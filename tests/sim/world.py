@@ -1,0 +1,300 @@
+"""One run: nameservers, brokers, clients and the network between them, all decided by a seed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.history import reads_allowed_to_lag
+from bench.linearizability import Undecided, check
+from nameserver.raft import Role
+
+from .actors import Admin, Broker, Client
+from .clock import Clock, restart_numbers
+from .members import Member, Watched
+from .net import Net
+from .truth import Truth
+
+GHOST_LOOK_S = 0.05
+SETTLE_S = 12.0
+
+
+class _Complaints(logging.Handler):
+    """Whatever the nameserver logs as an error is one, unless the simulator made it."""
+
+    EXPECTED = ("journal full", "not exported", "unable to store")
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__(logging.ERROR)
+        self._truth = truth
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if not any(expected in text for expected in self.EXPECTED):
+            error = record.exc_info[1] if record.exc_info else None
+            self._truth.fail(f"logged: {text}" + (f": {error!r}" if error is not None else ""))
+
+
+class World:
+    """Everything of one run.
+
+    Args:
+        folder: Empty; the members' data directories come here.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        members: int = 3,
+        brokers: int = 4,
+        clients: int = 3,
+        lease_s: float = 3.0,
+        durability: str = "journal",
+        election_timeout_ms: int = 300,
+        compact_bytes: int = 30_000,
+    ) -> None:
+        restart_numbers()
+        self.seed = seed
+        self.clock = Clock(seed)
+        self.net = Net(self.clock)
+        self.lease_s = lease_s
+        self.durability = durability
+        self.election_timeout_ms = election_timeout_ms
+        self.compact_bytes = compact_bytes
+        self.truth = Truth(self)
+        self.members: list[Member] = []
+        for number in range(members):
+            self.members.append(Member(self, number, folder / str(number)))
+        self.brokers = [Broker(self, number) for number in range(brokers)]
+        self.clients = [Client(self, number) for number in range(clients)]
+        self.admin = Admin(self, "admin")
+        self.memory_from = 0.0
+        """Since when at least one member has lived on: before that nobody knows who was heard."""
+        self.troubled_until = 0.0
+        """Until then something may be wrong that the scenario has caused."""
+        self._calm_since = 0.0
+        self._complaints = _Complaints(self.truth)
+        self._level = 0
+
+    # -- life
+
+    def open(self) -> None:
+        logger = logging.getLogger("nameserver")
+        self._level = logger.level
+        logger.addHandler(self._complaints)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+
+    def close(self) -> None:
+        logger = logging.getLogger("nameserver")
+        logger.removeHandler(self._complaints)
+        logger.setLevel(self._level)
+        logger.propagate = True
+        for member in self.members:
+            member.kill()
+            member.bury()
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass, until something is wrong; True as soon as ``until`` holds."""
+        held = False
+
+        def stop() -> bool:
+            nonlocal held
+            held = until is not None and until()
+            return held or bool(self.truth.violations)
+
+        self.clock.run(seconds, stop)
+        return held
+
+    def begin(self) -> None:
+        """Start everybody; return when all is well."""
+        for member in self.members:
+            self.clock.at(self.clock.rng.uniform(0.0, 0.3), member.start)
+        self.run(0.4)
+        if not self.run(10.0, lambda: self.leader() is not None) and not self.truth.violations:
+            self.truth.fail("no first leader")
+        for broker in self.brokers:
+            self.clock.at(self.clock.rng.uniform(0.0, 0.5), broker.start)
+        for client in self.clients:
+            client.go()
+        self._watch()
+        self.run(1.0)
+
+    def _watch(self) -> None:
+        self.clock.at(GHOST_LOOK_S, self._watch)
+        now = self.clock.now
+        if not self.is_calm_now():
+            self._calm_since = now + 1e-9
+        self.memory_from = max(self.memory_from, min((m.born_at for m in self.members if m.up), default=now))
+        self.truth.look_for_ghosts()
+
+    # -- what is so
+
+    def leader(self) -> Member | None:
+        """The newest leader that can commit."""
+        leading = [m for m in self.members if m.ready and m.running.member.leads]
+        return max(leading, key=lambda m: m.running.member.term, default=None)
+
+    def judging_leader(self) -> Watched | None:
+        """The leader in office that judges, if it can run."""
+        for member in self.members:
+            if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
+                return member.running
+        return None
+
+    def nobody_remembers_since(self, at: float) -> bool:
+        """Whether all members have been restarted since then."""
+        return self.memory_from > at
+
+    def is_calm_now(self) -> bool:
+        """All members are up and work, nothing is cut off or slow, and a leader judges."""
+        return (
+            self.clock.now >= self.troubled_until
+            and not self.net.blocked
+            and not self.net.slow
+            and all(m.ready and not m.loop.paused and m.running.in_contact_now() for m in self.members)
+            and self.judging_leader() is not None
+        )
+
+    def calm_for(self) -> float:
+        """Seconds for which all has been well."""
+        return self.clock.now - self._calm_since
+
+    def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
+        """End a broker so that its connections end: a second later it is off the table, if all stays well."""
+        now, leader = self.clock.now, self.leader()
+        watched = (
+            self._calm_since < now - 1.0
+            and broker.started_at < now - 0.5
+            and leader is not None
+            and leader.running.view_now().record(broker.key) is not None
+        )
+        end()
+        life = broker.life
+        if not watched:
+            return
+
+        def look() -> None:
+            leader = self.judging_leader()
+            if broker.life != life or self._calm_since > now or leader is None or not self.is_calm_now():
+                return
+            self.truth.count["crashes followed"] += 1
+            if leader.view_now().record(broker.key) is not None:
+                self.truth.fail(f"{broker.key} was killed a second ago and is still listed")
+
+        self.clock.at(1.0, look)
+
+    # -- the end
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.net.slow = 0.0
+        self.net.heal()
+        for member in self.members:
+            if not member.up:
+                member.start()
+            member.loop.paused_until = min(member.loop.paused_until, self.clock.now)
+            member.machine.full = False
+            member.machine.hangs_until = 0.0
+            member.loop._arm(self.clock.now)
+
+    def finish(self) -> None:
+        """After healing everything works and is as it should be."""
+        if self.truth.violations:
+            return
+        for client in self.clients:
+            client.busy = False
+        if not self._settle() and not self.truth.violations:
+            self.truth.fail(f"not well {SETTLE_S} s after healing: {self._what_is_wrong()}")
+        if self.truth.violations:
+            return
+        self._write_and_read()
+        self._check_history()
+
+    def _write_and_read(self) -> None:
+        """Every member takes a write; then all show the same."""
+        done: list[str] = []
+        client = self.clients[0]
+        for number, member in enumerate(self.members):
+            before = len(self.truth.history)
+            client.write(member, Client.KEYS[number % 3], f"end.{number}", lambda: done.append("write"))
+            self.run(4.0, lambda: len(done) == number + 1)  # noqa: B023
+            written = self.truth.history[before:]
+            if not written or written[-1].outcome.value != "ok":
+                self.truth.fail(f"{member.name} takes no write after healing: {written}")
+                return
+        self.run(1.0)
+        reads: list[str] = []
+        for member in self.members:
+            for key in Client.KEYS:
+                client.read(member, key, lambda: reads.append("read"))
+        self.run(4.0, lambda: len(reads) == len(self.members) * len(Client.KEYS))
+
+    def _check_history(self) -> None:
+        if self.truth.violations:
+            return
+        self.truth.count["calls"] = len(self.truth.history)
+        allowed = self.election_timeout_ms / 1000
+        try:
+            for violation in check(reads_allowed_to_lag(self.truth.history, allowed)):
+                self.truth.fail(str(violation))
+        except Undecided as error:
+            self.truth.count["undecided"] += 1
+            self.clock.note(str(error))
+
+    def _settle(self) -> bool:
+        """Wait until all is well."""
+        end = self.clock.now + SETTLE_S
+        while self.clock.now < end and not self.truth.violations:
+            if not self._what_is_wrong():
+                return True
+            self.run(0.05)
+        return False
+
+    def _what_is_wrong(self) -> str:
+        modes = []
+        for member in self.members:
+            if not member.ready:
+                return f"{member.name} is not up"
+            if not member.look(lambda mode: mode.in_contact):
+                return f"{member.name} is not in contact"
+            if member.running.member.role is Role.LEARNER:
+                return f"{member.name} is still a learner"
+            modes.append(member.running)
+        indexes = {mode.member.applied_index for mode in modes}
+        if len(indexes) > 1:
+            return f"applied indexes differ: {sorted(indexes)}"
+        digests = {mode.state_digest for mode in modes}
+        if len(digests) > 1:
+            return "states differ"
+        view = modes[0].view_now()
+        listed = {record.broker: record for record in view.records()}
+        for broker in self.brokers:
+            record = listed.pop(broker.key, None)
+            if not broker.alive:
+                if record is not None:
+                    return f"{broker.key} is dead and listed"
+                continue
+            if record is None:
+                return f"{broker.key} is alive and not listed"
+            if record.data_version != broker.version or not record.complete:
+                return f"{broker.key} is listed with {record.data_version}, not {broker.version}"
+            for topic, queues in broker.topics.items():
+                if topic in self.admin.deleted:
+                    continue
+                entry = view.topic(topic)
+                data = entry.queues.get(broker.broker_name) if entry is not None else None
+                if broker.broker_id == 0 and (data is None or data.write_queue_nums != queues):
+                    return f"{topic} of {broker.key} is {data}, not {queues} queues"
+        if listed:
+            return f"listed and unknown: {sorted(listed)}"
+        return ""
+
+    def some(self, hosts: Iterable[Member]) -> list[Member]:
+        """A random part of these, never empty if they are not."""
+        hosts = list(hosts)
+        rng = self.clock.rng
+        return rng.sample(hosts, rng.randint(1, len(hosts))) if hosts else []
