@@ -40,6 +40,7 @@ CYCLES = int(os.environ.get("RAFT_FAULT_CYCLES", "5"))
 CONDITION_S = 30.0
 MEMBERS = 3
 WRITERS_PER_MEMBER = 2
+LOAD = 100  # calls between two kills, at least
 
 _T = TypeVar("_T")
 
@@ -301,6 +302,12 @@ class Writers:
             )
         return time.monotonic() - since
 
+    def wait_for_load(self, members: list[Member]) -> None:
+        """Wait until registrations flow at all of these members, and enough of them to lose some."""
+        self.wait_for_progress(members)
+        enough = len(self.calls) + LOAD
+        until(lambda: self._errors or len(self.calls) >= enough, f"{LOAD} more registrations are answered")
+
     def stop(self) -> list[Call]:
         """Send nothing more, but stay connected, so that the brokers stay listed; return the history."""
         self._stop.set()
@@ -403,7 +410,7 @@ def test_killed_leader_loses_no_acknowledged_registration(cluster: Cluster) -> N
     recoveries = []
     try:
         for _ in range(CYCLES):
-            writers.wait_for_progress(cluster.members)
+            writers.wait_for_load(cluster.members)
             leader = cluster.leader()
             leader.kill()
             recoveries.append(writers.wait_for_progress([m for m in cluster.members if m is not leader]))
@@ -421,7 +428,7 @@ def test_all_killed_at_once_lose_no_acknowledged_registration(cluster: Cluster) 
     writers = Writers(cluster)
     try:
         for _ in range(CYCLES):
-            writers.wait_for_progress(cluster.members)
+            writers.wait_for_load(cluster.members)
             for member in cluster.members:
                 member.kill()
             for member in cluster.members:
@@ -595,7 +602,7 @@ def test_leader_that_is_asked_to_stop_hands_over(cluster: Cluster) -> None:
     took = []
     try:
         for _ in range(2):
-            writers.wait_for_progress(cluster.members)
+            writers.wait_for_load(cluster.members)
             leader = cluster.leader()
             leader.signal(signal.SIGTERM)
             took.append(writers.wait_for_progress([m for m in cluster.members if m is not leader]))
