@@ -49,10 +49,21 @@ RETRY_LEVELS: Final = "1s 1s 1s 2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m
 
 @dataclass(slots=True, kw_only=True)
 class OurNamesrv(Program):
-    """One ``mqnamesrv``; addresses are ``host:port``."""
+    """One ``mqnamesrv``; addresses are ``host:port``.
 
+    Attributes:
+        flags: It was started with, but for the addresses it listens on.
+    """
+
+    flags: Sequence[str] = ()
     addr: str = ""
     http: str = ""
+
+    @property
+    def role(self) -> str:
+        """``leader``, ``follower``..., ``independent``; empty without an answer."""
+        status, text = self.get("/v1/status")
+        return str(json.loads(text)["role"]) if status == 200 else ""
 
     def get(self, path: str) -> tuple[int, str]:
         """Return status and text of an HTTP GET; status 0 without an answer."""
@@ -84,9 +95,9 @@ class OurBroker(Program):
 
 
 def _spawn(module: str, args: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     output = home / "output.txt"
-    with output.open("wb") as out, (home / "log.txt").open("wb") as log:
+    with output.open("wb") as out, (home / "log.txt").open("ab") as log:
         popen = subprocess.Popen(
             [sys.executable, "-m", module, *args], cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=log
         )
@@ -115,24 +126,37 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
         home = folder / f"namesrv-{mode}-{index}"
         file = folder / f"namesrv-{mode}-{index}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        args = ["--mode", mode, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "-c", str(file)]
-        args += ["--data", str(home / "data")]
+        flags = ["--mode", mode, "-c", str(file), "--data", str(home / "data")]
         if mode == "raft":
-            args += ["--raft", raft[index], "--peers", ",".join(raft)]
-        popen, output = _spawn("nameserver", args, home)
-        namesrvs.append(OurNamesrv(popen, output, home, log_name="log.txt"))
+            flags += ["--raft", raft[index], "--peers", ",".join(raft)]
+        namesrvs.append(_launch_namesrv(flags, home, "127.0.0.1:0", "127.0.0.1:0"))
     try:
         for namesrv in namesrvs:
-            facts = _ready(namesrv)
-            assert facts["mode"] == mode
-            namesrv.addr, namesrv.http = facts["listen"], facts["http"]
-        for namesrv in namesrvs:
-            wait_until(lambda n=namesrv: n.get("/readyz")[0] == 200, f"ready {namesrv.log()}", START_S)  # type: ignore[misc]
+            await_namesrv(namesrv)
     except BaseException:
         for namesrv in namesrvs:
             namesrv.kill()
         raise
     return namesrvs
+
+
+def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) -> OurNamesrv:
+    popen, output = _spawn("nameserver", [*flags, "--listen", listen, "--http", http], home)
+    return OurNamesrv(popen, output, home, log_name="log.txt", flags=flags)
+
+
+def await_namesrv(namesrv: OurNamesrv) -> None:
+    """Return once the nameserver serves reads and writes; then its addresses are known."""
+    facts = _ready(namesrv)
+    namesrv.addr, namesrv.http = facts["listen"], facts["http"]
+    wait_until(lambda: namesrv.get("/readyz")[0] == 200, f"{namesrv.home.name} ready", START_S)
+
+
+def start_again(namesrv: OurNamesrv) -> OurNamesrv:
+    """Return a nameserver that has ended as it was: same addresses, same data."""
+    again = _launch_namesrv(namesrv.flags, namesrv.home, namesrv.addr, namesrv.http)
+    await_namesrv(again)
+    return again
 
 
 def launch_broker(
@@ -407,15 +431,28 @@ class Fleet:
         return ApacheDeployment(release=release, namesrv=namesrv, broker=broker, ours=ours)
 
     def close(self) -> None:
-        """End everything of ours; Apache's programs end with their :class:`Apache`."""
+        """End everything of ours, brokers first; Apache's programs end with their :class:`Apache`.
+
+        Raises:
+            AssertionError: If one of ours had died, did not stop cleanly, or has logged a traceback.
+        """
         self._pool.shutdown(wait=True, cancel_futures=True)
         for watch in self._watches:
             watch.close()
-        for program in reversed(self._programs):
-            if program.popen.poll() is None:
-                program.popen.terminate()
-        for program in reversed(self._programs):
-            program.stop(10.0)
+        brokers = [program for program in self._programs if isinstance(program, OurBroker)]
+        namesrvs = [program for program in self._programs if program not in brokers]
+        for kind in (brokers, namesrvs):
+            for program in kind:
+                if program.popen.poll() is None:
+                    program.popen.terminate()
+            for program in kind:
+                program.stop(10.0)
+        unclean = [
+            f"{program.home.name} exit {program.popen.returncode}\n{program.log()[-3000:]}"
+            for program in self._programs
+            if program.popen.returncode != 0 or "Traceback" in program.log()
+        ]
+        assert not unclean, "\n".join(unclean)
 
 
 def in_parallel(*steps: Callable[[], object]) -> None:

@@ -1,0 +1,66 @@
+"""Apache's broker and clients while one of our nameservers is killed and comes back."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from .apache import Apache, has_route, listed, wait_until
+from .ours import REGISTER_MS, SCAN_MS, RouteWatch, create_topic, in_parallel, start_again, start_namesrvs
+
+pytestmark = pytest.mark.interop
+
+
+def test_apaches_programs_survive_the_loss_of_a_nameserver(
+    apaches: dict[str, Apache], tmp_path: Path
+) -> None:
+    in_parallel(
+        lambda: lose_one("independent", apaches["4.9.7"], tmp_path),
+        lambda: lose_one("raft", apaches["5.3.3"], tmp_path),
+    )
+
+
+def lose_one(mode: str, apache: Apache, folder: Path) -> None:
+    namesrvs = start_namesrvs(mode, folder, {"scanNotActiveBrokerInterval": str(SCAN_MS)})
+    addrs = [namesrv.addr for namesrv in namesrvs]
+    settings = {"autoCreateTopicEnable": "false", "registerNameServerPeriod": str(REGISTER_MS)}
+    broker = apache.broker(addrs, name=f"broker-{mode}", settings=settings, hasten=True)
+    topic = "Survivor"
+    create_topic(broker.addr, topic)
+    try:
+        for addr in addrs:
+            wait_until(lambda a=addr: has_route(a, topic, broker.addr), f"{topic} at {addr}")  # type: ignore[misc]
+        lost = next((n for n in namesrvs if n.role == "leader"), namesrvs[0])
+        left = [addr for addr in addrs if addr != lost.addr]
+        lost.kill()
+        if mode == "raft":
+            wait_until(lambda: "leader" in [n.role for n in namesrvs if n is not lost], "a new leader")
+        with closing(RouteWatch(left, {topic: broker.addr})) as watch:
+            # clients that start now are still told of all three
+            assert apache.produce(addrs, topic, 200)["status SEND_OK"] == "200"
+            taken = apache.consume(addrs, topic, "survivors", 200)
+            assert taken["distinct"] == "200", taken
+            create_topic(broker.addr, "BornWithout")
+            for addr in left:
+                wait_until(
+                    lambda a=addr: has_route(a, "BornWithout", broker.addr),  # type: ignore[misc]
+                    f"BornWithout at {addr}",
+                )
+
+            namesrvs.append(start_again(lost))
+            if mode == "raft":
+                # it reads the log; nobody has to tell it anew
+                assert listed(lost.addr, broker.addr)
+            wait_until(
+                lambda: has_route(lost.addr, "BornWithout", broker.addr),
+                "the broker to report to the one that came back",
+                REGISTER_MS / 1000 + 10,
+            )
+        assert watch.missing == []
+        assert len(watch.unanswered) <= watch.answered / 20, watch.unanswered
+    finally:
+        broker.kill()
+        for namesrv in namesrvs:
+            namesrv.kill()
