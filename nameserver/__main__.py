@@ -23,7 +23,7 @@ from nameserver.config import (
     parse_command_line,
 )
 from nameserver.consistency import Consistency
-from nameserver.files import FileError, load_settings_file, parse_properties
+from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file, parse_properties
 from nameserver.http import HttpServer
 from nameserver.independent import Independent
 from nameserver.raft import RaftStartError
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         _run(lambda: serve(LiveSettings(settings, stored)))
-    except (ConfigError, FileError, RaftStartError, StartError) as error:
+    except (ConfigError, DirectoryError, FileError, RaftStartError, StartError) as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
     return 0
@@ -99,6 +99,7 @@ async def _open_mode(settings: LiveSettings, server: NameServer, *, boot_id: int
         replicated = Replicated.open(settings, server, boot_id=boot_id)
         await replicated.start()
         return replicated
+    hold_directory(Path(settings.current.data_dir), mode="independent")
     independent = Independent.open(settings, server, boot_id=boot_id)
     independent.start()
     return independent
@@ -150,7 +151,7 @@ def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(body())
-    except* (StartError, FileError, RaftStartError) as group:
+    except* (StartError, DirectoryError, FileError, RaftStartError) as group:
         raise _first(group) from None
 
 

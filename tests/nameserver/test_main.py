@@ -166,3 +166,33 @@ def test_help_and_version_exit_0(flag: str) -> None:
     result = run(flag)
     assert result.returncode == 0
     assert result.stdout
+
+
+def test_data_directory_is_held_by_one_process_and_bound_to_one_mode(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with started(tmp_path, "--http", "off"):
+        second = subprocess.run(
+            command("--listen", "127.0.0.1:0", "--http", "off", "--data", data),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert second.returncode == 2
+        assert "in use by another process" in second.stderr
+        assert len(second.stderr.splitlines()) == 1
+    other = subprocess.run(
+        command(
+            *("--listen", "127.0.0.1:0", "--http", "off", "--data", data, "--mode", "raft"),
+            *("--raft", "127.0.0.1:9801", "--peers", "127.0.0.1:9801"),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert other.returncode == 2
+    assert "belongs to mode independent, not raft" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
+    with started(tmp_path, "--http", "off") as (_, ready):
+        assert ready["mode"] == "independent"
