@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from nameserver.exchange import Acknowledgement, Hearing, Line, Report
-from nameserver.liveness import LEASE_DEFAULT_S, Contact, Liveness
+from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
 from nameserver.route_table import Record
 from nameserver.types import BrokerKey, ConnectionId, LeaveReason
 
@@ -126,6 +126,11 @@ class Reporter:
     def heard_acknowledged(self, broker: BrokerKey) -> float | None:
         """Return the youngest hearing of a broker by this member that a leader acknowledged."""
         return self._heard_acknowledged.get(broker)
+
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that a record is gone: what was heard before says nothing of a next one."""
+        for known in (self._heard_acknowledged, self._hearings, self._handed):
+            known.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
         """Forget brokers that have neither a record nor a contact here."""
@@ -302,6 +307,10 @@ class Evidence:
         if self._judged.get(judgement.broker) == judgement.revision:
             del self._judged[judgement.broker]
 
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that a record is gone: what was heard before says nothing of a next one."""
+        self._hearings.pop(broker, None)
+
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
         """Forget brokers without a record that nobody has been connected with or heard for long."""
         for broker in [b for b in self._judged if not is_listed(b)]:
@@ -316,6 +325,8 @@ class Evidence:
                     del member.lines[broker]
 
     def _note(self, broker: BrokerKey, at: float) -> None:
+        if at == NEVER:
+            return
         before = self._hearings.get(broker)
         if before is not None and before[0] >= at:
             return

@@ -34,6 +34,10 @@ LEASE_DEFAULT_S: Final = 120.0
 """Lease of a broker that asks for none. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
 
 
+NEVER: Final = float("-inf")
+"""Instant of a hearing that there was not."""
+
+
 class Standing(Enum):
     """What a connection is to a broker."""
 
@@ -222,6 +226,15 @@ class Liveness:
             del brokers[broker]
             if not brokers:
                 del self._registered_over[origin]
+
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that the record is gone, by whatever change: what was heard before says nothing of a next one.
+
+        Connections and evidence of closings stay; they speak of revisions.
+        """
+        contact = self._contacts.get(broker)
+        if contact is not None:
+            self._put(broker, replace(contact, heard_at=NEVER))
 
     def prune(self) -> None:
         """Forget brokers without a connection whose lease has passed since they were heard or closed."""

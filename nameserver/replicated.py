@@ -788,6 +788,11 @@ class Replicated:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
         if applied.kv_changed:
             self._kv_changed.set()
+        for gone in applied.left:
+            self._liveness.removed(gone.broker)
+            self._reporter.removed(gone.broker)
+            if self._evidence is not None:
+                self._evidence.removed(gone.broker)
         for topic in list(self._table.view.affected(applied, self._topic_waiters.keys())):
             _wake(self._topic_waiters[topic])
         if not live:

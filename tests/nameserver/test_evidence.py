@@ -321,6 +321,25 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing() -> None:
     assert later.judge([record()], in_contact=("m2",), clock=JUDGE_AFTER_S) == ()
 
 
+def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next() -> None:
+    members = group()
+    first = take_office(members, term=2)
+    for name in ("m1", "m2"):
+        members[name].liveness.registering(A, ONE)
+    for name, process in members.items():
+        process.tell(first, name, clock=0.0)
+        process.tell(first, name, clock=0.0)
+    for process in members.values():
+        process.pass_time(130.0)
+        process.liveness.removed(A)
+        process.reporter.removed(A)
+    # It registers anew with m1, which dies before anybody else hears of it.
+    second = take_office(members, term=3, prior_term=2)
+    for name in ("m2", "m3"):
+        members[name].tell(second, name, clock=0.0)
+    assert second.judge([record(revision=9)], in_contact=("m2", "m3"), clock=119.0) == ()
+
+
 def test_hearings_are_handed_over_once() -> None:
     members = group()
     first = take_office(members, term=2)
@@ -506,8 +525,8 @@ class GroupMachine(RuleBasedStateMachine):
     """Members, brokers and leaders in any order, over a perfect log and links without delay.
 
     Nobody is evicted as gone who has a connection with a member in contact, nor as silent who was heard
-    within its lease by a member that reported it; whoever is dead goes within its lease, however often
-    leaders change or members restart.
+    within its lease by a member in contact that has not restarted since; whoever is dead goes within its
+    lease, however often leaders change or members restart.
     """
 
     def __init__(self) -> None:
@@ -521,9 +540,10 @@ class GroupMachine(RuleBasedStateMachine):
         self.records: dict[BrokerKey, Record] = {}
         self.members = {name: self.boot() for name in MEMBERS}
         self.connections: dict[tuple[str, BrokerKey], ConnectionId] = {}
-        self.heard: dict[BrokerKey, float] = {}
+        self.heard: dict[tuple[str, BrokerKey], float] = {}
         self.died: dict[BrokerKey, float] = {}
         self.cut: set[str] = set()
+        self.missed: list[tuple[str, BrokerKey]] = []
         self.leader = "m1"
         self.evidence: Evidence
         self.elect("m1")
@@ -539,6 +559,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.term += 1
         self.leader = name
         self.cut.discard(name)
+        self.catch_up(name)
         self.evidence = Evidence(
             term=self.term,
             members=MEMBERS,
@@ -570,13 +591,28 @@ class GroupMachine(RuleBasedStateMachine):
         for judgement in self.evidence.judge(list(self.records.values()), in_contact=here, clock=clock):
             broker = judgement.broker
             if judgement.reason is LeaveReason.LEASE_EXPIRED:
-                assert self.now - self.heard[broker] > LEASE_S - 0.5, "heard within its lease"
+                heard = max((self.heard.get((member, broker), 0.0) for member in here), default=0.0)
+                assert self.now - heard > LEASE_S - 0.5, "heard within its lease by one in contact"
             else:
                 assert not [m for m in here if (m, broker) in self.connections], (
                     "connected with one in contact"
                 )
-            if self.records[broker].revision == judgement.revision:
-                del self.records[broker]
+            del self.records[broker]
+            self.evidence.removed(broker)
+            for name in MEMBERS:
+                if name in self.cut:
+                    self.missed.append((name, broker))
+                else:
+                    self.apply_removal(name, broker)
+
+    def apply_removal(self, name: str, broker: BrokerKey) -> None:
+        self.members[name].liveness.removed(broker)
+        self.members[name].reporter.removed(broker)
+
+    def catch_up(self, name: str) -> None:
+        for missed in [mark for mark in self.missed if mark[0] == name]:
+            self.missed.remove(missed)
+            self.apply_removal(*missed)
 
     @rule(broker=st.sampled_from(BROKERS), name=st.sampled_from(MEMBERS))
     def register(self, broker: BrokerKey, name: str) -> None:
@@ -588,7 +624,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.next_origin += 1
         liveness = self.members[name].liveness
         liveness.registering(broker, origin, lease_s=LEASE_S)
-        self.heard[broker] = self.now
+        self.heard[name, broker] = self.now
         self.died.pop(broker, None)
         self.report(name)
         self.revision += 1
@@ -618,6 +654,8 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(MEMBERS))
     def member_restarts(self, name: str) -> None:
         self.members[name] = self.boot()
+        for broker in BROKERS:
+            self.heard.pop((name, broker), None)
         for mark in [mark for mark in self.connections if mark[0] == name]:
             del self.connections[mark]
         if name == self.leader:
@@ -634,6 +672,7 @@ class GroupMachine(RuleBasedStateMachine):
     def members_are_back(self) -> None:
         for name in sorted(self.cut):
             self.cut.discard(name)
+            self.catch_up(name)
             self.report(name)
 
     @rule(name=st.sampled_from(MEMBERS))
