@@ -9,6 +9,10 @@ and counts the sum from the moment at which it has applied that commit index.
 
 Clocks are local and in seconds; readings of different members are never compared. Pure: no clock is read
 here.
+
+A read must know whether contact is young enough, and reads are many. The date only rises, so the answer yes
+stays right until the clock passes the date plus the limit: :meth:`Contact.in_time` keeps that instant and
+compares. No is never kept.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from typing import Final
 
 #: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind.
 _PENDING_MAX: Final = 64
+#: Seconds that a kept yes ends early, so that rounding in its sum never makes it last too long.
+_ROUNDING_S: Final = 1e-6
 
 
 class Contact:
     """Contact of one member, in the terms it lives through."""
 
-    __slots__ = ("_date", "_echoed", "_heard", "_members", "_pending")
+    __slots__ = ("_date", "_echoed", "_heard", "_limit", "_members", "_pending", "_young_until")
 
     def __init__(self, members: int) -> None:
         self._members = members
@@ -32,9 +38,26 @@ class Contact:
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
         self._pending: deque[tuple[int, float]] = deque()  # (commit index, date), both rising
         self._date = -math.inf
+        self._limit = math.inf
+        self._young_until = -math.inf  # a kept yes of in_time, and the limit that it was given for
+
+    def in_time(self, now: float, limit: float) -> bool:
+        """Whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
+        return now < self._young_until and limit == self._limit
+
+    def younger(self, now: float, limit: float) -> bool:
+        """Whether contact is younger than ``limit`` at ``now``, by the date; a yes is kept."""
+        self._limit = limit
+        self._young_until = self._date + limit - _ROUNDING_S
+        return self.age(now) < limit
+
+    def age(self, now: float) -> float:
+        """Seconds since the newest instant of certain contact; inf if there was none."""
+        return max(0.0, now - self._date)
 
     def new_term(self) -> None:
         """Forget what was said in the term before. The date stays: it is a fact about the past."""
+        self._young_until = -math.inf  # asked anew, whoever leads now
         self._heard.clear()
         self._echoed.clear()
         self._pending.clear()

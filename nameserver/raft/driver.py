@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -36,10 +37,10 @@ FULL_RETRY_S: Final = 0.5
 TIMER_MIN_S: Final = 0.001
 
 
-def boot_clock() -> float:
-    """Seconds that count pauses and suspends in full (rule 8)."""
-    clock = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
-    return time.clock_gettime(clock)
+#: Seconds that count pauses and suspends in full (rule 8). A partial, as each batch of reads asks.
+boot_clock: Final = functools.partial(
+    time.clock_gettime, time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+)
 
 
 class _Writer:

@@ -199,9 +199,21 @@ class Engine:
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
         now = self._clock()
+        self._date_leader(now)
+        return self._contact.age(now)
+
+    def in_contact(self) -> bool:
+        """``contact_age() < contact_limit``; cheap, as each batch of reads asks."""
+        now = self._clock()
+        limit = self._contact_limit
+        if self._contact.in_time(now, limit):
+            return True
+        self._date_leader(now)
+        return self._contact.younger(now, limit)
+
+    def _date_leader(self, now: float) -> None:
         if self._core.leads and self._core.applied_index >= self._core.commit_index:
             self._contact.led(now)
-        return max(0.0, now - self._contact.date)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""

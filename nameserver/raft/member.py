@@ -166,6 +166,10 @@ class RaftMember:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
         return self._driver.engine.contact_age() if self._driver is not None else math.inf
 
+    def in_contact(self) -> bool:
+        """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
+        return self._driver is not None and self._driver.engine.in_contact()
+
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
         return self._driver.engine.member_age(member) if self._driver is not None else math.inf

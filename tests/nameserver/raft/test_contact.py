@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nameserver.raft.contact import Contact
 
@@ -91,3 +97,95 @@ def test_a_new_link_forgets_the_clock_of_the_former_process() -> None:
     contact.forget("b")
     assert contact.echo_for("b") is None
     assert contact.majority_date(100.0) == -math.inf
+
+
+PEERS = st.sampled_from(["b", "c", "d", "e"])
+SECONDS = st.floats(0, 3)
+EVENTS = st.one_of(
+    st.tuples(st.just("wait"), SECONDS),
+    st.tuples(st.just("echo"), PEERS, SECONDS, st.booleans()),
+    st.tuples(st.just("stated"), PEERS, SECONDS, SECONDS, st.integers(0, 5)),
+    st.tuples(st.just("applied"), st.integers(0, 5)),
+    st.tuples(st.just("led")),
+    st.tuples(st.just("new term")),
+    st.tuples(st.just("forget"), PEERS),
+    st.tuples(st.just("limit"), st.floats(0.1, 2)),
+)
+
+
+def tell(contact: Contact, event: tuple[Any, ...], now: float) -> None:
+    match event:
+        case "echo", peer, ago, voter:
+            contact.accepted_by(peer, clock=now, echo=now - ago, voter=voter)
+        case "stated", peer, ago, age, commit:
+            contact.stated_by_leader(peer, clock=now, echo=now - ago, age=age, commit=commit)
+        case "applied", index:
+            contact.applied(index)
+        case ("led",):
+            contact.led(now)
+        case ("new term",):
+            contact.new_term()
+        case "forget", peer:
+            contact.forget(peer)
+
+
+@given(st.lists(EVENTS, max_size=60), st.sampled_from([3, 5]), st.floats(0, 1e8))
+def test_a_kept_yes_is_what_the_date_says_at_all_times(
+    events: list[tuple[Any, ...]], members: int, now: float
+) -> None:
+    asked, plain = Contact(members), Contact(members)  # plain keeps nothing: it is never asked
+    limit = 2.0
+    for event in events:
+        if event[0] == "wait":
+            now += event[1]
+        elif event[0] == "limit":
+            limit = min(limit, event[1])
+        for contact in (asked, plain):
+            tell(contact, event, now)
+        for instant in (now, asked.date + limit, math.nextafter(asked.date + limit, -math.inf)):
+            if instant >= now:
+                kept = asked.in_time(instant, limit)
+                assert (kept or asked.younger(instant, limit)) is (plain.age(instant) < limit)
+
+
+def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_ends() -> None:
+    contact = Contact(3)
+    contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
+    contact.led(90.5)
+    assert not contact.in_time(91.0, 2.0)  # nobody asked so far
+    assert contact.younger(91.0, 2.0)
+    assert contact.in_time(91.9, 2.0)
+    assert not contact.in_time(92.0, 2.0)
+    assert not contact.in_time(91.0, 1.5)
+    contact.new_term()
+    assert not contact.in_time(91.0, 2.0)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_engines_asked_after_every_event_answer_by_the_age_of_their_contact(
+    world: Callable[..., Any], run_faults: Callable[..., None], seed: int
+) -> None:
+    made = world(seed, started=False, compact_bytes=4000)
+    run = made.run
+    answers = {True: 0, False: 0}
+
+    def compare() -> None:
+        for member in made.members.values():
+            engine, offset = member.engine, member.offset
+            for later in (0.0, made.rng.uniform(0, 0.5)) if engine is not None else ():
+                member.offset = offset + later  # as if nothing came for that long
+                answer = engine.in_contact()
+                assert answer is (engine.contact_age() < engine.contact_limit)
+                answers[answer] += 1
+                member.offset = offset
+
+    def run_and_compare(seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        def look() -> bool:
+            compare()
+            return until is not None and until()
+
+        return run(seconds, look) or until is None
+
+    made.run = run_and_compare
+    run_faults(made, 5, ("part", "oneway", "kill", "pause", "flap", "slow"))
+    assert min(answers.values()) > 1000
