@@ -446,7 +446,9 @@ class Fleet:
                 if program.popen.poll() is None:
                     program.popen.terminate()
             for program in kind:
-                program.stop(10.0)
+                program.wait(
+                    40.0
+                )  # nameservers give requests in flight 30 s; a second signal would cut them off
         unclean = [
             f"{program.home.name} exit {program.popen.returncode}\n{program.log()[-3000:]}"
             for program in self._programs

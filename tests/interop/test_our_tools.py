@@ -16,6 +16,7 @@ from client import aio, blocking
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, ReceivedMessage
 from client.producer import Message, SendStatus
+from remoting.codes import HeaderCodec
 
 from .apache import Apache, ask, has_route, wait_until
 from .ours import CLUSTER, ApacheDeployment, create_topic, in_parallel, our_mqadmin, retried_by_java, route
@@ -155,9 +156,9 @@ def without_rates(text: str) -> str:
 COUNT = 300
 
 
-def quick(deployment: ApacheDeployment) -> ClientConfig:
+def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -> ClientConfig:
     """Routes are fetched anew every 3 s, so that a young retry topic is found soon."""
-    return ClientConfig(nameservers=tuple(deployment.addrs), timer_divisor=10)
+    return ClientConfig(nameservers=tuple(deployment.addrs), timer_divisor=10, codec=codec)
 
 
 class Inbox:
@@ -238,9 +239,9 @@ def test_our_asyncio_client_works_with_apache(apache_deployment: ApacheDeploymen
     inbox.check()
 
 
-def test_our_blocking_client_works_with_apache(apache_deployment: ApacheDeployment) -> None:
+def test_our_blocking_client_works_with_apache_in_binary(apache_deployment: ApacheDeployment) -> None:
     topic, inbox = "OurBlocking", Inbox()
-    client = blocking.Client(quick(apache_deployment))
+    client = blocking.Client(quick(apache_deployment, HeaderCodec.ROCKETMQ))
     try:
         producer = client.producer(ProducerConfig(group="our_blocking_producer"))
         messages = numbered(topic)
