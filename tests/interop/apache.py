@@ -113,7 +113,7 @@ def missing_tool() -> str | None:
     """
     if shutil.which("java") is None or shutil.which("javac") is None:
         return "needs a Java development kit (java and javac on PATH)"
-    if shutil.which("mvn") is None and not all(_jars_ready(release) for release in RELEASES):
+    if shutil.which("mvn") is None and not all(jars_ready(release) for release in RELEASES):
         return "needs Maven (mvn on PATH) to fetch Apache RocketMQ's jars"
     return None
 
@@ -138,7 +138,8 @@ def _jars_dir(release: str) -> Path:
     return cache_dir() / f"{release}-{_digest(HERE / 'pom.xml')}"
 
 
-def _jars_ready(release: str) -> bool:
+def jars_ready(release: str) -> bool:
+    """Return whether the cache holds a release, so that neither Maven nor a network is needed."""
     return (_jars_dir(release) / "complete").exists()
 
 
@@ -418,7 +419,7 @@ class Apache:
         sources = sorted((HERE / "java").glob("*.java"))
         classes = jars / f"classes-{_digest(*sources)}"
         with _locked(cache_dir() / f"{release}.lock"):
-            if not _jars_ready(release):
+            if not jars_ready(release):
                 _fetch(release, jars)
             if not classes.exists():
                 _compile(jars, sources, classes)

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from .apache import RELEASES, Apache, ToolMissing
+from .apache import RELEASES, Apache, ToolMissing, jars_ready
 from .ours import MODES, ApacheDeployment, Fleet, OurDeployment
 
 HERE = Path(__file__).parent
+COLD_S = 1200
 FULL = os.environ.get("ROUTEKEEPER_INTEROP_FULL") == "1"
 
 
@@ -84,7 +85,14 @@ def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that look back on a long time last, so that the time passes with the others."""
+    """Put tests that look back on a long time last, so that the time passes with the others.
+
+    While the cache is cold, the first test includes Maven's downloads.
+    """
+    if not all(map(jars_ready, RELEASES)):
+        for item in items:
+            if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(COLD_S))
     items.sort(key=lambda item: "patience" in getattr(item, "fixturenames", ()))
 
 
