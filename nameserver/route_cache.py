@@ -10,7 +10,9 @@ but for the opaque. Two tables follow from that:
   the same place. A look-up therefore equals a parse; a property test holds it to that.
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
-is a lane. A batch of one lane's requests is cut apart and looked up by a few calls for all of them together.
+is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
+before the opaque is the key, what stands behind it is compared. Topics whose answers are the same bytes, as
+topics on the same brokers with as many queues are, share them, in memory and in the processor's caches.
 
 Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
 """
@@ -48,7 +50,7 @@ _LENGTH: Final = struct.Struct(">I")
 _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
-_BINARY_MARK: Final = bytes((HeaderCodec.ROCKETMQ,))  # fifth byte of a binary frame
+_BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
 _TAIL_COST: Final = 400  # bytes that a tail costs beside its content
 
 
@@ -60,12 +62,27 @@ class _Asked(NamedTuple):
     codec: HeaderCodec
 
 
+class _Shared:
+    """What some answers end with, after the opaque; one for all topics with the same bytes.
+
+    Attributes:
+        heads: What answers begin with, before the opaque, by its size.
+        users: Tails made of it.
+    """
+
+    __slots__ = ("content", "heads", "users")
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.heads: dict[int, bytes] = {}
+        self.users = 0
+
+
 class _Tail(NamedTuple):
-    """What answers end with, after the opaque, and the topic revision that it shows."""
+    """What answers to one question end with, and the topic revision that it shows."""
 
     topic_revision: int
-    header_rest_size: int
-    content: bytes
+    shared: _Shared
 
 
 class _Line:
@@ -73,10 +90,10 @@ class _Line:
 
     __slots__ = ("asked", "head", "revision", "tail")
 
-    def __init__(self, revision: int, head: bytes, tail: bytes, asked: _Asked) -> None:
-        self.revision = revision
-        self.head = head
-        self.tail = tail
+    def __init__(self, asked: _Asked) -> None:
+        self.revision = -1
+        self.head = b""
+        self.tail = b""
         self.asked = asked
 
 
@@ -84,19 +101,116 @@ class _Lane:
     """Requests that end alike after an opaque of one number of digits.
 
     Attributes:
-        starts: The bytes before the opaque, length words included, to the answer.
-        joints: The same, behind the end of the request before: what lies between two opaques of a batch.
+        starts: All that stands before the opaque, length words included, to the answer.
+        opaque_at, rest_at: Where opaque and rest begin, counted from the end of a request.
+        size_max: Bytes of the longest request known.
     """
 
-    __slots__ = ("joints", "starts")
+    __slots__ = ("opaque_at", "rest", "rest_at", "size_max", "starts")
 
-    def __init__(self) -> None:
+    def __init__(self, digits: int, rest: bytes) -> None:
         self.starts: dict[bytes, _Line] = {}
-        self.joints: dict[bytes, _Line] = {}
+        self.rest = rest
+        self.rest_at = -len(rest)
+        self.opaque_at = self.rest_at - digits
+        self.size_max = 0
+
+
+class RouteReader:
+    """Answers the route queries of one connection from a cache; remembers how its client writes them."""
+
+    __slots__ = ("_cache", "_lane")
+
+    def __init__(self, cache: RouteCache) -> None:
+        self._cache = cache
+        self._lane: _Lane | None = None  # of the last request; None: it was binary, or there was none
+
+    def whole(self, data: bytes) -> bytes | None:
+        """Return the answers to ``data`` if it is known route queries of one kind and nothing else.
+
+        This is the way of nearly every request. None says nothing about the data: :meth:`leading` does.
+        """
+        cache = self._cache
+        view = cache.view()
+        if view is None:
+            return None
+        revision = view.revision
+        lane = self._lane
+        if lane is None:
+            if len(data) < _BINARY_SIZE_MAX:
+                line = cache.binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
+                if line is not None and line.revision == revision:
+                    cache.hits += 1
+                    return b"".join((line.head, data[_BINARY_OPAQUE:_BINARY_REST], line.tail))
+            pieces = _binary_batch(data, cache.binary, revision)
+        else:
+            if len(data) <= lane.size_max:
+                line = lane.starts.get(data[: lane.opaque_at])
+                if line is not None and line.revision == revision and data.endswith(lane.rest):
+                    opaque = data[lane.opaque_at : lane.rest_at]
+                    # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                    if opaque.isdigit() and opaque >= b"1":
+                        cache.hits += 1
+                        return b"".join((line.head, opaque, line.tail))
+            pieces = _json_batch(data, lane, revision)
+        if pieces is None:
+            return None
+        cache.hits += len(pieces) // 3
+        return b"".join(pieces)
+
+    def leading(self, data: bytes, position: int, answers: list[bytes]) -> int:
+        """Append the answers of leading route queries in ``data``; return the position after them.
+
+        Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
+        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX`.
+        """
+        position, self._lane = self._cache.answer_each(data, position, answers)
+        return position
+
+
+def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
+    """Return the pieces of the answers to a batch of one lane; None if it is none, or not all are known."""
+    *requests, last = data.split(lane.rest, BATCH_MAX + 1)
+    if last or len(requests) > BATCH_MAX:
+        return None
+    # What was split off is a request's start and its opaque. Starts hold the length of their frames.
+    line_of = lane.starts.get
+    cut = lane.opaque_at - lane.rest_at
+    pieces: list[bytes] = []
+    for request in requests:
+        line = line_of(request[:cut])
+        if line is None or line.revision != revision:
+            return None
+        pieces += (line.head, request[cut:], line.tail)
+    opaques = pieces[1::3]
+    if not b"".join(opaques).isdigit() or min(opaques) < b"1":
+        return None
+    return pieces
+
+
+def _binary_batch(data: bytes, lines: dict[bytes, _Line], revision: int) -> list[bytes] | None:
+    """Return the pieces of the answers to a batch of binary requests; None if not all are known ones."""
+    line_of = lines.get
+    pieces: list[bytes] = []
+    position, end = 0, len(data)
+    while end - position > _BINARY_REST:
+        # The lowest byte of the length is all of it in known requests but very long ones. The whole of it is
+        # part of the key, so a wrong end finds nothing.
+        stop = position + 4 + data[position + 3]
+        opaque_at = position + _BINARY_OPAQUE
+        rest_at = position + _BINARY_REST
+        line = line_of(data[position:opaque_at] + data[rest_at:stop])
+        if line is None or line.revision != revision:
+            return None
+        pieces += (line.head, data[opaque_at:rest_at], line.tail)
+        position = stop
+    if position != end or len(pieces) > 3 * BATCH_MAX:
+        return None
+    return pieces
 
 
 class RouteCache:
-    """Answers leading route queries of received bytes.
+    """What is known of requests and their answers, for all connections.
 
     Args:
         view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It
@@ -112,13 +226,15 @@ class RouteCache:
         requests_max: int = REQUESTS_MAX,
         tails_bytes_max: int = TAILS_BYTES_MAX,
     ) -> None:
-        self._view = view
+        self.view = view
+        #: Binary requests without their opaque, to their answers. For readers.
+        self.binary: dict[bytes, _Line] = {}
         self._settings = settings
         self._requests_max = requests_max
         self._tails_bytes_max = tails_bytes_max
         self._lanes: dict[tuple[int, bytes], _Lane] = {}
-        self._binary: dict[bytes, _Line] = {}
         self._tails: dict[_Asked, _Tail] = {}
+        self._shared: dict[tuple[HeaderCodec, bytes], _Shared] = {}
         self._lines_count = 0
         self._tails_bytes = 0
         #: Route queries answered from here.
@@ -136,79 +252,27 @@ class RouteCache:
         """Bytes of encoded answers held."""
         return self._tails_bytes
 
+    def reader(self) -> RouteReader:
+        """Return what answers the queries of a new connection."""
+        return RouteReader(self)
+
     def clear(self) -> None:
         """Forget everything."""
         self._tails.clear()
+        self._shared.clear()
         self._tails_bytes = 0
         self._forget_requests()
 
-    def answer(self, data: bytes, position: int, answers: list[bytes]) -> int:
-        """Append the answers of leading route queries in ``data``; return the position after them.
+    def answer_each(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, _Lane | None]:
+        """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed.
 
-        Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
-        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX`.
+        Returns:
+            The position after them, and the lane of the last one.
         """
-        view = self._view()
+        view = self.view()
+        lane: _Lane | None = None
         if view is None:
-            return position
-        revision = view.revision
-        if position == 0 and data[4:5] == _BINARY_MARK:
-            line = self._binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
-            if line is not None and line.revision == revision:
-                answers += (line.head, data[_BINARY_OPAQUE:_BINARY_REST], line.tail)
-                self.hits += 1
-                return len(data)
-        elif position == 0:
-            # The end of the last request names the lane, if there is one. This is the way of nearly every
-            # request, so it works on whole batches and bytes only.
-            mark_at = data.rfind(_OPAQUE)
-            opaque_at = mark_at + _OPAQUE_SIZE
-            rest_at = data.find(b",", opaque_at)
-            lane = self._lanes.get((rest_at - opaque_at, data[rest_at:]))
-            if lane is not None:
-                if data.find(_OPAQUE) == mark_at:
-                    line = lane.starts.get(data[:mark_at])
-                    opaque = data[opaque_at:rest_at]
-                    # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-                    if line is not None and line.revision == revision and opaque.isdigit() and opaque >= b"1":
-                        answers += (line.head, opaque, line.tail)
-                        self.hits += 1
-                        return len(data)
-                elif self._answer_batch(data, rest_at - opaque_at, lane, revision, answers):
-                    return len(data)
-        return self._answer_each(data, position, answers, view)
-
-    def _answer_batch(
-        self, data: bytes, digits: int, lane: _Lane, revision: int, answers: list[bytes]
-    ) -> bool:
-        """Answer a batch that consists of requests of one lane and nothing else; False if it is none."""
-        start, *joints = data.split(_OPAQUE, BATCH_MAX + 1)
-        if len(joints) > BATCH_MAX:
-            return False
-        first = lane.starts.get(start)
-        if first is None:
-            return False
-        lines = [first]
-        # Each joint but the last is an opaque, the end of its request, and the start of the next request.
-        joint_of = lane.joints
-        try:
-            lines += [joint_of[joint[digits:]] for joint in joints[:-1]]
-        except KeyError:
-            return False
-        opaques = [joint[:digits] for joint in joints]
-        if min(opaques) < b"1" or not b"".join(opaques).isdigit():
-            return False
-        pieces: list[bytes] = []
-        for line, opaque in zip(lines, opaques, strict=True):
-            if line.revision != revision:
-                return False
-            pieces += (line.head, opaque, line.tail)
-        answers += pieces
-        self.hits += len(lines)
-        return True
-
-    def _answer_each(self, data: bytes, position: int, answers: list[bytes], view: RouteView) -> int:
-        """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed."""
+            return position, lane
         revision = view.revision
         end = len(data)
         count = 0
@@ -216,20 +280,22 @@ class RouteCache:
             stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
             if stop > end:
                 break
-            line: _Line | None
+            line: _Line | None = None
             if data[position + 4] == HeaderCodec.JSON:
                 opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
                 rest_at = data.find(b",", opaque_at, stop)
                 opaque = data[opaque_at:rest_at]
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
-                start = data[position : opaque_at - _OPAQUE_SIZE]
-                line = lane.starts.get(start) if lane is not None else None
-                if line is not None and (not opaque.isdigit() or opaque < b"1"):
-                    break
+                if lane is not None:
+                    line = lane.starts.get(data[position:opaque_at])
+                    # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                    if line is not None and (not opaque.isdigit() or opaque < b"1"):
+                        break
             else:
+                lane = None
                 opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
                 opaque = data[opaque_at:rest_at]
-                line = self._binary.get(data[position:opaque_at] + data[rest_at:stop])
+                line = self.binary.get(data[position:opaque_at] + data[rest_at:stop])
             if line is None:
                 line = self._learn(data, position, stop, opaque_at, rest_at, view)
                 if line is None:
@@ -241,7 +307,7 @@ class RouteCache:
             position = stop
             count += 1
         self.hits += count
-        return position
+        return position, lane
 
     def _learn(
         self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int, view: RouteView
@@ -256,18 +322,21 @@ class RouteCache:
         asked = _read(data[position + 8 : stop], word >> 24)
         if asked is None:
             return None
-        line = _Line(-1, b"", b"", asked)
+        line = _Line(asked)
         if not self._refresh(line, view, rest_at - opaque_at):
             return None
         if self._lines_count >= self._requests_max:
             self._forget_requests()
         rest = data[rest_at:stop]
         if is_json:
-            start = data[position : opaque_at - _OPAQUE_SIZE]
-            lane = self._lanes.setdefault((rest_at - opaque_at, rest), _Lane())
-            lane.starts[start] = lane.joints[rest + start] = line
+            key = rest_at - opaque_at, rest
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = _Lane(*key)
+            lane.starts[data[position:opaque_at]] = line
+            lane.size_max = max(lane.size_max, stop - position)
         else:
-            self._binary[data[position:opaque_at] + rest] = line
+            self.binary[data[position:opaque_at] + rest] = line
         self._lines_count += 1
         self.learnt += 1
         return line
@@ -275,26 +344,30 @@ class RouteCache:
     def _refresh(self, line: _Line, view: RouteView, opaque_size: int) -> bool:
         """Make an answer what the table now says; False if it must be answered the full way."""
         asked = line.asked
-        tail = self._tail(asked, view)
-        if tail is None:
+        shared = self._tail(asked, view)
+        if shared is None:
             return False
-        if line.tail is not tail.content:
-            before, _ = _ANSWER_HEADERS[asked.codec]
-            header_size = len(before) + opaque_size + tail.header_rest_size
-            body_size = len(tail.content) - tail.header_rest_size
-            lengths = _LENGTHS.pack(4 + header_size + body_size, asked.codec << 24 | header_size)
-            line.head, line.tail = lengths + before, tail.content
+        if line.tail is not shared.content:
+            head = shared.heads.get(opaque_size)
+            if head is None:
+                before, rest = _ANSWER_HEADERS[asked.codec]
+                header_size = len(before) + opaque_size + len(rest)
+                size = 4 + len(before) + opaque_size + len(shared.content)
+                head = shared.heads[opaque_size] = (
+                    _LENGTHS.pack(size, asked.codec << 24 | header_size) + before
+                )
+            line.head, line.tail = head, shared.content
         line.revision = view.revision
         return True
 
-    def _tail(self, asked: _Asked, view: RouteView) -> _Tail | None:
+    def _tail(self, asked: _Asked, view: RouteView) -> _Shared | None:
         topic_revision = view.topic_revision(asked.topic)
         tail = self._tails.get(asked)
         if tail is not None:
             if tail.topic_revision == topic_revision:
-                return tail
-            self._tails_bytes -= len(tail.content) + _TAIL_COST
+                return tail.shared
             del self._tails[asked]
+            self._release(asked, tail.shared)
         settings = self._settings()
         route = view.route(
             asked.topic,
@@ -309,25 +382,38 @@ class RouteCache:
             return None
         if self._tails_bytes + len(content) > self._tails_bytes_max:
             self.clear()
-        tail = _Tail(topic_revision=topic_revision, header_rest_size=len(rest), content=content)
-        self._tails[asked] = tail
-        self._tails_bytes += len(content) + _TAIL_COST
-        return tail
+        key = asked.codec, content
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = _Shared(content)
+            self._tails_bytes += len(content)
+        shared.users += 1
+        self._tails[asked] = _Tail(topic_revision, shared)
+        self._tails_bytes += _TAIL_COST
+        return shared
+
+    def _release(self, asked: _Asked, shared: _Shared) -> None:
+        self._tails_bytes -= _TAIL_COST
+        shared.users -= 1
+        if shared.users == 0:
+            del self._shared[asked.codec, shared.content]
+            self._tails_bytes -= len(shared.content)
 
     def _forget(self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int) -> None:
         rest = data[rest_at:stop]
-        if self._binary.pop(data[position:opaque_at] + rest, None) is None:
+        if self.binary.pop(data[position:opaque_at] + rest, None) is None:
             key = rest_at - opaque_at, rest
             lane = self._lanes[key]
-            start = data[position : opaque_at - _OPAQUE_SIZE]
-            del lane.starts[start], lane.joints[rest + start]
+            del lane.starts[data[position:opaque_at]]
             if not lane.starts:
                 del self._lanes[key]
         self._lines_count -= 1
 
     def _forget_requests(self) -> None:
+        for lane in self._lanes.values():
+            lane.starts.clear()  # readers remember lanes
         self._lanes.clear()
-        self._binary.clear()
+        self.binary.clear()
         self._lines_count = 0
 
 

@@ -76,7 +76,7 @@ class NameServer:
             limits=limits,
             connected=self._connected,
             closed=self._closed,
-            fast_path=self.cache.answer,
+            fast_path=self.cache.reader,
             backlog=current.socket_backlog,
         )
 

@@ -2,8 +2,8 @@
 
 The way of a request is synchronous from :meth:`ServerProtocol.data_received` on: scan the frame, parse the
 header, call the handler, append its answer to the batch; one ``transport.write`` per batch. Only a handler
-that returns an awaitable gets a task. A server may install a *fast path*, a function that answers leading
-frames of the received bytes without parsing them (the nameserver's encoded-route cache).
+that returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes
+without parsing them (the nameserver's encoded-route cache).
 
 Everything a peer can make us hold is bounded: connections, bytes of unfinished frames over all connections,
 unanswered requests and unread answers per connection, idle time.
@@ -19,7 +19,7 @@ import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, decode_command
@@ -46,9 +46,19 @@ Handler = Callable[
     ["Connection", RemotingCommand],
     "RemotingCommand | Awaitable[RemotingCommand | None] | None",
 ]
-#: ``(data, position, answers) -> position`` after the leading frames that it answered by appending pieces to
-#: ``answers``. It stops at a frame that it does not know, and at :data:`BATCH_PIECES`.
-FastPath = Callable[[bytes, int, list[bytes]], int]
+
+
+class FastPath(Protocol):
+    """Answers what it knows of one connection's bytes."""
+
+    def whole(self, data: bytes) -> bytes | None:
+        """Return the answers to all of ``data``, or None if it is not made of known frames only."""
+
+    def leading(self, data: bytes, position: int, answers: list[bytes]) -> int:
+        """Append the answers to leading frames from ``position`` on; return the position after them.
+
+        It stops at a frame that it does not know, and at :data:`BATCH_PIECES`.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +130,12 @@ class ServerProtocol(asyncio.Protocol):
         self.unanswered = 0
         self.active = True
         self.idle_ticks = 0
-        self._fast_path = server.fast_path
+        self._fast_path = server.fast_path() if server.fast_path is not None else None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # an unfinished frame
         self._missing = 0  # bytes until it is worth looking at the buffer again
-        self._held = b""  # whole frames not looked at yet, because the peer does not read its answers
+        # Whole frames not looked at yet, because the peer does not read its answers; only while paused.
+        self._held = b""
         self._paused = False
         self._closing_by_us = False
         self._finishing = False
@@ -145,18 +156,14 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active = True
-        if self._held:
-            self._held += data  # reading is paused; only what was already on its way arrives here
-            return
         if self._fast_path is not None and not self._buffer and not self._paused:
             # The way of nearly every request of a nameserver; what it leaves takes the way below.
-            answers: list[bytes] = []
-            position = self._fast_path(data, 0, answers)
-            if position == len(data):
-                assert self._transport is not None
-                self._transport.write(b"".join(answers))
+            answers = self._fast_path.whole(data)
+            if answers is not None:
+                self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
                 return
-            self._process(data, position, answers, tried=True)
+        if self._held:
+            self._held += data  # reading is paused; only what was already on its way arrives here
             return
         if self._buffer:
             self._buffer += data
@@ -171,7 +178,7 @@ class ServerProtocol(asyncio.Protocol):
             data = bytes(self._buffer)
             self.server.unfinished -= len(data)
             self._buffer.clear()
-        self._process(data, 0, [])
+        self._process(data)
 
     def eof_received(self) -> bool:
         return False  # close; requests in flight from a peer that stopped listening have no reader
@@ -185,7 +192,7 @@ class ServerProtocol(asyncio.Protocol):
         self._paused = False
         held, self._held = self._held, b""
         if held:
-            self._process(held, 0, [])
+            self._process(held)
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -305,24 +312,17 @@ class ServerProtocol(asyncio.Protocol):
 
     # The way of a request -----------------------------------------------------------------------
 
-    def _process(self, data: bytes, position: int, answers: list[bytes], *, tried: bool = False) -> None:
-        """Answer the whole frames in ``data``, keep an unfinished one; never raises for a peer's fault.
-
-        Args:
-            position: Where to begin.
-            answers: Those of the frames before, not sent yet.
-            tried: The fast path did not take the frame at ``position``, or has answered a whole batch.
-        """
-        end = len(data)
+    def _process(self, data: bytes) -> None:
+        """Answer the whole frames in ``data``, keep an unfinished one; never raises for a peer's fault."""
+        position, end = 0, len(data)
+        answers: list[bytes] = []
         frame_size_max = self.server.limits.frame_size_max
         fast_path = self._fast_path
         slow_bytes = 0
         try:
             while position < end:
                 if fast_path is not None:
-                    if not tried:
-                        position = fast_path(data, position, answers)
-                    tried = False
+                    position = fast_path.leading(data, position, answers)
                     if position >= end:
                         break
                     if len(answers) >= BATCH_PIECES and not self._flush(answers):
@@ -451,7 +451,7 @@ class RemotingServer:
         handlers: Request code to handler; looked up per request, so it may be changed while serving.
         group: Owns the tasks of handlers that return awaitables.
         connected, closed: Called for each admitted connection.
-        fast_path: See :data:`FastPath`.
+        fast_path: Makes the fast path of a connection.
     """
 
     def __init__(
@@ -462,7 +462,7 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         connected: Callable[[Connection], None] | None = None,
         closed: Callable[..., None] | None = None,
-        fast_path: FastPath | None = None,
+        fast_path: Callable[[], FastPath] | None = None,
         protocol: type[ServerProtocol] = ServerProtocol,
         backlog: int = 1024,
     ) -> None:

@@ -103,12 +103,16 @@ def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
     """Hold what the cache answers of a stream to the full way; return how many it answered."""
     data = b"".join(frames)
     answers: list[bytes] = []
-    position = cache.answer(data, 0, answers)
+    reader = cache.reader()
+    position = reader.leading(data, 0, answers)
     taken = 0
     while sum(map(len, frames[:taken])) < position:
         taken += 1
     assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
-    assert b"".join(answers) == b"".join(in_full(table, frame) for frame in frames[:taken])
+    expected = b"".join(in_full(table, frame) for frame in frames[:taken])
+    assert b"".join(answers) == expected
+    whole = reader.whole(data)  # by what was learnt from the last frame taken
+    assert whole is None or (whole == expected and taken == len(frames))
     return taken
 
 
@@ -136,6 +140,86 @@ def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list
         check(cache, table, frames)  # now from what was learnt
 
 
+Step = list[bytes] | tuple[str, str] | str
+steps: st.SearchStrategy[Step] = st.one_of(
+    st.lists(requests, min_size=1, max_size=6),
+    st.lists(st.builds(request, st.sampled_from(["T", "U"]), st.integers(100, 999)), min_size=1, max_size=6),
+    st.lists(
+        st.builds(
+            request,
+            st.sampled_from(["T", "U"]),
+            st.integers(-(2**31), 2**31 - 1),
+            codec=st.just(HeaderCodec.ROCKETMQ),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.tuples(st.sampled_from(["register", "delete"]), st.sampled_from(["T", "U"])),
+    st.just("clear"),
+)
+
+
+@BUSY
+@given(st.lists(steps, min_size=1, max_size=20), st.booleans())
+def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_change(
+    script: list[Step], small: bool
+) -> None:
+    table = table_of(*LISTED)
+    cache = cache_of(table, **({"requests_max": 3, "tails_bytes_max": 3000} if small else {}))
+    readers = [cache.reader(), cache.reader()]
+    for number, step in enumerate(script):
+        if step == "clear":
+            cache.clear()
+        elif isinstance(step, tuple):
+            if step[0] == "register":
+                register(table, f"b{number}" * (1 + number), (step[1],))
+            else:
+                table.apply(DeleteTopic(topic=step[1], cluster_name=None, topic_revision=table.revision))
+        else:
+            assert not isinstance(step, str)
+            data = b"".join(step)
+            for reader in readers * 2:
+                whole = reader.whole(data)
+                if whole is not None:
+                    assert whole == b"".join(in_full(table, frame) for frame in step)
+                reader.leading(data, 0, [])
+    assert cache.entries == len(cache.binary) + sum(len(lane.starts) for lane in cache._lanes.values())
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+@pytest.mark.parametrize("version", [317, 479])
+@pytest.mark.parametrize("count", [1, 2, BATCH_MAX, BATCH_MAX + 1])
+def test_known_requests_of_one_kind_are_answered_whole(codec: HeaderCodec, version: int, count: int) -> None:
+    table = table_of("T", "U")
+    cache = cache_of(table)
+    teacher, reader = cache.reader(), cache.reader()
+    frames = [request("TU"[i % 2], 100 + i, version=version, codec=codec) for i in range(count)]
+    for frame in frames[:2]:
+        for any_reader in (teacher, reader):
+            assert any_reader.leading(frame, 0, []) == len(frame)
+    before = cache.hits
+    whole = reader.whole(b"".join(frames))
+    if count > BATCH_MAX:
+        assert whole is None
+        assert cache.hits == before
+    else:
+        assert whole == b"".join(in_full(table, frame) for frame in frames)
+        assert cache.hits == before + count
+
+
+def test_topics_alike_share_one_answer_and_none_stays_unused() -> None:
+    table = table_of(*(f"T{i}" for i in range(20)))
+    cache = cache_of(table)
+    for i in range(20):
+        assert check(cache, table, [request(f"T{i}", 100)]) == 1
+    size = len(in_full(table, request("T0", 100)))
+    assert cache.tails_bytes < 2 * size + 20 * 400
+    for i in range(20):
+        table.apply(DeleteTopic(topic=f"T{i}", cluster_name=None, topic_revision=table.revision))
+        assert check(cache, table, [request(f"T{i}", 100)]) == 0
+    assert cache.tails_bytes == 0
+
+
 alike = st.lists(
     st.tuples(st.sampled_from(LISTED), st.integers(100, 999)), min_size=1, max_size=BATCH_MAX + 4
 )
@@ -161,7 +245,11 @@ def test_damaged_bytes_of_a_known_request_are_never_taken_for_it(data: st.DataOb
     table = table_of("T", "U")
     cache = cache_of(table)
     opaques = st.integers(10, 99)
-    frames = [request(data.draw(st.sampled_from(["T", "U"])), data.draw(opaques)) for _ in range(3)]
+    codec = data.draw(st.sampled_from(HeaderCodec))
+    count = data.draw(st.integers(1, 3))
+    frames = [
+        request(data.draw(st.sampled_from(["T", "U"])), data.draw(opaques), codec=codec) for _ in range(count)
+    ]
     for _ in range(2):
         check(cache, table, frames)
     stream = bytearray(b"".join(frames))
@@ -177,7 +265,11 @@ def test_damaged_bytes_of_a_known_request_are_never_taken_for_it(data: st.DataOb
             stream.insert(at, byte)
     damaged = bytes(stream)
     answers: list[bytes] = []
-    position = cache.answer(damaged, 0, answers)
+    reader = cache.reader()
+    reader.leading(b"".join(frames), 0, [])
+    whole = reader.whole(damaged)
+    position = reader.leading(damaged, 0, answers)
+    assert whole is None or (position == len(damaged) and whole == b"".join(answers))
     expected = []
     decoder = FrameDecoder()
     try:
@@ -205,7 +297,10 @@ def test_opaque_as_only_the_parser_judges_it_is_left_to_the_parser(text: str, ba
     data = encode_frame(header, codec=HeaderCodec.JSON)
     for frames in ([data], [known, data], [data, known], [data] * 3):
         answers: list[bytes] = []
-        position = cache.answer(b"".join(frames), 0, answers)
+        reader = cache.reader()
+        reader.leading(known, 0, [])
+        assert reader.whole(b"".join(frames)) is None
+        position = reader.leading(b"".join(frames), 0, answers)
         assert position == len(b"".join(frames[: frames.index(data)]))
 
 
@@ -254,9 +349,9 @@ def test_nothing_is_answered_while_a_read_must_wait() -> None:
     table = table_of("T")
     views: list[RouteView | None] = [table.view, None]
     cache = RouteCache(view=lambda: views[0], settings=lambda: SETTINGS)
-    assert cache.answer(request(), 0, []) > 0
+    assert cache.reader().leading(request(), 0, []) > 0
     views.reverse()
-    assert cache.answer(request(), 0, []) == 0
+    assert cache.reader().leading(request(), 0, []) == 0
 
 
 def test_settings_show_after_clear() -> None:
@@ -265,8 +360,12 @@ def test_settings_show_after_clear() -> None:
     cache = RouteCache(view=lambda: table.view, settings=lambda: current[0])
     check(cache, table, [request()])
     current[0] = replace(SETTINGS, order_message_enable=True)
+    reader = cache.reader()
+    reader.leading(request(), 0, [])
+    assert reader.whole(request()) is not None
     cache.clear()
     assert (cache.entries, cache.tails_bytes) == (0, 0)
+    assert reader.whole(request()) is None
     check(cache, table, [request()])
     assert cache.entries == 1
 
@@ -275,7 +374,7 @@ def test_zone_mode_and_missing_topic_go_the_full_way() -> None:
     table = table_of("T")
     cache = cache_of(table)
     for data in (request("T", __ZONE_MODE="true", __ZONE_NAME="z"), request(None), request("gone")):
-        assert cache.answer(data, 0, []) == 0
+        assert cache.reader().leading(data, 0, []) == 0
     assert cache.entries == 0
 
 
@@ -287,7 +386,7 @@ def test_long_batch_is_handed_back_in_parts() -> None:
     position, parts, answers = 0, [], []
     while position < len(data):
         part: list[bytes] = []
-        position = cache.answer(data, position, part)
+        position = cache.reader().leading(data, position, part)
         parts.append(len(part) // 3)
         answers += part
     assert parts == [BATCH_MAX, BATCH_MAX, 5]
@@ -301,8 +400,8 @@ def test_unfinished_frame_is_left_at_every_cut() -> None:
     check(cache, table, [frame, frame])
     for cut in range(len(frame)):
         answers: list[bytes] = []
-        assert cache.answer(frame + frame[:cut], 0, answers) == len(frame)
-        assert cache.answer(frame[:cut], 0, []) == 0
+        assert cache.reader().leading(frame + frame[:cut], 0, answers) == len(frame)
+        assert cache.reader().leading(frame[:cut], 0, []) == 0
         assert b"".join(answers) == in_full(table, frame)
 
 
@@ -335,5 +434,5 @@ def test_route_too_large_for_a_batch_goes_the_full_way() -> None:
     for i in range(400):
         register(table, "b" * (i + 1), ("T",))
     cache = cache_of(table)
-    assert cache.answer(request("T"), 0, []) == 0
+    assert cache.reader().leading(request("T"), 0, []) == 0
     assert len(in_full(table, request("T"))) > 64 * 1024
