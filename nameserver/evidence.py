@@ -290,11 +290,14 @@ class Evidence:
         for record in records:
             if self._judged.get(record.broker) == record.revision:
                 continue
-            hearing = self._hearings.get(record.broker)
+            if record.broker not in self._hearings:
+                # Nobody knows it. From here on this is handed to the next leaders as a hearing is, or leaders
+                # that follow one another would each begin anew.
+                self._note(record.broker, self._office_at)
             reason = judge(
                 record,
                 [member.lines.get(record.broker) for member in counting] if complete else None,
-                heard_at=self._office_at if hearing is None else hearing[0],
+                heard_at=self._hearings[record.broker][0],
                 clock=clock,
             )
             if reason is not None:
@@ -306,6 +309,13 @@ class Evidence:
         """Take a judgement back that could not be appended, so that it is made again."""
         if self._judged.get(judgement.broker) == judgement.revision:
             del self._judged[judgement.broker]
+
+    def listed(self, broker: BrokerKey, *, clock: float) -> None:
+        """Note that a record was made: it cannot have been silent for longer than it has been there.
+
+        The hearing behind it may be on its way, or have been forgotten with a former record.
+        """
+        self._note(broker, clock)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""

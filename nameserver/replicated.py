@@ -791,6 +791,8 @@ class Replicated:
             self._reporter.removed(gone.broker)
             if self._evidence is not None:
                 self._evidence.removed(gone.broker)
+        if applied.joined is not None and self._evidence is not None:
+            self._evidence.listed(applied.joined, clock=self._liveness.clock)
         for topic in list(self._table.view.affected(applied, self._topic_waiters.keys())):
             _wake(self._topic_waiters[topic])
         if not live:

@@ -340,6 +340,39 @@ def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next() -> None:
     assert second.judge([record(revision=9)], in_contact=("m2", "m3"), clock=119.0) == ()
 
 
+def test_new_record_is_not_judged_by_the_time_before_it() -> None:
+    members = group()
+    evidence = take_office(members)
+    for name, process in members.items():
+        process.tell(evidence, name, clock=0.0)
+    evidence.removed(A)
+    evidence.listed(A, clock=500.0)  # whoever heard it has yet to report
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
+    assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1
+
+
+def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_knows() -> None:
+    members = group()
+    first = take_office(members, term=2)
+    for clock in (0.0, 1.0):
+        assert first.judge([record()], in_contact=MEMBERS, clock=clock) == ()
+        for name, process in members.items():
+            process.tell(first, name, clock=clock)
+            process.tell(first, name, clock=clock)
+            process.pass_time(1.0)
+    assert first.judge([record()], in_contact=MEMBERS, clock=2.0) == ()
+    for name, process in members.items():
+        process.tell(first, name, clock=2.0)
+        process.pass_time(68.0)
+    second = take_office(members, term=3, prior_term=2, clock=9000.0)
+    for name, process in members.items():
+        process.tell(second, name, clock=9000.0)
+    assert second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 49.0) == ()
+    judged = second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 51.0)
+    assert [j.reason for j in judged] == [LeaveReason.LEASE_EXPIRED]
+
+
 def test_hearings_are_handed_over_once() -> None:
     members = group()
     first = take_office(members, term=2)
