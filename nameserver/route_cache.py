@@ -141,7 +141,7 @@ class RouteReader:
                 line = cache.binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
                 if line is not None and line.revision == revision:
                     cache.hits += 1
-                    return b"".join((line.head, data[_BINARY_OPAQUE:_BINARY_REST], line.tail))
+                    return line.head + data[_BINARY_OPAQUE:_BINARY_REST] + line.tail
             pieces = _binary_batch(data, cache.binary, revision)
         else:
             if len(data) <= lane.size_max:
@@ -151,7 +151,7 @@ class RouteReader:
                     # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                     if opaque.isdigit() and opaque >= b"1":
                         cache.hits += 1
-                        return b"".join((line.head, opaque, line.tail))
+                        return line.head + opaque + line.tail
             pieces = _json_batch(data, lane, revision)
         if pieces is None:
             return None
@@ -300,6 +300,7 @@ class RouteCache:
                 line = self._learn(data, position, stop, opaque_at, rest_at, view)
                 if line is None:
                     break
+                lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
             elif line.revision != revision and not self._refresh(line, view, len(opaque)):
                 self._forget(data, position, stop, opaque_at, rest_at)  # the topic is gone
                 break

@@ -207,6 +207,21 @@ def test_known_requests_of_one_kind_are_answered_whole(codec: HeaderCodec, versi
         assert cache.hits == before + count
 
 
+@pytest.mark.parametrize("codec", HeaderCodec)
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_known_is_not_answered_once_any_topic_has_changed(codec: HeaderCodec, count: int) -> None:
+    table = table_of("T", "U")
+    cache = cache_of(table)
+    reader = cache.reader()
+    frames = [request("T", 100 + i, codec=codec) for i in range(count)]
+    data = b"".join(frames)
+    for name in ("b2", "b3!", "b4!!"):
+        reader.leading(data, 0, [])
+        assert reader.whole(data) == b"".join(in_full(table, frame) for frame in frames)
+        register(table, name, ("T",))
+        assert reader.whole(data) is None
+
+
 def test_topics_alike_share_one_answer_and_none_stays_unused() -> None:
     table = table_of(*(f"T{i}" for i in range(20)))
     cache = cache_of(table)
