@@ -6,10 +6,10 @@ All servers run at the same time and idle but for the one that is asked; each ro
 another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads:
 100 topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
 unquoted keys, quoted keys with binary headers), a third of the connections in each. Metrics are on. In raft
-mode a follower of three is asked.
+mode the leader of three and a follower are asked.
 
 Two yardsticks: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route answer,
-so that both sides move the same number of bytes.
+so that both sides move the same number of bytes. README.md beside this file has the figures.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def start_independent(stack: Stack, folder: Path) -> Target:
     return Target(name="independent", addr=_line(process, r"listen=(\S+)")[1], pid=process.pid)
 
 
-def start_raft(stack: Stack, folder: Path) -> tuple[Target, list[str]]:
-    """Start three members; return a follower and the addresses of all."""
+def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
+    """Start three members; return the leader and a follower, and the addresses of all."""
     ports = _free_ports(3)
     peers = ",".join(f"127.0.0.1:{port}" for port in ports)
     members = []
@@ -153,8 +153,11 @@ def start_raft(stack: Stack, folder: Path) -> tuple[Target, list[str]]:
         if time.monotonic() > deadline:
             raise SystemExit(f"raft members have no leader after {START_S:.0f} s: {roles}")
         time.sleep(0.1)
-    pid, match = ready[roles.index("follower")]
-    return Target(name="raft follower", addr=match[1], pid=pid), [found[1] for _, found in ready]
+    chosen = []
+    for role in ("leader", "follower"):
+        pid, match = ready[roles.index(role)]
+        chosen.append(Target(name=f"raft {role}", addr=match[1], pid=pid))
+    return chosen, [found[1] for _, found in ready]
 
 
 def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
@@ -191,10 +194,18 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def register(client: BlockingClient, addrs: list[str]) -> None:
-    """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections."""
+def register(client: BlockingClient, addrs: list[str], *, unlike: bool) -> None:
+    """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections.
+
+    Args:
+        unlike: Give each topic queue numbers of its own, so that no two routes are the same bytes.
+    """
     topics = [topic for workload in WORKLOADS for topic in workload.topics]
-    configs = tuple(TopicConfig(topic_name=topic, read_queue_nums=8, write_queue_nums=8) for topic in topics)
+    queues = [(10 + n // 40, 10 + n % 40) if unlike else (8, 8) for n in range(len(topics))]
+    configs = tuple(
+        TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write)
+        for topic, (read, write) in zip(topics, queues, strict=True)
+    )
     version = DataVersion(timestamp=1_700_000_000_000, counter=1)
     body = encode_register_body(
         RegisterBody(data_version=version, topic_configs=configs, filter_servers=()),
@@ -291,6 +302,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="measured time of each (default 3)")
     parser.add_argument("--apache-jars", type=Path, help="folder of Apache RocketMQ 5.3.3's jars")
     parser.add_argument("--only", help="names of servers to ask, by comma")
+    parser.add_argument("--unlike", action="store_true", help="no two topics have the same route bytes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write raw samples there")
     arguments = parser.parse_args()
@@ -302,8 +314,8 @@ def main() -> None:
         for folder in folders.values():
             folder.mkdir()
         independent = start_independent(stack, folders["independent"])
-        follower, members = start_raft(stack, folders["raft"])
-        targets = [start_echo(stack, folders["echo"], "echo"), independent, follower]
+        raft, members = start_raft(stack, folders["raft"])
+        targets = [start_echo(stack, folders["echo"], "echo"), independent, *raft]
         addrs = [independent.addr, *members]
         if jars is not None and jars.is_dir() and shutil.which("java"):
             apache = start_apache(stack, folders["apache"], jars)
@@ -314,7 +326,7 @@ def main() -> None:
                 "Apache's nameserver is skipped: needs java and --apache-jars (or a run of the interop tests)"
             )
         client = stack.enter_context(BlockingClient())
-        register(client, addrs)
+        register(client, addrs, unlike=arguments.unlike)
         question = RemotingCommand.request(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": WORKLOADS[0].topics[0]}
         )
@@ -337,12 +349,13 @@ def main() -> None:
             for workload, depth in cases:
                 for target in order.sample(targets, len(targets)):
                     # A JVM compiles what it runs often: it gets its time before it is measured first.
-                    warm_s = 12.0 if target.name.startswith("Apache") and number == 0 else 1.0
+                    warm_s = 0.4 if number else 12.0 if target.name.startswith("Apache") else 1.0
                     figures = load(
                         target, workload, depth, warm_s=warm_s, measure_s=arguments.seconds, seed=number
                     )
                     target.samples.setdefault((workload.name, depth), []).append(figures)
-                    register(client, addrs)  # heartbeats: nobody may expire meanwhile
+                    # Heartbeats: nobody may expire meanwhile.
+                    register(client, addrs, unlike=arguments.unlike)
         for line in table(targets):
             print(line)
         if arguments.json is not None:
