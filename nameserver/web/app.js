@@ -20,20 +20,34 @@ function row(cells) {
   return line;
 }
 
-function showStatus(status) {
+function duration(ms) {
+  const s = Math.floor(ms / 1000);
+  const parts = [[Math.floor(s / 86400), "d"], [Math.floor(s / 3600) % 24, "h"], [Math.floor(s / 60) % 60, "min"], [s % 60, "s"]];
+  return parts.slice(Math.min(3, parts.findIndex(([n]) => n > 0) >>> 0)).map(([n, unit]) => `${n} ${unit}`).join(" ");
+}
+
+function showStatus(status, digest) {
   const ready = status.reads_ready && status.writes_ready;
-  byId("state").textContent = ready ? `ready, ${status.role}` : `not ready: ${status.waiting_for || "no leader"}`;
+  byId("state").textContent = ready
+    ? `${status.mode} mode, ready${status.mode === "raft" ? `, ${status.role}` : ""}`
+    : `${status.mode} mode, not ready: ${status.waiting_for || "no leader"}; what follows is local and may be stale`;
   byId("state").classList.toggle("bad", !ready);
-  const shown = ["mode", "role", "leader", "term", "commit_index", "applied_index", "last_contact_ms", "durability",
-    "revision", "connections", "uptime_ms", "version"];
-  byId("status").tBodies[0].replaceChildren(...shown.map((name) => row([name.replaceAll("_", " "), status[name]])));
+  const group = status.mode === "independent" ? [] : ["role", "leader", "term", "commit_index", "applied_index",
+    "last_contact_ms", "durability"];
+  const shown = ["mode", ...group, "revision", "connections", "version"];
+  byId("status").tBodies[0].replaceChildren(
+    ...shown.filter((name) => status[name] != null).map((name) => row([name.replaceAll("_", " "), status[name]])),
+    row(["digest of the table", digest.digest]), row(["uptime", duration(status.uptime_ms)]));
   byId("members-note").textContent = status.members.length
-    ? "Every member holds the same table." : "An independent nameserver: it agrees with nobody.";
+    ? "All members hold one table; a follower may be a moment behind. Equal digests are equal tables."
+    : "An independent nameserver: what it knows is what brokers told it. Another nameserver with the same digest"
+      + " has the same table; a different one has drifted.";
   byId("members").replaceChildren(...status.members.map((member) => Object.assign(document.createElement("li"),
     { textContent: member === status.leader ? `${member} (leader)` : member })));
 }
 
 function showBrokers(brokers) {
+  byId("brokers-note").textContent = brokers.length ? "" : "No broker has registered here.";
   byId("brokers").tBodies[0].replaceChildren(...brokers.map((broker) => row([broker.cluster, broker.broker_name,
     broker.broker_id, broker.broker_addr, broker.topics, `${broker.lease_ms / 1000} s`, broker.index])));
 }
@@ -75,9 +89,9 @@ async function showRoute() {
 
 async function refresh() {
   try {
-    const [status, brokers, listed] = await Promise.all([
-      read("/v1/status"), read("/v1/brokers?consistency=stale"), read("/v1/topics?consistency=stale")]);
-    showStatus(status.body);
+    const [status, digest, brokers, listed] = await Promise.all([
+      read("/v1/status"), read("/v1/digest"), read("/v1/brokers?consistency=stale"), read("/v1/topics?consistency=stale")]);
+    showStatus(status.body, digest.body);
     showBrokers(brokers.body.brokers);
     topics = listed.body.topics;
     showTopics();
