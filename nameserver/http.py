@@ -576,6 +576,9 @@ def _blocking(request: web.Request) -> tuple[int | None, float]:
 def _detail(error: web.HTTPException, request: web.Request) -> str:
     if isinstance(error, web.HTTPNotFound):
         return f"nothing is served at {request.path[:200]}; see /openapi.json"
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return f"{error.method} is not offered at {request.path[:200]}, only {allowed}"
     return error.text or error.reason
 
 
