@@ -18,7 +18,7 @@ from typing import Final
 
 from nameserver.exchange import Acknowledgement, Hearing, Line, Report
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
-from nameserver.route_table import Record
+from nameserver.route_state import Record
 from nameserver.types import BrokerKey, ConnectionId, LeaveReason
 
 REPORT_PERIOD_S: Final = 1.0
