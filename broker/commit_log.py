@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
-_SCAN_BLOCK: Final = 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -117,10 +116,6 @@ class CommitLog:
             return None
         data = os.pread(segment.fd, size, offset - segment.start)
         return data if len(data) == size else None
-
-    def next_segment_start(self, offset: int) -> int | None:
-        """Return where the first file above ``offset`` starts."""
-        return next((segment.start for segment in self._segments if segment.start > offset), None)
 
     def flush(self) -> int:
         """Sync what is written; return the offset below which everything is durable now.

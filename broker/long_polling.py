@@ -40,9 +40,6 @@ class ParkedPulls(Generic[P]):
     def __len__(self) -> int:
         return self._size
 
-    def is_waited_for(self, topic: str, queue_id: int) -> bool:
-        return (topic, queue_id) in self._by_queue
-
     def park(self, pull: P, *, owner: int, topic: str, queue_id: int, deadline: float) -> bool:
         """Park a pull of connection ``owner``; return False if the limit is reached."""
         if self._size >= self._limit:

@@ -114,10 +114,6 @@ class BrokerState:
         """Return the id of a message stored here."""
         return f"{self.id_prefix}{physical_offset:016X}"
 
-    def take_effects(self) -> Effects:
-        effects, self.effects = self.effects, Effects()
-        return effects
-
     def pick_queue(self, queue_nums: int) -> int:
         """Return the next of ``queue_nums`` queues in turn, where RocketMQ takes a random one."""
         self.turn += 1

@@ -333,10 +333,6 @@ class MessageStore:
         """Return the queue ids of a topic that have been written to."""
         return tuple(sorted(queue_id for name, queue_id in self._queues if name == topic))
 
-    def message_count(self) -> int:
-        """Return how many messages all queues hold."""
-        return sum(queue.max_index - queue.min_index for queue in self._queues.values())
-
     def disk_space(self) -> tuple[int, int]:
         """Return (size, free) of the store's file system in bytes; zeros if it does not say."""
         try:

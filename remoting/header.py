@@ -17,7 +17,6 @@ _INT32: Final = struct.Struct(">i")
 _INT32_RANGE: Final = range(-(2**31), 2**31)
 _INT16_RANGE: Final = range(-(2**15), 2**15)
 _LANGUAGES: Final = {language.name: language for language in LanguageCode}
-_CODEC_NAMES: Final = {codec: codec.name for codec in HeaderCodec}
 
 
 class Header(NamedTuple):
@@ -186,8 +185,3 @@ def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
     if size < 0 or end > len(data):
         raise RemoteProtocolError(f"text of {size} bytes runs past the header's {len(data)}")
     return data[start:end].decode(), end
-
-
-def codec_name(codec: HeaderCodec) -> str:
-    """Return the name that ``serializeTypeCurrentRPC`` carries."""
-    return _CODEC_NAMES[codec]

@@ -254,9 +254,6 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
         yield message
 
 
-decode_many: Final = decode_messages
-
-
 def _host(data: bytes, position: int, *, v6: bool) -> tuple[Host, int]:
     size = 16 if v6 else 4
     (port,) = _PORT.unpack_from(data, position + size)
