@@ -1,0 +1,62 @@
+"""README's Python examples run as they are written, against a nameserver and a broker of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.faults  # real processes
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESERVER = "127.0.0.1:9876"
+
+
+@contextlib.contextmanager
+def running(*arguments: str, log: Path) -> Iterator[str]:
+    """Start one of our servers; yield the address in its ready line."""
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            try:
+                ready = re.search(r" ready listen=(\S+)", process.stdout.readline())
+                assert ready is not None, log.read_text()
+                yield ready[1]
+            finally:
+                process.terminate()
+                process.wait(timeout=20)
+
+
+def test_each_python_example_runs_as_written(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(examples) == 2
+    data = ("--data", str(tmp_path / "ns"))
+    with (
+        running(
+            *("nameserver", "--listen", "127.0.0.1:0", "--http", "off", *data), log=tmp_path / "ns.log"
+        ) as nameserver,
+        running(
+            *("broker", "-n", nameserver, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")),
+            log=tmp_path / "broker.log",
+        ),
+    ):
+        for example in examples:
+            assert NAMESERVER in example
+            outcome = subprocess.run(
+                [sys.executable, "-c", example.replace(NAMESERVER, nameserver)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                cwd=ROOT,
+            )
+            assert outcome.returncode == 0, outcome.stderr
+            assert "SEND_OK" in outcome.stdout or "b'hello'" in outcome.stdout
