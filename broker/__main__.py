@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 from broker.config import BrokerConfig, apply_properties
 from broker.errors import BrokerError, SettingError
-from broker.properties import format_properties, parse_properties
 from broker.server import BrokerServer
 from remoting.errors import LocalProtocolError
+from remoting.properties import format_properties, parse_properties
 from remoting.transport.aio import split_address
 from remoting.transport.server import is_loopback
 
@@ -35,11 +36,15 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure."""
-    arguments = _parser().parse_args(argv)
+    try:
+        arguments = _parser().parse_args(argv)
+    except SettingError as error:
+        return _complain(error)
     logging.basicConfig(
         stream=sys.stderr,
         level=getattr(logging, arguments.log_level.upper()),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
     )
     try:
         config = _settings(arguments)
@@ -115,7 +120,7 @@ def _settings(arguments: argparse.Namespace) -> BrokerConfig:
     config = BrokerConfig(namesrv_addr=os.environ.get("NAMESRV_ADDR", ""))
     if arguments.config is not None:
         try:
-            # Java reads properties files as Latin-1.
+            # Java reads properties files as ISO-8859-1.
             values = parse_properties(Path(arguments.config).read_text(encoding="latin-1"))
         except OSError as error:
             raise SettingError(f"-c {arguments.config}: {error.strerror}") from None
@@ -158,8 +163,15 @@ def _address(flag: str, text: str) -> tuple[str, str]:
     return host, str(port)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with one line instead of the usage, as a bad setting in a file does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mqbroker",
         description="A message broker that speaks Apache RocketMQ's protocol.",
         epilog=_OWN_SETTINGS,

@@ -12,7 +12,6 @@ import orjson
 
 from broker.config import LIVE_KEYS, apply_properties
 from broker.errors import Refusal, SettingError
-from broker.properties import format_properties, parse_properties
 from broker.state import BrokerState, Call, Later
 from broker.topics import QUEUE_NUMS_MAX, SCHEDULE_TOPIC, TopicChange, name_fault
 from remoting.bodies import (
@@ -30,6 +29,7 @@ from remoting.command import RemotingCommand
 from remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
 from remoting.lenient import loads
 from remoting.message import encode_message
+from remoting.properties import format_properties, parse_properties
 from remoting.route import TopicConfig
 
 _VERSION_TEXT: Final = "V5_3_3"

@@ -130,7 +130,7 @@ class BrokerConfig:
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
             fault = name_fault(name)
             if fault is not None:
-                raise SettingError(f"{key}={name!r}: {fault}")
+                raise SettingError(f"{key}={name!r}: {fault.replace('specified topic', 'name')}")
         if self.broker_id != 0:
             raise SettingError(
                 f"brokerId={self.broker_id}: only 0 (a master) can be served, slaves need replication"
@@ -202,7 +202,8 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
         if item is None:
             unknown.append(key)
             continue
-        changes[item.name] = _parse(key, text, type(item.default))
+        # Trimmed, as 5.x brokers do.
+        changes[item.name] = _parse(key, text.strip(), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
 
 

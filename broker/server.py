@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import ipaddress
 import logging
@@ -238,7 +239,7 @@ class BrokerServer:
                 closed=self._closed,
             )
             # The address goes into messages, so it is bound first; requests wait until the store is ready.
-            listen = await self._server.start(self._config.bind_host, self._config.listen_port)
+            listen = await self._bind(self._server)
             bound_port = split_address(listen)[1]
             broker_addr, store_host = advertised(self._config, bound_port)
             self._load(store_host)
@@ -280,9 +281,25 @@ class BrokerServer:
 
     # Start and end -------------------------------------------------------------------------------
 
+    async def _bind(self, server: RemotingServer) -> str:
+        host, port = self._config.bind_host, self._config.listen_port
+        try:
+            return await server.start(host, port)
+        except OSError as error:
+            # asyncio's own text says the address once more; a name that is not resolved has no errno.
+            known = error.errno in errno.errorcode
+            reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
+            listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
+
     def _take_lock(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._directory / "lock").open("a")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._directory / "lock").open("a")
+        except OSError as error:
+            raise SettingError(
+                f"storePathRootDir={self._directory} cannot be used: {error.strerror}"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -19,16 +20,18 @@ from nameserver.config import (
     NamesrvSettings,
     format_settings,
     is_loopback,
+    join_address,
     load_settings,
     parse_command_line,
 )
 from nameserver.consistency import Consistency
-from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file, parse_properties
+from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file
 from nameserver.http import HttpServer
 from nameserver.independent import Independent
 from nameserver.raft import RaftStartError
 from nameserver.replicated import Replicated
 from nameserver.server import NameServer
+from remoting.properties import parse_properties
 
 log = logging.getLogger("nameserver")
 
@@ -43,7 +46,9 @@ class StartError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a nameserver until SIGTERM or SIGINT; return the exit code."""
     try:
-        line = parse_command_line(sys.argv[1:] if argv is None else argv, version=_version())
+        line = parse_command_line(
+            sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
+        )
         settings, stored, warnings = _load(line)
         if line.print_config:
             print(format_settings(settings), end="")
@@ -75,10 +80,10 @@ async def serve(settings: LiveSettings) -> None:
         consistency = await _open_mode(settings, server, boot_id=boot_id)
         http = HttpServer(consistency=consistency, server=server, settings=settings, version=_version())
         try:
-            listen = await _bind("--listen", server.start(consistency))
+            listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
             http_listen = "off"
             if current.http_listen is not None:
-                http_listen = await _bind("--http", http.start(*current.http_listen))
+                http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
             _say_if_private(current)
             status = consistency.status()
             print(
@@ -109,7 +114,10 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
     try:
         return await start
     except OSError as error:
-        raise StartError(f"{what} cannot be bound: {error.strerror or error}") from None
+        # asyncio's own text says the address once more.
+        is_errno = error.errno is not None and error.errno in errno.errorcode
+        reason = os.strerror(error.errno) if is_errno and error.errno else error.strerror or error
+        raise StartError(f"{what} cannot be bound: {reason}") from None
 
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:
@@ -132,8 +140,11 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
     file: dict[str, str] = {}
     if line.config_file is not None:
         try:
-            file = parse_properties(Path(line.config_file).read_bytes())
-        except (OSError, ValueError) as error:
+            # Java reads properties files as ISO-8859-1.
+            file = parse_properties(Path(line.config_file).read_text(encoding="latin-1"))
+        except OSError as error:
+            raise ConfigError(f"-c {line.config_file} cannot be read: {error.strerror}") from None
+        except ValueError as error:
             raise ConfigError(f"-c {line.config_file} cannot be read: {error}") from None
     first = load_settings(flags=line.flags, file=file)
     stored = load_settings_file(Path(first.settings.store_path))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
-from nameserver.files import parse_properties
+from remoting.properties import format_properties, parse_properties
 
 MODES: Final = ("independent", "raft")
 DURABILITIES: Final = ("memory", "journal", "fsync")
@@ -51,6 +51,9 @@ INERT: Final[Mapping[str, str]] = MappingProxyType(
 )
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
 
+NOT_OFFERED: Final = ("force_new_cluster", "raft_tls_cert", "raft_tls_key", "raft_tls_ca", "http_token_file")
+"""Settings whose names are taken and whose work this release does not do: refused, never silently ignored."""
+
 _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
 
@@ -79,7 +82,9 @@ class NamesrvSettings:
     mode: str = _setting("mode", "independent", "how nameservers agree", flag="mode")
     bind_address: str = _setting("bindAddress", "127.0.0.1", "address that --listen names")
     listen_port: int = _setting("listenPort", 9876, "port that --listen names; 0 picks a free one")
-    http: str = _setting("httpListen", "127.0.0.1:9880", "HOST:PORT for HTTP, or off", flag="http")
+    http: str = _setting(
+        "httpListen", "127.0.0.1:9880", "HOST:PORT for HTTP and the web page, or off", flag="http"
+    )
     data_dir: str = _setting("dataDir", "./data", "directory for everything kept", flag="data")
     kv_config_path: str = _setting("kvConfigPath", "", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
@@ -148,7 +153,12 @@ class NamesrvSettings:
     durability: str = _setting(
         "raftDurability", "journal", "what an acknowledgement survives", flag="durability"
     )
-    raft_secret_file: str = _setting("raftSecretFile", "", "shared secret", flag="raft-secret-file")
+    raft_secret_file: str = _setting(
+        "raftSecretFile",
+        "",
+        "file with the secret that members share, 16 bytes or more",
+        flag="raft-secret-file",
+    )
     raft_tls_cert: str = _setting("raftTlsCert", "", "TLS certificate for raft", flag="raft-tls-cert")
     raft_tls_key: str = _setting("raftTlsKey", "", "its key", flag="raft-tls-key")
     raft_tls_ca: str = _setting("raftTlsCa", "", "authority of all members", flag="raft-tls-ca")
@@ -237,14 +247,18 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     )
     for declared in _SETTINGS:
         meta = declared.metadata
-        default = declared.default if declared.default != "" else "none"
+        default = _spell(declared.default) or "none"
         unit = f" {meta['unit']}" if meta["unit"] else ""
-        help_ = f"{meta['help']} (default {str(default).lower() if default is False else default}{unit})"
+        help_ = f"{meta['help']} (default {default}{unit})"
+        if declared.name in NOT_OFFERED:
+            help_ = argparse.SUPPRESS
+        choices = _CHOICES.get(meta["key"])
+        metavar = "|".join(choices) if choices else "VALUE"
         names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
         if declared.name == "force_new_cluster":
             parser.add_argument(*names, dest=meta["key"], action="store_const", const="true", help=help_)
         else:
-            parser.add_argument(*names, dest=meta["key"], metavar="VALUE", help=help_)
+            parser.add_argument(*names, dest=meta["key"], metavar=metavar, help=help_)
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
     given = vars(parser.parse_args(argv))
@@ -319,6 +333,10 @@ def _parse(key: str, text: str, default: object) -> object:
     return value
 
 
+def _spell(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def split_address(what: str, text: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[v6]:port``.
 
@@ -333,6 +351,11 @@ def split_address(what: str, text: str) -> tuple[str, int]:
     if not bracketed and ":" in host:
         raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
     return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -375,13 +398,17 @@ def validate(settings: NamesrvSettings) -> None:
         word = getattr(settings, _BY_KEY[key].name)
         if word not in choices:
             raise ConfigError(f"{key}={word} is none of {', '.join(choices)}")
+    for name in NOT_OFFERED:
+        declared = next(f for f in _SETTINGS if f.name == name)
+        if getattr(settings, name):
+            raise ConfigError(f"--{declared.metadata['flag']} is not offered by this release")
     if not settings.data_dir:
         raise ConfigError("dataDir is empty")
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
     if settings.mode == "independent":
-        if settings.raft or settings.peers or settings.force_new_cluster:
-            raise ConfigError("--raft, --peers and --force-new-cluster need --mode raft")
+        if settings.raft or settings.peers:
+            raise ConfigError("--raft and --peers need --mode raft")
         return
     _validate_raft(settings)
 
@@ -390,21 +417,17 @@ def _validate_raft(settings: NamesrvSettings) -> None:
     if not settings.raft or not settings.members:
         raise ConfigError("--mode raft needs --raft HOST:PORT and --peers HOST:PORT,HOST:PORT,...")
     for member in settings.members:
-        split_address("--peers", member)
+        if not split_address("--peers", member)[1] and len(settings.members) > 1:
+            raise ConfigError(f"--peers {member} needs a port of 1 to 65535: the others dial it")
     if len(set(settings.members)) != len(settings.members):
         raise ConfigError(f"--peers {settings.peers} names a member twice")
     if settings.raft not in settings.members:
         raise ConfigError(f"--raft {settings.raft} is not among --peers {settings.peers}")
-    tls = (settings.raft_tls_cert, settings.raft_tls_key, settings.raft_tls_ca)
-    if any(tls) and not all(tls):
-        raise ConfigError("--raft-tls-cert, --raft-tls-key and --raft-tls-ca belong together")
-    if settings.raft_secret_file and any(tls):
-        raise ConfigError("--raft-secret-file and TLS exclude each other")
     host, _ = split_address("--raft-listen", settings.raft_listen or settings.raft)
-    if not is_loopback(host) and not settings.raft_secret_file and not any(tls):
+    if not is_loopback(host) and not settings.raft_secret_file:
         raise ConfigError(
             f"raft address {settings.raft_listen or settings.raft} is reachable from other machines: "
-            "it needs --raft-secret-file or TLS"
+            "it needs --raft-secret-file"
         )
 
 
@@ -413,10 +436,10 @@ def format_settings(settings: NamesrvSettings) -> str:
     values = {**INERT, **settings.inert}
     for declared in _SETTINGS:
         value = getattr(settings, declared.name)
-        values[declared.metadata["key"]] = str(value).lower() if isinstance(value, bool) else str(value)
+        values[declared.metadata["key"]] = _spell(value)
     values["kvConfigPath"] = settings.kv_path
     values["configStorePath"] = settings.store_path
-    return "".join(f"{key}={values[key]}\n" for key in sorted(values))
+    return format_properties(values)
 
 
 # -- changes at run time ------------------------------------------------------------------------------------
@@ -437,16 +460,9 @@ def parse_changes(body: bytes) -> dict[str, str]:
         ChangeInvalid: If it is no properties text.
     """
     try:
-        text = body.decode("utf-8")
-        units = (char if char.isascii() else "".join(map("\\u{:04x}".format, _utf16(char))) for char in text)
-        return parse_properties("".join(units).encode("ascii"))
+        return parse_properties(body.decode("utf-8"))
     except ValueError:
         raise ChangeInvalid("string2Properties error") from None
-
-
-def _utf16(char: str) -> tuple[int, ...]:
-    units = char.encode("utf-16-be")
-    return tuple(int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
 
 
 def check_changes(

@@ -10,12 +10,13 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
 import orjson
+
+from remoting.properties import escape_properties, parse_properties
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
     Raises:
         OSError: If it cannot be written; the old file stays.
     """
-    write_atomic(path, format_properties(settings))
+    write_atomic(path, escape_properties(settings))
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -148,102 +149,6 @@ def write_atomic(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-# -- Java properties --------------------------------------------------------------------------------------
-
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_UNICODE: Final = re.compile(r"[0-9A-Fa-f]{4}")
-
-
-def format_properties(settings: Mapping[str, str]) -> bytes:
-    """Return ``key=value`` lines in key order, escaped as Java's Properties.store does; ISO-8859-1."""
-    lines = [
-        f"{_escape(key, key=True)}={_escape(value, key=False)}\n" for key, value in sorted(settings.items())
-    ]
-    return "".join(lines).encode("ascii")
-
-
-def parse_properties(text: bytes) -> dict[str, str]:
-    """Return the settings in a Java properties text; a later line wins.
-
-    Raises:
-        ValueError: If a ``\\u`` escape is not followed by four hexadecimal digits.
-
-    Source: java.util.Properties.load; ISO-8859-1, ``#`` and ``!`` comments, ``=``, ``:`` or blank between.
-    """
-    settings: dict[str, str] = {}
-    lines = iter(re.split(r"\r\n|\r|\n", text.decode("latin-1")))
-    for first in lines:
-        line = first.lstrip(" \t\f")
-        if not line or line[0] in "#!":
-            continue
-        while _continues(line):
-            line = line[:-1] + next(lines, "").lstrip(" \t\f")
-        key, value = _split(line)
-        settings[_unescape(key)] = _unescape(value)
-    return settings
-
-
-def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _split(line: str) -> tuple[str, str]:
-    escaped = False
-    for position, char in enumerate(line):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char in "=:":
-            return line[:position], line[position + 1 :].lstrip(" \t\f")
-        elif char in " \t\f":
-            rest = line[position:].lstrip(" \t\f")
-            if rest[:1] in ("=", ":"):
-                rest = rest[1:].lstrip(" \t\f")
-            return line[:position], rest
-    return line, ""
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    parts: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char != "\\" or position >= len(text):
-            parts.append(char if char != "\\" else "")
-            continue
-        char = text[position]
-        position += 1
-        if char == "u":
-            digits = text[position : position + 4]
-            if not _UNICODE.fullmatch(digits):
-                raise ValueError(f"\\u is followed by {digits!r}, not by four hexadecimal digits")
-            parts.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            parts.append(_ESCAPES.get(char, char))
-    # Java's escapes are UTF-16 units: two of them may be one character.
-    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _escape(text: str, *, key: bool) -> str:
-    parts = []
-    for position, char in enumerate(text):
-        if char in "\\=:#!" or (char == " " and (key or position == 0)):
-            parts.append("\\" + char)
-        elif char in "\t\n\r\f":
-            parts.append("\\" + {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}[char])
-        elif " " <= char <= "~":
-            parts.append(char)
-        else:
-            units = char.encode("utf-16-be", "surrogatepass")
-            parts.extend(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
-    return "".join(parts)
-
-
 # -- reading ----------------------------------------------------------------------------------------------
 
 
@@ -256,10 +161,12 @@ def _load(path: Path, parse: Callable[[bytes], _Content], empty: _Content) -> _C
         return empty
     except ValueError as error:
         broken = error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from None
     backup = path.with_name(f"{path.name}.bak")
     try:
         parsed = parse(_read(backup))
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise FileError(
             f"{path} cannot be read ({broken}), nor its .bak ({error}); mend or remove it"
         ) from error
@@ -295,4 +202,5 @@ def _text(value: object) -> str | None:
 
 
 def _parse_settings(content: bytes) -> dict[str, str]:
-    return parse_properties(content)
+    # Java reads properties files as ISO-8859-1.
+    return parse_properties(content.decode("latin-1"))

@@ -4,43 +4,6 @@ import pytest
 
 from broker.config import LIVE_KEYS, BrokerConfig, apply_properties, parse_delay_levels
 from broker.errors import SettingError
-from broker.properties import format_properties, parse_properties
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("a=1\nb:2\nc 3\n", {"a": "1", "b": "2", "c": "3"}),
-        ("# note\n! note\n\n  a = 1 \n", {"a": "1"}),
-        ("path=C:\\\\data\n", {"path": "C:\\data"}),
-        ("name=\\u0041\\t.\n", {"name": "A\t."}),
-        ("a=1,\\\n   2\n", {"a": "1,2"}),
-        ("a\\=b=c\n", {"a=b": "c"}),
-        ("a=1\na=2\n", {"a": "2"}),
-        ("alone\n", {"alone": ""}),
-    ],
-    ids=[
-        "separators",
-        "comments",
-        "backslash",
-        "escapes",
-        "continued",
-        "escaped-key",
-        "last-wins",
-        "no-value",
-    ],
-)
-def test_properties_are_read_as_java_reads_them(text: str, values: dict[str, str]) -> None:
-    assert parse_properties(text) == values
-
-
-def test_malformed_unicode_escape_names_its_line() -> None:
-    with pytest.raises(ValueError, match="line 2"):
-        parse_properties("a=1\nb=\\u12\n")
-
-
-def test_properties_are_written_sorted() -> None:
-    assert format_properties({"b": "2", "a": "1"}) == "a=1\nb=2\n"
 
 
 def test_properties_round_trip_through_the_config() -> None:
@@ -54,6 +17,11 @@ def test_unknown_keys_are_named_and_skipped() -> None:
     config, unknown = apply_properties(BrokerConfig(), {"deleteWhen": "04", "brokerName": "b", "acl": "x"})
     assert config.broker_name == "b"
     assert unknown == ("acl", "deleteWhen")
+
+
+def test_values_are_trimmed() -> None:
+    config, _ = apply_properties(BrokerConfig(), {"brokerName": " b ", "listenPort": "1 "})
+    assert (config.broker_name, config.listen_port) == ("b", 1)
 
 
 @pytest.mark.parametrize(

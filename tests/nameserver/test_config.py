@@ -19,7 +19,7 @@ from nameserver.config import (
     parse_command_line,
     split_address,
 )
-from nameserver.files import parse_properties
+from remoting.properties import parse_properties
 
 RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}
 
@@ -65,7 +65,7 @@ def test_stored_settings_cannot_bring_what_318_could_not_change() -> None:
 
 
 def test_properties_text_sets_what_java_would_read() -> None:
-    text = b"# RocketMQ's file\nlistenPort = 9999\nproductEnvName:\\u4e2d\\\n   x\nrocketmqHome=C:\\\\mq\n"
+    text = "# RocketMQ's file\nlistenPort = 9999\nproductEnvName:\\u4e2d\\\n   x\nrocketmqHome=C:\\\\mq\n"
     settings = load_settings(file=parse_properties(text)).settings
     assert settings.listen_port == 9999
     assert settings.product_env_name == "\u4e2dx"
@@ -90,15 +90,18 @@ def test_properties_text_sets_what_java_would_read() -> None:
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:1"}, "twice"),
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1"}, "is not HOST:PORT"),
         (RAFT | {"raftDurability": "disk"}, "none of memory, journal, fsync"),
-        (RAFT | {"raftTlsCert": "c"}, "belong together"),
-        (RAFT | {"raftListen": "0.0.0.0:1"}, "needs --raft-secret-file or TLS"),
+        (RAFT | {"raftTlsCert": "c"}, "--raft-tls-cert is not offered by this release"),
+        ({"raftTlsCa": "c"}, "--raft-tls-ca is not offered by this release"),
+        (RAFT | {"raftForceNewCluster": "true"}, "--force-new-cluster is not offered by this release"),
+        ({"httpTokenFile": "t"}, "--http-token-file is not offered by this release"),
+        (
+            {"mode": "raft", "raftAddress": "127.0.0.1:0", "raftPeers": "127.0.0.1:0,127.0.0.1:2"},
+            "--peers 127.0.0.1:0 needs a port of 1 to 65535",
+        ),
+        (RAFT | {"raftListen": "0.0.0.0:1"}, "needs --raft-secret-file"),
         (
             {"mode": "raft", "raftAddress": "ns1:1", "raftPeers": "ns1:1,ns2:1"},
-            "needs --raft-secret-file or TLS",
-        ),
-        (
-            RAFT | {"raftSecretFile": "s", "raftTlsCert": "c", "raftTlsKey": "k", "raftTlsCa": "a"},
-            "exclude each other",
+            "needs --raft-secret-file",
         ),
         (RAFT | {"raftElectionTimeoutMs": "1"}, "outside 50"),
     ],
@@ -149,9 +152,14 @@ def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str
         parse_command_line(["--help"], version="1")
     assert caught.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for flag in ("--listen", "--http", "--raft-secret-file", "--election-timeout-ms", "--http-token-file"):
+    for flag in ("--listen", "--http", "--raft-secret-file", "--election-timeout-ms"):
         assert flag in shown
     assert "(default 10000 ms)" in shown
+    assert "(default true)" in shown
+    assert "--mode independent|raft" in shown
+    assert "--durability memory|journal|fsync" in shown
+    assert "--force-new-cluster" not in shown  # what is not offered is not advertised
+    assert "--raft-tls-cert" not in shown
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 import signal
 import socket
@@ -99,6 +101,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=30, check=False)
 
 
+REASON = os.strerror(errno.EADDRINUSE)
 BAD = {
     "unknown flag": ("--bogus",),
     "bad port": ("--listen", "127.0.0.1:99999"),
@@ -129,8 +132,17 @@ def test_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
         for flags in (("--listen", addr, "--http", "off"), ("--listen", "127.0.0.1:0", "--http", addr)):
             result = run(*flags, "--data", str(tmp_path))
             assert result.returncode == 2
-            assert flags[2 if flags[1].endswith(":0") else 0] in result.stderr
+            flag = flags[2 if flags[1].endswith(":0") else 0]
+            assert result.stderr.splitlines()[-1] == f"mqnamesrv: {flag} {addr} cannot be bound: {REASON}"
             assert "Traceback" not in result.stderr
+
+
+def test_data_directory_that_is_a_file_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    result = run("--data", str(file), "--listen", "127.0.0.1:0", "--http", "off")
+    assert result.returncode == 2
+    assert result.stderr == f"mqnamesrv: {file}/namesrv.properties cannot be read: Not a directory\n"
 
 
 def test_file_flags_and_defaults_rank_and_print(tmp_path: Path) -> None:
