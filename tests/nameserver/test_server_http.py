@@ -453,6 +453,8 @@ def test_writes_over_http_are_not_offered(tmp_path: Path, method: str) -> None:
             assert answer.status == 405
             assert "GET" in answer.headers["Allow"]
             assert answer.content_type == "application/problem+json"
+            detail = (await answer.json(content_type=None))["detail"]
+            assert detail == f"{method} is not offered at /v1/topics, only GET, HEAD"
 
     asyncio.run(main())
 
