@@ -13,7 +13,7 @@ from .scenario import FAULTS, Result, run_seed
 HASH_SEED = "0"
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", default="1-20", help="A-B, or one seed")
     parser.add_argument("--members", type=int, default=0, help="3 or 5; 0 has the seed choose")
@@ -22,11 +22,11 @@ def main() -> int:
     parser.add_argument("--durability", choices=("memory", "journal", "fsync"))
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="what happened in each run")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         # The order of sets of texts is part of a run.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
-        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
     first, _, last = options.seeds.partition("-")
     faults = options.faults.split(",") if options.faults else None
     failed, total, begun = 0, Counter[str](), time.monotonic()
@@ -41,7 +41,7 @@ def main() -> int:
             show(result)
         if result.violations:
             failed += 1
-            print("replay:", replay(result.seed, sys.argv[1:]), flush=True)
+            print("replay:", replay(result.seed, arguments), flush=True)
             if not options.keep_going:
                 break
     took = time.monotonic() - begun
@@ -72,4 +72,4 @@ def replay(seed: int, arguments: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

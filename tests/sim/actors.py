@@ -111,6 +111,7 @@ class Broker(Actor):
         self.life = 0
         self.broker_name = f"broker-{'ab'[number % 2]}" if number < 3 else f"broker-{number}"
         self.broker_id = number // 2 if number < 3 else 0
+        self._ids = (self.broker_id, self.broker_id + 10)
         self.addr = f"10.0.0.{number + 1}:10911"
         self.key = BrokerKey(ClusterName("C"), BrokerAddr(self.addr))
         self.alive = False
@@ -230,6 +231,14 @@ class Broker(Actor):
         for member in self.world.members:
             self.register_at(member, only)
 
+    def change_id(self) -> None:
+        """Take another broker id, as a slave that becomes master does."""
+        if self.alive:
+            self.broker_id = self._ids[self._ids.index(self.broker_id) - 1]
+            self.version = DataVersion(timestamp=self.version.timestamp, counter=self.version.counter + 1)
+            for member in self.world.members:
+                self.register_at(member)
+
     def _identity(self) -> dict[str, str]:
         return {
             "brokerName": self.broker_name,
@@ -320,7 +329,7 @@ class Client(Actor):
         kind = rng.random()
         if kind < 0.5:
             self.read(member, key, then)
-        elif kind < 0.9:
+        elif kind < 0.8:
             self._value += 1
             self.write(member, key, f"{self.name}.{self._value}", then)
         else:

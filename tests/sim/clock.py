@@ -8,6 +8,7 @@ wakes late reads first what waited for it, and then finds its timers due, as asy
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import heapq
 import itertools
@@ -134,6 +135,7 @@ class Loop(base_events.BaseEventLoop):
         self._busy_until = 0.0
         self.in_turn = False
         self._failed = failed
+        self._left: list[asyncio.Task[Any]] = []
         self.set_task_factory(lambda loop, coroutine, **options: _Task(coroutine, loop=loop, **options))
 
     # -- from outside
@@ -165,8 +167,19 @@ class Loop(base_events.BaseEventLoop):
         """As SIGKILL: nothing of it ever runs again."""
         self.dead = True
         self.inbox.waiting.clear()
-        for task in asyncio.all_tasks(self):
+        self._left = sorted(asyncio.all_tasks(self), key=hash)
+        for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def bury(self) -> None:
+        """At the end of a run: let go of what the dead process was about to do."""
+        for task in self._left:
+            coroutine = task.get_coro()
+            if coroutine is not None:
+                with contextlib.suppress(Exception):
+                    self.run_inside(coroutine.close)
+        self._left.clear()
+        self.close()
 
     # -- turns
 

@@ -83,6 +83,12 @@ class Watched(Replicated):
             and self._in_contact()
         )
 
+    def hand_over(self) -> None:
+        """As a leader does that is about to close."""
+        driver = self._member._driver
+        if driver is not None:
+            driver.engine.hand_over()
+
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at
 
@@ -255,7 +261,7 @@ class Member:
         self.loop: MemberLoop
         self.machine: Machine
         self.mode: Watched | None = None
-        self._graveyard: list[object] = []
+        self._graveyard: list[MemberLoop] = []
 
     @property
     def running(self) -> Watched:
@@ -325,7 +331,7 @@ class Member:
             return
         self.up = False
         self.loop.die()
-        self._graveyard.append((self.loop, self.mode))
+        self._graveyard.append(self.loop)
         self.mode = None
         self.machine.crash()
         net = self.world.net
@@ -346,6 +352,8 @@ class Member:
 
     def bury(self) -> None:
         """Drop what dead lives left, at the end of the run."""
+        for loop in self._graveyard:
+            loop.bury()
         self._graveyard.clear()
 
     def _failed(self, text: str) -> None:

@@ -27,11 +27,23 @@ FAULTS = (
     "pause",
     "pause leader",
     "pause broker",
+    "hand over",
     "disk hangs",
     "disk full",
     "wipe",
 )
-BROKERS = ("die", "die late", "die silently", "leave", "flap", "bounce", "change", "change", "meddle")
+BROKERS = (
+    "die",
+    "die late",
+    "die silently",
+    "leave",
+    "flap",
+    "bounce",
+    "change",
+    "change",
+    "change id",
+    "meddle",
+)
 DURABILITIES = ("journal", "journal", "fsync", "memory")
 
 
@@ -55,6 +67,8 @@ class Scenario:
     def __init__(self, world: World, faults: Sequence[str]) -> None:
         self._world = world
         self._faults = tuple(faults)
+        self._churn = world.clock.rng.choice((0.6, 1.2, 2.5))
+        """What happens to brokers in a second."""
         self._ends = 0.0
         self.done: list[str] = []
 
@@ -82,7 +96,7 @@ class Scenario:
         world, rng = self._world, self._world.clock.rng
         if self._over():
             return
-        world.clock.at(rng.expovariate(2.5), self._change)
+        world.clock.at(rng.expovariate(self._churn), self._change)
         broker, what = rng.choice(world.brokers), rng.choice(BROKERS)
         if not broker.alive:
             if world.clock.now > broker.speaks_until or rng.random() < 0.7:
@@ -106,6 +120,8 @@ class Scenario:
                 world.clock.at(rng.uniform(0.0, 0.3), self._start_broker, broker.life, broker)
             case "change":
                 broker.change_topics()
+            case "change id":
+                broker.change_id()
             case "meddle":
                 world.admin.meddle()
 
@@ -187,6 +203,10 @@ class Scenario:
                 if leader is not None:
                     leader.pause(lasts)
                 return "leader"
+            case "hand over":
+                if leader is not None:
+                    leader.look(lambda mode: mode.hand_over())
+                return "leadership"
             case "pause broker":
                 actor = rng.choice(world.brokers)
                 actor.paused_until = world.clock.now + lasts

@@ -5,17 +5,20 @@ Violations are collected, not raised: much of what calls in here runs under code
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.history import Call
-from nameserver.commands import Batch, Command, Evict, Touch
+from nameserver.commands import Batch, Command, DeleteKv, Evict, PutKv, RegisterBroker, Touch, bases
 from nameserver.evidence import Judgement
+from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
 from nameserver.types import BrokerKey, LeaveReason
-from nameserver.verdicts import Applied, Verdict
+from nameserver.verdicts import Applied, RegisterReply, Verdict
 
 if TYPE_CHECKING:
     from .members import Member, Watched
@@ -52,9 +55,11 @@ class Truth:
         self.history: list[Call] = []
         self._terms: dict[tuple[str, int], int] = {}
         self._marks: dict[tuple[int, int], int] = {}
+        self._changed: dict[tuple[str, Hashable], int] = {}
         self._judged: dict[tuple[int, int], int] = {}
         self._closings: set[tuple[BrokerKey, int | None]] = set()
-        self._acknowledged: list[tuple[float, int]] = []
+        self._acknowledged_at: list[float] = []
+        self._acknowledged_index: list[int] = []  # the greatest so far
         self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
         self._ghosts: dict[BrokerKey, float] = {}
         self._looked_at = 0.0
@@ -96,28 +101,41 @@ class Truth:
                 # A Touch names no revision and changes nothing but the record's: the one exception to rule 1.
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
                     self.fail(f"one command applied twice, at {self._marks[mark]} and {index}: {command}")
+                self._check_bases(index, command, verdict)
             if isinstance(command, Evict) and self._judged.get(mark) != term:
                 self.fail(f"eviction in term {term}, judged in {self._judged.get(mark)}: {command}")
+
+    def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
+        """Rule 1: nothing applies over anything younger than what it was computed from, removals included."""
+        for base in bases(command):
+            if base.revision < self._changed.get((base.kind, base.key), 0):
+                self.fail(f"applied at {index} over something younger: {command}")
+        for left in verdict.left:
+            self._changed["record", left.broker] = verdict.revision
+        match command:
+            case RegisterBroker() | Touch() if isinstance(verdict.reply, RegisterReply):
+                self._changed["record", command.broker] = verdict.revision
+            case PutKv() | DeleteKv():
+                self._changed["key", (command.namespace, command.key)] = verdict.revision
 
     def acknowledged(self, index: int) -> None:
         """The proposer of something at ``index`` learnt that it was done."""
         self.count["acknowledged"] += 1
-        self._acknowledged.append((self.world.clock.now, index))
+        self._acknowledged_at.append(self.world.clock.now)
+        self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
 
     def check_promise(self, member: Watched, what: str) -> None:
         """Rule 8: whoever is in contact misses nothing acknowledged longer ago than an election timeout."""
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
+        before = bisect.bisect_left(self._acknowledged_at, since)
         applied = member.member.applied_index
-        for at, index in reversed(self._acknowledged):
-            if at < since and index > applied:
-                self.fail(
-                    f"{member.host.name} gives {what} at index {applied}, "
-                    f"but {index} was acknowledged {self.world.clock.now - at:.3f} s ago"
-                )
-                return
-            if at < since - 10.0:
-                return
+        if before and self._acknowledged_index[before - 1] > applied:
+            self.fail(
+                f"{member.host.name} gives {what} at index {applied}, but "
+                f"{self._acknowledged_index[before - 1]} was acknowledged "
+                f"{self.world.clock.now - self._acknowledged_at[before - 1]:.3f} s ago or more"
+            )
 
     # -- leaders
 
@@ -141,11 +159,13 @@ class Truth:
                     since.setdefault(name, self.world.clock.now)
                 else:
                     since.pop(name, None)
+        if mode.in_contact:
+            self.check_promise(mode, "a default read")
         if member.applied_index != mode.looked_at_index:
             mode.looked_at_index = member.applied_index
             self.digest(host.name, member.applied_index, mode.state_digest)
 
-    # -- liveness
+    # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
 
     def reported(self, broker: BrokerKey, revision: int | None) -> None:
         """A member tells its leader of a closing at this revision."""
@@ -175,12 +195,13 @@ class Truth:
                     f"heard {age:.3f} s ago, has a connection with it since {connected_at:.3f}"
                 )
             lease_s = self.world.lease_s
+            early = CLOCK_PERIOD_S if host is leader.host else 2 * CLOCK_PERIOD_S
             since = -math.inf if host is leader.host else contact_since.get(host.name, math.inf)
             heard_at = mode.heard_at.get(broker, -math.inf)
             heard_long_enough_ago = now - REPORT_S - (0.0 if host is leader.host else age + TURNS_S)
             if (
                 silent
-                and now - lease_s < heard_at < heard_long_enough_ago
+                and now - lease_s + early < heard_at < heard_long_enough_ago
                 and since < heard_at
                 and not mode.was_paused_since(heard_at)
             ):
@@ -199,6 +220,8 @@ class Truth:
             if broker.alive or broker.speaks_until > now or self.world.nobody_remembers_since(now - passed):
                 self._ghosts.pop(key, None)
                 continue
+            if any(m.ready and m.running.heard_at.get(key, -1.0) > now - passed for m in self.world.members):
+                self._ghosts[key] = 0.0  # what it had said lay in a buffer until now
             if leader is None:
                 continue
             record = leader.view_now().record(key)

@@ -50,11 +50,11 @@ class World:
         *,
         members: int = 3,
         brokers: int = 4,
-        clients: int = 3,
+        clients: int = 4,
         lease_s: float = 3.0,
         durability: str = "journal",
         election_timeout_ms: int = 300,
-        compact_bytes: int = 30_000,
+        compact_bytes: int = 8_000,
     ) -> None:
         restart_numbers()
         self.seed = seed

@@ -1,0 +1,243 @@
+"""Bugs to plant: each breaks one rule, and the simulator must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from nameserver import evidence, replicated
+from nameserver.commands import Evict, encode_command
+from nameserver.evidence import Evidence, Judgement
+from nameserver.exchange import Line, Report
+from nameserver.raft.contact import Contact
+from nameserver.raft.hardening import LEADER, RaftCore
+from nameserver.raft.log import RaftLog
+from nameserver.raft.messages import Append, AppendReply, PreVote
+from nameserver.replicated import Replicated
+from nameserver.route_table import Record, RouteTable
+from nameserver.types import LeaveReason
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def apply_ignores_the_revision(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RouteTable, "moved", lambda table, command: False)
+
+
+def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RouteTable, "_moved_at", lambda table, kind, key: table._present(kind, key) or 0)
+
+
+def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
+    real = evidence.answer_or_touch
+
+    def always(*arguments: Any, **named: Any) -> Any:
+        return real(*arguments, **named | {"in_contact": True})
+
+    patch.setattr(replicated, "answer_or_touch", always)
+
+
+def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore._heard_statement
+
+    def heard(core: Any, leader: str, m: Append) -> None:
+        real(core, leader, m)
+        if m.age is not None:
+            core._contact.stated_by_leader(
+                leader, clock=m.clock, echo=core._clock(), age=m.age, commit=m.commit
+            )
+
+    patch.setattr(RaftCore, "_heard_statement", heard)
+
+
+def contact_counts_before_the_commit_index_is_applied(patch: pytest.MonkeyPatch) -> None:
+    real = Contact.applied
+    patch.setattr(Contact, "applied", lambda contact, index: real(contact, 1 << 60))
+
+
+def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
+    """An old leader takes what is said in a newer term for consent to its own."""
+    real = RaftCore.receive
+
+    def receive(core: Any, peer: str, message: Any) -> None:
+        if isinstance(message, AppendReply | PreVote) and core.state == LEADER and message.term != core.term:
+            core._contact.accepted_by(peer, clock=core._clock(), echo=core._clock(), voter=True)
+        real(core, peer, message)
+
+    patch.setattr(RaftCore, "receive", receive)
+
+
+def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
+    def evict(mode: Any, judgement: Judgement) -> None:
+        command = Evict(
+            cluster_name=judgement.broker.cluster_name,
+            broker_addr=judgement.broker.broker_addr,
+            revision=judgement.revision,
+            reason=judgement.reason,
+        )
+        mode._book.add(encode_command(command), deadline=mode._loop.time() + 10.0)
+        mode._work_soon()
+
+    patch.setattr(Replicated, "_evict", evict)
+
+
+def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
+    real = evidence.judge
+
+    def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
+        if lines is not None:
+            lines = [
+                msgspec.structs.replace(line, closed_revision=record.revision)
+                if line is not None and line.closed_at is not None
+                else line
+                for line in lines
+            ]
+        return real(record, lines, **named)
+
+    patch.setattr(evidence, "judge", judge)
+
+
+def connections_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    real = evidence.judge
+
+    def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
+        if lines is not None:
+            lines = [line for line in lines if line is None or not line.connected]
+        return real(record, lines, **named)
+
+    patch.setattr(evidence, "judge", judge)
+
+
+def hearings_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    real = Evidence.receive
+
+    def receive(keeper: Any, member: str, report: Report, *, clock: float) -> Any:
+        lines = tuple(msgspec.structs.replace(line, heard_at=report.clock - 2.0) for line in report.lines)
+        return real(keeper, member, msgspec.structs.replace(report, lines=lines), clock=clock)
+
+    patch.setattr(Evidence, "receive", receive)
+
+
+def crashes_are_not_evidence(patch: pytest.MonkeyPatch) -> None:
+    real = Replicated.closed
+    patch.setattr(Replicated, "closed", lambda mode, origin, *, by_us: real(mode, origin, by_us=True))
+
+
+def acknowledgement_comes_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    always = property(lambda log: log.last_index, lambda log, value: None)
+    patch.setattr(RaftLog, "durable_index", always, raising=False)
+
+
+def snapshots_are_encoded_from_the_live_table(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(mode: Any) -> Callable[[], bytes]:
+        encoders = real(mode), lambda: real(mode)()
+        return encoders[1]
+
+    real = Replicated.snapshot
+    patch.setattr(Replicated, "snapshot", snapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A bug, where it shows, and what must be said of it.
+
+    Attributes:
+        says: Part of the violation: a plant that is caught by chance, for another reason, does not count.
+        likely: The seed that caught it last; tried first.
+    """
+
+    install: Plant
+    says: str
+    faults: tuple[str, ...] = ()
+    durability: str = "journal"
+    likely: int | None = None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (*(() if self.likely is None else (self.likely,)), *range(1, 41))
+
+
+def _named(*planted: Planted) -> dict[str, Planted]:
+    return {plant.install.__name__: plant for plant in planted}
+
+
+PLANTS: Final = _named(
+    Planted(
+        install=apply_ignores_the_revision,
+        likely=1,
+        says="over something younger",
+        faults=("kill leader", "partition", "reset", "one way"),
+    ),
+    Planted(
+        install=removal_is_forgotten,
+        likely=1,
+        says="over something younger",
+        faults=("kill leader", "partition", "reset", "one way"),
+    ),
+    Planted(
+        install=no_change_is_answered_without_contact,
+        likely=3,
+        says="an answer without the log at index",
+        faults=("partition", "one way", "pause leader"),
+    ),
+    Planted(
+        install=contact_is_dated_by_arrival,
+        likely=8,
+        says="a default read at index",
+        faults=("pause", "pause leader", "partition", "one way"),
+    ),
+    Planted(
+        install=contact_counts_before_the_commit_index_is_applied,
+        likely=12,
+        says="a default read at index",
+        faults=("partition", "pause", "kill", "slow"),
+    ),
+    Planted(
+        install=echoes_of_another_term_count,
+        likely=26,
+        says="a default read at index",
+        faults=("partition", "one way", "pause leader", "slow"),
+    ),
+    Planted(
+        install=eviction_is_forwarded_by_a_deposed_leader,
+        likely=6,
+        says="judged in",
+        faults=("kill leader", "partition", "pause leader"),
+    ),
+    Planted(
+        install=closed_evidence_of_any_revision_counts,
+        likely=29,
+        says="where nobody saw a close",
+        faults=("broker cut off", "kill", "reset"),
+    ),
+    Planted(
+        install=connections_of_others_do_not_count,
+        likely=1,
+        says="has a connection with it",
+        faults=("broker cut off", "reset"),
+    ),
+    Planted(
+        install=hearings_of_others_do_not_count,
+        likely=2,
+        says="evicted as silent",
+        faults=("broker cut off", "pause broker"),
+    ),
+    Planted(install=crashes_are_not_evidence, likely=2, says="was killed a second ago"),
+    Planted(
+        install=acknowledgement_comes_before_the_sync,
+        likely=1,
+        says="another",
+        faults=("kill all", "disk hangs"),
+    ),
+    Planted(
+        install=snapshots_are_encoded_from_the_live_table,
+        likely=1,
+        says="finds other verdicts",
+        faults=("kill all", "wipe", "kill"),
+    ),
+)
+"""By name."""
