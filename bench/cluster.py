@@ -246,6 +246,7 @@ class Cluster:
         for process in self.nameservers:
             process.wait_ready()
         self.wait(lambda: all(self.http_status(index, "/readyz") == 200 for index in self._indexes()))
+        self._check_mode()
         for process in self.brokers:
             process.launch()
         for process in self.brokers:

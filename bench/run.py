@@ -27,7 +27,7 @@ from remoting.errors import RemotingError, ResponseError
 from remoting.route import TopicConfig
 
 #: How far ahead of the first due operation the generator is started: Locust needs about a second to import.
-GENERATOR_START_S: Final = 4.0
+GENERATOR_START_S: Final = 3.0
 SAMPLE_EVERY_S: Final = 0.25
 TICK_S: Final = 0.02
 #: After the last due operation: the longest time-out, and Locust's way out.

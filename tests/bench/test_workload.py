@@ -31,7 +31,7 @@ def test_default_profile_has_both_faults_and_divides_the_documented_timers() -> 
             "timer_divisor=0 is out of range, allowed are 1 to 100",
         ),
         ("nameservers = 3", "nameservers = 30", "nameservers=30 is out of range, allowed are 1 to 9"),
-        ("at_s = 13.0", "at_s = 6.0", "faults.kill_all.at_s=6 is out of range, allowed are 7 to 22"),
+        ("at_s = 11.5", "at_s = 5.0", "faults.kill_all.at_s=5 is out of range, allowed are 6 to 20"),
         ('durability = "journal"', 'durability = "paper"', "durability"),
         ("warmup_s = 2.0", "warm_up_s = 2.0", "warm_up_s"),
         ("[load]", "[load", "line"),
