@@ -5,16 +5,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
+SEEDS ?= 1-200
 PYTEST_ARGS ?=
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 
-.PHONY: help compare test check unit clean
+.PHONY: help compare test check unit sim clean
 help:
 	@echo "make compare  run both modes under load and faults, write the report ($(OUT)/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
+	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=1-200)"
 
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
@@ -30,6 +32,9 @@ check: $(VENV)/.test
 
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench)" $(PYTEST_ARGS)
+
+sim: $(VENV)/.test
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version 2>&1)"; exit 1; }
