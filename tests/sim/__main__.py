@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 
-from .scenario import FAULTS, Result, run_seed
+from .scenario import FAULTS, ON_REQUEST, Result, run_seed
 
 HASH_SEED = "0"
 
@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", default="1-20", help="A-B, or one seed")
     parser.add_argument("--members", type=int, default=0, help="3 or 5; 0 has the seed choose")
     parser.add_argument("--seconds", type=float, default=12.0, help="of trouble, in virtual time")
-    parser.add_argument("--faults", help=f"instead of the seed's choice; of {', '.join(FAULTS)}")
+    parser.add_argument("--faults", help=f"instead of a seed's choice: {', '.join((*FAULTS, *ON_REQUEST))}")
     parser.add_argument("--durability", choices=("memory", "journal", "fsync"))
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="what happened in each run")
