@@ -47,6 +47,10 @@ class Machine:
         self.files: dict[int, str] = {}
         self.failed: Callable[[str], None] = lambda reason: None
 
+    @property
+    def cannot_write(self) -> bool:
+        return self.full or self.hangs_until > self.clock.now
+
     def crash(self) -> None:
         """Lose what was not certain, at any byte, and give back what the process held."""
         for descriptor in list(self.files):

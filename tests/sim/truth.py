@@ -222,8 +222,8 @@ class Truth:
                 continue
             if any(m.ready and m.running.heard_at.get(key, -1.0) > now - passed for m in self.world.members):
                 self._ghosts[key] = 0.0  # what it had said lay in a buffer until now
-            if leader is None:
-                continue
+            if leader is None or any(m.up and m.machine.cannot_write for m in self.world.members):
+                continue  # nobody judges, or perhaps nothing can be committed
             record = leader.view_now().record(key)
             if record is None:
                 self._ghosts.pop(key, None)
