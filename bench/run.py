@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import random
 import re
 import shutil
 import subprocess
@@ -202,7 +203,11 @@ def drive(
 ) -> None:
     """Sample processes and inject faults until the generator has ended."""
     generator = next(process for process in helpers if process.role == "generator")
-    due = [(manifest.measure_begin_ns + round(fault.at_s * 1e9), fault) for fault in workload.faults]
+    times_s = workload.fault_times_s(random.Random(manifest.seed))
+    due = [
+        (manifest.measure_begin_ns + round(at_s * 1e9), fault)
+        for at_s, fault in zip(times_s, workload.faults, strict=True)
+    ]
     next_sample_ns = 0
     said = -1
     while generator.alive:

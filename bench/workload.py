@@ -2,12 +2,15 @@
 
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bench.manifest import Durability
 from bench.samples import FaultKind
+
+if TYPE_CHECKING:
+    import random
 
 FOLDER: Final = Path(__file__).parent / "workloads"
 
@@ -44,10 +47,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of the schedule: when, after the warm-up, and for how long."""
+    """A fault of the schedule: when, after the warm-up, and for how long.
+
+    Its instant is drawn between ``at_s`` and ``at_s + jitter_s``: at a fixed one, every run would meet the
+    brokers at the same point of their registration period.
+    """
 
     kind: FaultKind
     at_s: float
+    jitter_s: float = 0.0
     down_s: float
 
 
@@ -63,6 +71,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     settle_s: float
     load: Load
     faults: list[PlannedFault]
+
+    def fault_times_s(self, chance: "random.Random") -> list[float]:
+        """Draw the instant of each fault; both modes of a pair use one seed, hence the same instants."""
+        return [fault.at_s + chance.uniform(0, fault.jitter_s) for fault in self.faults]
 
     def timers_ms(self) -> dict[str, int]:
         """Return the timers as used in the run."""
@@ -112,7 +124,8 @@ def parse_workload(text: str) -> Workload:
     for fault in workload.faults:
         _in_range(f"faults.{fault.kind}.at_s", fault.at_s, free_at, workload.measure_s)
         _in_range(f"faults.{fault.kind}.down_s", fault.down_s, 0, workload.measure_s)
-        free_at = fault.at_s + fault.down_s
+        _in_range(f"faults.{fault.kind}.jitter_s", fault.jitter_s, 0, workload.measure_s - fault.at_s)
+        free_at = fault.at_s + fault.jitter_s + fault.down_s
     return workload
 
 

@@ -1,6 +1,7 @@
 """Workload files and the order of runs."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_default_profile_has_both_faults_and_divides_the_documented_timers() -> 
             "timer_divisor=0 is out of range, allowed are 1 to 100",
         ),
         ("nameservers = 3", "nameservers = 30", "nameservers=30 is out of range, allowed are 1 to 9"),
-        ("at_s = 11.5", "at_s = 5.0", "faults.kill_all.at_s=5 is out of range, allowed are 6 to 20"),
+        ("at_s = 10.5", "at_s = 5.0", "faults.kill_all.at_s=5 is out of range, allowed are 7 to 20"),
         ('durability = "journal"', 'durability = "paper"', "durability"),
         ("warmup_s = 2.0", "warm_up_s = 2.0", "warm_up_s"),
         ("[load]", "[load", "line"),
@@ -55,3 +56,13 @@ def test_runs_are_interleaved_and_each_mode_begins_about_half_of_the_pairs() -> 
     by_pair = {plan.pair: {other.seed for other in schedule if other.pair == plan.pair} for plan in schedule}
     assert all(len(seeds) == 1 for seeds in by_pair.values())
     assert len(set.union(*by_pair.values())) == 6
+
+
+def test_faults_strike_at_instants_drawn_by_the_seed_within_their_jitter() -> None:
+    workload = load_workload("compare")
+    drawn = [workload.fault_times_s(Random(seed)) for seed in range(50)]
+    assert workload.fault_times_s(Random(7)) == drawn[7]
+    for number, fault in enumerate(workload.faults):
+        times = [times_s[number] for times_s in drawn]
+        assert all(fault.at_s <= at_s <= fault.at_s + fault.jitter_s for at_s in times)
+        assert max(times) - min(times) > fault.jitter_s / 2
