@@ -730,6 +730,7 @@ class Replicated:
                 if proposal.boot_id == self._boot_id:
                     self._settle(proposal.sequence, verdict)
             except Exception:
+                # The table is changed already: a failing side effect must not make members differ.
                 logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
             self._take_office(term)

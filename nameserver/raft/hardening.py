@@ -778,6 +778,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         except StopMember as error:
             raise Stopped(f"entry {index}: {error}") from error
         except Exception:
+            # D11: an entry that raises is counted and passed; repeated, it would stop the group for ever.
             self.apply_errors += 1
             logger.exception("apply raised index=%d term=%d", index, term)
 
