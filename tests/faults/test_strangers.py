@@ -294,7 +294,7 @@ def send_all_and_finish(sock: socket.socket, data: bytes) -> None:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError as error:
-        # ENOTCONN: the peer's reset came between the two calls. It is the one of these that is no ConnectionError.
+        # ENOTCONN: the reset came between the two calls; the one of these that is no ConnectionError.
         if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
             raise
 
