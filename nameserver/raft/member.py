@@ -11,7 +11,7 @@ from typing import Final
 
 from .driver import Driver
 from .library import check_library
-from .types import RaftConfig, Role, StateMachine
+from .types import ChangeRefused, RaftConfig, Role, SnapshotInfo, StateMachine
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,57 @@ class RaftMember:
         """
         return self._driver is not None and self._driver.send_application(member, message)
 
+    # ---- changes of the cluster: on the leader only; deadlines are times of the loop
+
+    async def add_member(self, address: str, *, deadline: float) -> None:
+        """Take ``address`` in: a learner first, a voter once it has caught up. Nothing if it is a voter.
+
+        Raises:
+            NotLeader: Nothing was done.
+            ChangeRefused: Nothing was done, and why.
+            ChangeUnknown: Not a voter by the deadline; it may be a learner, and asking again goes on from there.
+        """
+        raise ChangeRefused("not offered yet")
+
+    async def remove_member(self, address: str, *, deadline: float) -> None:
+        """Take ``address`` out; it stops. A leader hands over first, then answers :class:`NotLeader`.
+
+        Raises:
+            NotLeader: Nothing was done here; ask the leader that is named.
+            ChangeRefused: Nothing was done, and why.
+            ChangeUnknown: Not committed by the deadline.
+        """
+        raise ChangeRefused("not offered yet")
+
+    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
+        """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
+
+        Raises:
+            NotLeader: Nothing was done.
+            ChangeRefused: Nothing was done, and why.
+            ChangeUnknown: Nobody else was seen to lead by the deadline.
+        """
+        raise ChangeRefused("not offered yet")
+
+    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+        """Store an image of the state as it is now; the file can be copied and restored elsewhere.
+
+        Raises:
+            ChangeRefused: There is nothing to store, or it could not be stored.
+            ChangeUnknown: Not stored by the deadline.
+        """
+        raise ChangeRefused("not offered yet")
+
+    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
+        """Replace log and state by the contents of a snapshot file; only in a cluster of one.
+
+        Raises:
+            NotLeader: Nothing was done.
+            ChangeRefused: Nothing was done, and why.
+            ChangeUnknown: Not durable by the deadline.
+        """
+        raise ChangeRefused("not offered yet")
+
     # ---- state
 
     @property
@@ -147,8 +198,17 @@ class RaftMember:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Identities of all members: the stored ones, whatever ``peers`` says."""
+        """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
         return self._driver.engine.members if self._driver is not None else self._config.peers
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        return self._driver.engine.members if self._driver is not None else self._config.peers
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Members that were added and have not caught up yet: they do not count."""
+        return ()
 
     @property
     def contact_limit(self) -> float:

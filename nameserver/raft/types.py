@@ -38,6 +38,38 @@ class StopMember(Exception):
     """
 
 
+class NotLeader(Exception):
+    """Nothing was done: only the leader changes the cluster. ``leader`` is who leads, as far as is known."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"the leader is {leader}" if leader is not None else "no leader is known")
+        self.leader = leader
+
+
+class ChangeRefused(Exception):
+    """Nothing was done; the text tells an operator why, and what would help."""
+
+
+class ChangeUnknown(Exception):
+    """The deadline passed after the change was begun: it may still come to pass. The text says how far it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """A state image that is durable on this member.
+
+    Attributes:
+        path: The file, complete in itself: it can be copied, and restored elsewhere.
+        index: Last log index that it covers; ``term`` is that entry's.
+        size: Bytes of the file.
+    """
+
+    path: Path
+    index: int
+    term: int
+    size: int
+
+
 class StateMachine(Protocol):
     """The replicated state. Everything is called on the event loop."""
 
@@ -67,6 +99,8 @@ class RaftConfig:
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
             (or by twice the last image, if that is more).
+        force_new_cluster: After a quorum is lost for good: become the only member of a new cluster, with the
+            data that is here, or with none. Old members are refused until their disks are emptied.
     """
 
     me: str
@@ -78,6 +112,7 @@ class RaftConfig:
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
     compact_bytes: int = 16 * 1024 * 1024
+    force_new_cluster: bool = False
 
     def validate(self) -> None:
         """Check what can be checked without touching the machine.
