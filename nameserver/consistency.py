@@ -24,6 +24,7 @@ from remoting.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from nameserver.config import LiveSettings
     from nameserver.explain import Explanation, History
+    from nameserver.raft import SnapshotInfo
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""
@@ -107,6 +108,41 @@ class Effects(Protocol):
         """Send request 905, oneway, to the addresses that the change names."""
 
 
+class Operations(Protocol):
+    """What operators do to the group behind a mode: who belongs to it, who leads it, its snapshots.
+
+    Each coroutine is done by the leader alone; its deadline is a loop time in seconds.
+
+    Raises (each coroutine; the classes are those of :mod:`nameserver.raft`):
+        NotLeader: This member does not lead; nothing was done. ``leader`` is the leader's raft address if
+            one is known.
+        ChangeRefused: Nothing was done; the text says why, in words for operators.
+        ChangeUnknown: The deadline passed first; it may take effect yet.
+    """
+
+    def raft_status(self) -> dict[str, object]:
+        """Return figures of this member for people and metrics; local and without waiting."""
+
+    async def add_member(self, address: str, *, deadline: float) -> None:
+        """Let a new member in, as a learner first; returns once it votes.
+
+        Args:
+            address: Its raft ``HOST:PORT``, which is its identity.
+        """
+
+    async def remove_member(self, address: str, *, deadline: float) -> None:
+        """Take a member out; a leader hands over before its own removal, and then answers NotLeader."""
+
+    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
+        """Hand leadership to ``to``, or to the best follower; returns the new leader's raft address."""
+
+    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+        """Write the state as it is now to a file that can be copied and restored."""
+
+    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
+        """Replace log and state by a saved file's content; only in a group of one member."""
+
+
 class Consistency(Protocol):
     """Orders route changes, dates reads, carries liveness; the same for every mode.
 
@@ -116,6 +152,10 @@ class Consistency(Protocol):
     @property
     def history(self) -> History:
         """Why topics and brokers left; bounded, of this process only."""
+
+    @property
+    def operations(self) -> Operations | None:
+        """What operators can do to the group; None in a mode that has none."""
 
     def explain(self, topic: str) -> Explanation:
         """Say why a topic has a route here or none; local and without waiting."""

@@ -113,6 +113,10 @@ class Independent:
     def history(self) -> History:
         return self._history
 
+    @property
+    def operations(self) -> None:
+        """There is no group."""
+
     def explain(self, topic: str) -> Explanation:
         return explain_route(
             self._table.view,

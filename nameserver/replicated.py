@@ -44,6 +44,7 @@ from nameserver.consistency import (
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
+    Operations,
     OutcomeUnknown,
     refusal,
     serve,
@@ -63,19 +64,11 @@ from nameserver.handlers import (
 )
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
 from nameserver.proposals import WRITE_DEADLINE_S, ProposalBook, Sequencer
-from nameserver.raft import RaftConfig, RaftMember, RaftStartError, Role, StopMember
-from nameserver.route_table import (
-    Applied,
-    Moved,
-    NoChange,
-    Record,
-    RegisterReply,
-    RouteTable,
-    RouteView,
-    Verdict,
-    encode_image,
-)
+from nameserver.raft import RaftConfig, RaftMember, RaftStartError, Role, SnapshotInfo, StopMember
+from nameserver.route_state import Record, encode_image
+from nameserver.route_table import RouteTable, RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 from remoting.codes import RequestCode
 
 logger = logging.getLogger(__name__)
@@ -216,6 +209,7 @@ class Replicated:
         self._member = RaftMember(
             raft, self, on_peer_message=self._on_peer_message, on_change=self._on_change
         )
+        self._operations = _Operations(self, self._member)
 
     @classmethod
     def open(cls, settings: LiveSettings, effects: Effects, *, boot_id: int) -> Replicated:
@@ -259,6 +253,10 @@ class Replicated:
     def settings(self) -> LiveSettings:
         """The settings in force."""
         return self._settings
+
+    @property
+    def operations(self) -> Operations:
+        return self._operations
 
     def explain(self, topic: str) -> Explanation:
         return explain_route(
@@ -351,6 +349,10 @@ class Replicated:
             writes_ready=ready,
             waiting_for="" if ready else self._why_not(),
         )
+
+    def raft_status(self) -> dict[str, object]:
+        """Return the raft member's figures and what this layer counts beside them."""
+        return self._member.status()
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
@@ -1000,6 +1002,32 @@ class Replicated:
             waiters.discard(waiter)
             if not waiters:
                 self._topic_waiters.pop(topic, None)
+
+
+class _Operations:
+    """What operators do to the group, through this member; see :class:`Operations`."""
+
+    def __init__(self, mode: Replicated, member: RaftMember) -> None:
+        self._mode = mode
+        self._member = member
+
+    def raft_status(self) -> dict[str, object]:
+        return self._mode.raft_status()
+
+    async def add_member(self, address: str, *, deadline: float) -> None:
+        await self._member.add_member(address, deadline=deadline)
+
+    async def remove_member(self, address: str, *, deadline: float) -> None:
+        await self._member.remove_member(address, deadline=deadline)
+
+    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
+        return await self._member.transfer_leadership(to, deadline=deadline)
+
+    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+        return await self._member.save_snapshot(deadline=deadline)
+
+    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
+        await self._member.restore_snapshot(image, deadline=deadline)
 
 
 class _Serving:

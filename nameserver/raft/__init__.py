@@ -1,6 +1,29 @@
 """The Raft engine under the replicated nameserver: the only package that knows PySyncObj."""
 
 from .member import RaftMember
-from .types import Durability, RaftConfig, RaftStartError, Role, StateMachine, StopMember
+from .types import (
+    ChangeRefused,
+    ChangeUnknown,
+    Durability,
+    NotLeader,
+    RaftConfig,
+    RaftStartError,
+    Role,
+    SnapshotInfo,
+    StateMachine,
+    StopMember,
+)
 
-__all__ = ["Durability", "RaftConfig", "RaftMember", "RaftStartError", "Role", "StateMachine", "StopMember"]
+__all__ = [
+    "ChangeRefused",
+    "ChangeUnknown",
+    "Durability",
+    "NotLeader",
+    "RaftConfig",
+    "RaftMember",
+    "RaftStartError",
+    "Role",
+    "SnapshotInfo",
+    "StateMachine",
+    "StopMember",
+]
