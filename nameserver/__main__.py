@@ -25,7 +25,7 @@ from nameserver.config import (
     parse_command_line,
 )
 from nameserver.consistency import Consistency
-from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file
+from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file, load_token
 from nameserver.http import HttpServer
 from nameserver.independent import Independent
 from nameserver.raft import RaftStartError
@@ -56,15 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"))
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
-        _run(lambda: serve(LiveSettings(settings, stored)))
+        token = _token(settings)
+        _run(lambda: serve(LiveSettings(settings, stored), token=token))
     except (ConfigError, DirectoryError, FileError, RaftStartError, StartError) as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
     return 0
 
 
-async def serve(settings: LiveSettings) -> None:
+async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
     """Bind, say so, serve until a signal, stop in order.
+
+    Args:
+        token: What changes of the group over HTTP must prove they know; None leaves them off.
 
     Raises:
         StartError: If an address cannot be bound.
@@ -78,12 +82,15 @@ async def serve(settings: LiveSettings) -> None:
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
         consistency = await _open_mode(settings, server, boot_id=boot_id)
-        http = HttpServer(consistency=consistency, server=server, settings=settings, version=_version())
+        http = HttpServer(
+            consistency=consistency, server=server, settings=settings, version=_version(), token=token
+        )
         try:
             listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
             http_listen = "off"
             if current.http_listen is not None:
                 http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
+            settings.bound(listen=listen, http=http_listen)
             _say_if_private(current)
             status = consistency.status()
             print(
@@ -150,6 +157,15 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
     stored = load_settings_file(Path(first.settings.store_path))
     loaded = load_settings(flags=line.flags, stored=stored, file=file)
     return loaded.settings, stored, loaded.warnings
+
+
+def _token(settings: NamesrvSettings) -> str | None:
+    if not settings.http_token_file:
+        return None
+    token, warning = load_token(Path(settings.http_token_file))
+    if warning:
+        log.warning("token file warning=%s", warning)
+    return token
 
 
 def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:

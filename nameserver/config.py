@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -51,7 +51,7 @@ INERT: Final[Mapping[str, str]] = MappingProxyType(
 )
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
 
-NOT_OFFERED: Final = ("force_new_cluster", "raft_tls_cert", "raft_tls_key", "raft_tls_ca", "http_token_file")
+NOT_OFFERED: Final = ("raft_tls_cert", "raft_tls_key", "raft_tls_ca")
 """Settings whose names are taken and whose work this release does not do: refused, never silently ignored."""
 
 _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
@@ -170,9 +170,17 @@ class NamesrvSettings:
         unit="ms",
     )
     force_new_cluster: bool = _setting(
-        "raftForceNewCluster", False, "found a cluster although members are missing", flag="force-new-cluster"
+        "raftForceNewCluster",
+        False,
+        "after a lost quorum: become the only member of a new cluster; for one start",
+        flag="force-new-cluster",
     )
-    http_token_file: str = _setting("httpTokenFile", "", "token for admin requests", flag="http-token-file")
+    http_token_file: str = _setting(
+        "httpTokenFile",
+        "",
+        "file with the token that changes of the raft group over HTTP need; without it they are off",
+        flag="http-token-file",
+    )
     inert: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -204,6 +212,14 @@ _BY_KEY: Final = {f.metadata["key"]: f for f in _SETTINGS}
 
 RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in _SETTINGS if f.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
+
+_RAFT_ONLY: Final = frozenset(
+    {
+        *("raft", "peers", "raft_listen", "durability", "raft_secret_file", "raft_tls_cert", "raft_tls_key"),
+        *("raft_tls_ca", "election_timeout_ms", "force_new_cluster"),
+    }
+)
+"""Settings that mean nothing in another mode, so naming them there is an error."""
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
@@ -315,6 +331,14 @@ def load_settings(
             warnings.append(f"{key}=true has no effect here")
     settings = NamesrvSettings(**values, inert=MappingProxyType(inert))
     validate(settings)
+    if settings.mode != "raft":
+        for key in flags:  # also one that names the default: whoever writes it expects it to matter
+            if key in _BY_KEY and _BY_KEY[key].name in _RAFT_ONLY:
+                raise _needs_raft(_BY_KEY[key])
+        if settings.http_token_file:
+            warnings.append(
+                "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
+            )
     return Loaded(settings=settings, warnings=tuple(warnings))
 
 
@@ -407,10 +431,15 @@ def validate(settings: NamesrvSettings) -> None:
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
     if settings.mode == "independent":
-        if settings.raft or settings.peers:
-            raise ConfigError("--raft and --peers need --mode raft")
+        for declared in _SETTINGS:
+            if declared.name in _RAFT_ONLY and getattr(settings, declared.name) != declared.default:
+                raise _needs_raft(declared)
         return
     _validate_raft(settings)
+
+
+def _needs_raft(declared: Field[Any]) -> ConfigError:
+    return ConfigError(f"--{declared.metadata['flag']} needs --mode raft")
 
 
 def _validate_raft(settings: NamesrvSettings) -> None:
@@ -510,3 +539,10 @@ class LiveSettings:
         """Put checked changes in force."""
         self.current = after
         self.stored.update(changes)
+
+    def bound(self, *, listen: str, http: str) -> None:
+        """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
+        changes: dict[str, Any] = {"listen_port": split_address("--listen", listen)[1]}
+        if (asked := self.current.http_listen) is not None:
+            changes["http"] = join_address(asked[0], split_address("--http", http)[1])
+        self.current = replace(self.current, **changes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes of a file that are accepted; more is not ours."""
+
+TOKEN_SIZE_MAX: Final = 4096
+TOKEN_SIZE_ADVISED: Final = 16
 
 _Content = TypeVar("_Content")
 
@@ -120,6 +124,33 @@ def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
         OSError: If it cannot be written; the old file stays.
     """
     write_atomic(path, escape_properties(settings))
+
+
+def load_token(path: Path) -> tuple[str, str]:
+    """Return the token in a file, and what its owner should be warned of, empty if nothing.
+
+    Raises:
+        FileError: If it cannot be read, or holds no token.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(TOKEN_SIZE_MAX + 1)
+    except OSError as error:
+        raise FileError(f"token file {path} cannot be read: {error.strerror}") from None
+    token = content.strip()
+    if not token:
+        raise FileError(f"token file {path} is empty")
+    if len(content) > TOKEN_SIZE_MAX:
+        raise FileError(f"token file {path} has more than {TOKEN_SIZE_MAX} bytes")
+    if not all(0x21 <= byte <= 0x7E for byte in token):
+        raise FileError(f"token file {path} must hold one word of visible ASCII")
+    warning = ""
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        warning = f"token file {path} can be read by others: its mode is {mode:04o}, 0600 is enough"
+    elif len(token) < TOKEN_SIZE_ADVISED:
+        warning = f"the token in {path} has {len(token)} characters, {TOKEN_SIZE_ADVISED} are hard to guess"
+    return token.decode("ascii"), warning
 
 
 def write_atomic(path: Path, content: bytes) -> None:

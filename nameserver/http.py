@@ -1,4 +1,4 @@
-"""The same over HTTP: reads for people, scripts and dashboards, metrics, and a small page.
+"""The same over HTTP: reads for people, scripts and dashboards, metrics, administration, and a small page.
 
 Answers are JSON; errors are problem details (RFC 9457). Every read of the table carries mode, index (revision
 of what was read), whether a leader is known, and the age of the contact with the group.
@@ -12,7 +12,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any, Final, cast
 
@@ -22,6 +22,9 @@ from aiohttp import web
 from nameserver.config import LiveSettings
 from nameserver.consistency import Consistency, ConsistencyStatus, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.explain import Explanation, in_words
+from nameserver.http_admin import RaftAdmin
+from nameserver.metrics import Samples, add_raft_figures
+from nameserver.problem import HEADERS, JSON, Problem, check_query, json_answer
 from nameserver.route_table import RouteView
 from nameserver.server import NameServer
 from remoting.route import RouteDialect, encode_route
@@ -36,54 +39,37 @@ CONNECTIONS_MAX: Final = 2048
 IDLE_S: Final = 120.0
 #: Time between looks at whether contact has come back, while a default read waits for it.
 _CONTACT_POLL_S: Final = 0.02
-_JSON: Final = "application/json"
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
-    "/openapi.json": ("openapi.json", _JSON),
+    "/openapi.json": ("openapi.json", JSON),
 }
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'self'",
-}
-
-
-class Problem(Exception):
-    """An error as RFC 9457 describes it."""
-
-    def __init__(
-        self, status: int, title: str, detail: str, *, retry_after_s: int | None = None, **more: Any
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-        self.retry_after_s = retry_after_s
-
-    def response(self, instance: str) -> web.Response:
-        headers = dict(_HEADERS)
-        if self.retry_after_s is not None:
-            headers["Retry-After"] = str(self.retry_after_s)
-        return web.Response(
-            status=self.status,
-            body=orjson.dumps({**self.body, "instance": instance}),
-            content_type="application/problem+json",
-            headers=headers,
-        )
 
 
 class HttpServer:
     """Serves HTTP from a mode and the wire's counters."""
 
     def __init__(
-        self, *, consistency: Consistency, server: NameServer, settings: LiveSettings, version: str
+        self,
+        *,
+        consistency: Consistency,
+        server: NameServer,
+        settings: LiveSettings,
+        version: str,
+        token: str | None = None,
     ) -> None:
+        """Make a server that is not bound.
+
+        Args:
+            token: Content of ``--http-token-file``; None leaves changes of the group off.
+        """
         self._consistency = consistency
         self._server = server
         self._settings = settings
         self._version = version
+        self._admin = RaftAdmin(consistency, token=token)
         self._started_at_s = time.time()
         self._requests: dict[tuple[str, int], int] = {}
         self._runner: web.AppRunner | None = None
@@ -135,6 +121,7 @@ class HttpServer:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                *self._admin.routes(),
                 *(web.get(path, self._file) for path in _PAGE),
             ]
         )
@@ -191,7 +178,7 @@ class HttpServer:
 
     async def _view(self, request: web.Request) -> RouteView:
         """Return the view with the freshness asked for; a default read waits a moment for contact."""
-        _check_query(request, {"consistency", "index", "wait"})
+        check_query(request, {"consistency", "index", "wait"})
         word = request.query.get("consistency", Freshness.DEFAULT.value)
         try:
             freshness = Freshness(word)
@@ -236,7 +223,7 @@ class HttpServer:
 
     async def _topics(self, request: web.Request) -> web.Response:
         view = await self._view(request)
-        return _json({**self._meta(view.revision), "topics": view.topics()})
+        return json_answer({**self._meta(view.revision), "topics": view.topics()})
 
     async def _route(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
@@ -261,13 +248,13 @@ class HttpServer:
                 likely_causes=list(explanation.likely_causes),
             )
         body = orjson.Fragment(encode_route(route, RouteDialect.QUOTED))
-        return _json({**self._meta(view.topic_revision(topic)), "topic": topic, "route": body})
+        return json_answer({**self._meta(view.topic_revision(topic)), "topic": topic, "route": body})
 
     async def _explain(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
         view = await self._view(request)
         explanation = self._consistency.explain(topic)
-        return _json(
+        return json_answer(
             {
                 **self._meta(view.topic_revision(topic)),
                 "topic": topic,
@@ -295,7 +282,7 @@ class HttpServer:
             }
             for record in sorted(view.records(), key=lambda record: record.broker)
         ]
-        return _json({**self._meta(view.revision), "brokers": brokers})
+        return json_answer({**self._meta(view.revision), "brokers": brokers})
 
     async def _clusters(self, request: web.Request) -> web.Response:
         view = await self._view(request)
@@ -316,7 +303,7 @@ class HttpServer:
             }
             for cluster, names in info.cluster_addr_table.items()
         ]
-        return _json({**self._meta(view.revision), "clusters": clusters})
+        return json_answer({**self._meta(view.revision), "clusters": clusters})
 
     async def _kv(self, request: web.Request) -> web.Response:
         namespace = request.match_info["namespace"]
@@ -324,14 +311,14 @@ class HttpServer:
         table = view.kv(namespace)
         if table is None:
             raise Problem(404, "Not Found", f"no KV namespace {namespace}")
-        return _json({**self._meta(view.revision), "namespace": namespace, "table": dict(table)})
+        return json_answer({**self._meta(view.revision), "namespace": namespace, "table": dict(table)})
 
     # -- about this process --------------------------------------------------------------------------
 
     async def _status(self, request: web.Request) -> web.Response:
-        _check_query(request, set())
+        check_query(request, set())
         status = self._consistency.status()
-        return _json(
+        return json_answer(
             {
                 "mode": status.mode,
                 "role": status.role,
@@ -354,9 +341,9 @@ class HttpServer:
         )
 
     async def _digest(self, request: web.Request) -> web.Response:
-        _check_query(request, set())
+        check_query(request, set())
         status = self._consistency.status()
-        return _json(
+        return json_answer(
             {
                 "digest": status.digest,
                 "state_digest": status.state_digest,
@@ -366,12 +353,12 @@ class HttpServer:
         )
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n", headers=_HEADERS)
+        return web.Response(text="ok\n", headers=HEADERS)
 
     async def _readyz(self, request: web.Request) -> web.Response:
         status = self._consistency.status()
         if status.reads_ready and status.writes_ready:
-            return web.Response(text="ready\n", headers=_HEADERS)
+            return web.Response(text="ready\n", headers=HEADERS)
         what = "reads and writes" if not status.reads_ready else "writes"
         raise Problem(
             503,
@@ -383,20 +370,20 @@ class HttpServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(
             body=self._metrics_text(self._consistency.status()).encode(),
-            headers={**_HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
     async def _file(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
         body = resources.files("nameserver").joinpath("web", name).read_bytes()
-        charset = None if content_type == _JSON else "utf-8"
-        return web.Response(body=body, content_type=content_type, charset=charset, headers=_HEADERS)
+        charset = None if content_type == JSON else "utf-8"
+        return web.Response(body=body, content_type=content_type, charset=charset, headers=HEADERS)
 
     def _metrics_text(self, status: ConsistencyStatus) -> str:
         view = self._consistency.view(Freshness.STALE)
         wire, cache = self._server.wire, self._server.cache
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        samples = _Samples()
+        samples = Samples()
         counter, gauge = "counter", "gauge"
         samples.add("process_cpu_seconds_total", counter, "CPU time used.", usage.ru_utime + usage.ru_stime)
         samples.add("process_resident_memory_bytes", gauge, "Memory in use.", _resident_bytes())
@@ -433,38 +420,14 @@ class HttpServer:
         samples.add("mqnamesrv_table_revision", gauge, "Changes applied to the table.", view.revision)
         samples.add("mqnamesrv_reads_ready", gauge, "Default reads are served.", int(status.reads_ready))
         samples.add("mqnamesrv_writes_ready", gauge, "Writes are served.", int(status.writes_ready))
-        if status.role != "independent":
-            samples.add("mqnamesrv_raft_term", gauge, "Current term.", status.term)
-            samples.add("mqnamesrv_raft_commit_index", gauge, "Committed.", status.commit_index)
-            samples.add("mqnamesrv_raft_applied_index", gauge, "Applied here.", status.applied_index)
-            samples.add("mqnamesrv_raft_is_leader", gauge, "1 while leading.", int(status.role == "leader"))
-            if status.last_contact_ms is not None:
-                samples.add(
-                    "mqnamesrv_raft_last_contact_seconds",
-                    gauge,
-                    "Age of the contact with a majority.",
-                    status.last_contact_ms / 1000,
-                )
+        operations = self._consistency.operations
+        if operations is not None:
+            add_raft_figures(samples, operations.raft_status())
         for (path, code), count in sorted(self._requests.items()):
             samples.add(
                 "mqnamesrv_http_requests_total", counter, "HTTP requests.", count, path=path, code=str(code)
             )
         return samples.text()
-
-
-class _Samples:
-    """Collects samples in Prometheus' text format; each family is described once."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, list[str]] = {}
-
-    def add(self, name: str, kind: str, help_: str, value: float, **labels: str) -> None:
-        lines = self._families.setdefault(name, [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"])
-        inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(f"{name}{{{inner}}} {value}" if inner else f"{name} {value}")
-
-    def text(self) -> str:
-        return "".join(line + "\n" for lines in self._families.values() for line in lines)
 
 
 class _Guard(asyncio.Protocol):
@@ -532,10 +495,6 @@ def _protocol_log() -> logging.Logger:
     return logger
 
 
-def _json(value: Mapping[str, Any]) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type=_JSON, headers=_HEADERS)
-
-
 def _events(explanation: Explanation) -> list[dict[str, Any]]:
     return [
         {
@@ -547,13 +506,6 @@ def _events(explanation: Explanation) -> list[dict[str, Any]]:
         }
         for event in explanation.events
     ]
-
-
-def _check_query(request: web.Request, known: set[str]) -> None:
-    for name in request.query:
-        if name not in known:
-            allowed = ", ".join(sorted(known)) or "none"
-            raise Problem(400, "Bad Request", f"unknown parameter {name[:40]}, allowed: {allowed}")
 
 
 def _blocking(request: web.Request) -> tuple[int | None, float]:
@@ -580,10 +532,6 @@ def _detail(error: web.HTTPException, request: web.Request) -> str:
         allowed = ", ".join(sorted(error.allowed_methods))
         return f"{error.method} is not offered at {request.path[:200]}, only {allowed}"
     return error.text or error.reason
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _resident_bytes() -> int:

@@ -147,6 +147,7 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         secret=secret,
         election_timeout_ms=settings.election_timeout_ms,
         entry_size_max=ENTRY_BYTES_MAX,
+        force_new_cluster=settings.force_new_cluster,
     )
 
 

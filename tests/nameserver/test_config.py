@@ -84,7 +84,7 @@ def test_properties_text_sets_what_java_would_read() -> None:
         ({"dataDir": ""}, "dataDir is empty"),
         ({"routeFreshness": "fresh"}, "none of stale, default"),
         ({"routeFreshness": "linearizable"}, "none of stale, default"),
-        ({"raftPeers": "127.0.0.1:1"}, "need --mode raft"),
+        ({"raftPeers": "127.0.0.1:1"}, "--peers needs --mode raft"),
         ({"mode": "raft"}, "needs --raft"),
         (RAFT | {"raftAddress": "127.0.0.1:9"}, "is not among"),
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:1"}, "twice"),
@@ -92,8 +92,10 @@ def test_properties_text_sets_what_java_would_read() -> None:
         (RAFT | {"raftDurability": "disk"}, "none of memory, journal, fsync"),
         (RAFT | {"raftTlsCert": "c"}, "--raft-tls-cert is not offered by this release"),
         ({"raftTlsCa": "c"}, "--raft-tls-ca is not offered by this release"),
-        (RAFT | {"raftForceNewCluster": "true"}, "--force-new-cluster is not offered by this release"),
-        ({"httpTokenFile": "t"}, "--http-token-file is not offered by this release"),
+        ({"raftForceNewCluster": "true"}, "--force-new-cluster needs --mode raft"),
+        ({"raftDurability": "fsync"}, "--durability needs --mode raft"),
+        ({"raftElectionTimeoutMs": "500"}, "--election-timeout-ms needs --mode raft"),
+        ({"raftSecretFile": "s"}, "--raft-secret-file needs --mode raft"),
         (
             {"mode": "raft", "raftAddress": "127.0.0.1:0", "raftPeers": "127.0.0.1:0,127.0.0.1:2"},
             "--peers 127.0.0.1:0 needs a port of 1 to 65535",
@@ -112,6 +114,30 @@ def test_setting_that_cannot_be_used_is_named_in_one_line(file: dict[str, str], 
         load_settings(file=file)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_raft_flag_in_another_mode_is_refused_even_with_its_default() -> None:
+    with pytest.raises(ConfigError, match=r"--durability needs --mode raft"):
+        load_settings(flags={"raftDurability": "journal"})
+    # A file that -p printed names every key: defaults in it ask for nothing.
+    printed = parse_properties(format_settings(NamesrvSettings()))
+    assert load_settings(file=printed).settings.durability == "journal"
+
+
+def test_token_file_without_a_group_is_a_warning() -> None:
+    loaded = load_settings(flags={"httpTokenFile": "t"})
+    assert [warning for warning in loaded.warnings if "httpTokenFile" in warning]
+    assert not load_settings(file=RAFT | {"httpTokenFile": "t", "raftForceNewCluster": "true"}).warnings
+
+
+def test_bound_ports_are_shown_and_hosts_stay_as_written() -> None:
+    live = LiveSettings(NamesrvSettings(bind_address="localhost", listen_port=0, http="localhost:0"))
+    live.bound(listen="127.0.0.1:4711", http="127.0.0.1:4712")
+    shown = format_settings(live.current).splitlines()
+    assert {"bindAddress=localhost", "listenPort=4711", "httpListen=localhost:4712"} <= set(shown)
+    live = LiveSettings(NamesrvSettings(listen_port=0, http="off"))
+    live.bound(listen="127.0.0.1:4711", http="off")
+    assert live.current.http_listen is None
 
 
 def test_raft_settings_that_are_sound_pass() -> None:
@@ -158,8 +184,9 @@ def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str
     assert "(default true)" in shown
     assert "--mode independent|raft" in shown
     assert "--durability memory|journal|fsync" in shown
-    assert "--force-new-cluster" not in shown  # what is not offered is not advertised
-    assert "--raft-tls-cert" not in shown
+    assert "--force-new-cluster" in shown
+    assert "--http-token-file" in shown
+    assert "--raft-tls-cert" not in shown  # what is not offered is not advertised
 
 
 @pytest.mark.parametrize(

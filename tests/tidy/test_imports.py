@@ -25,6 +25,7 @@ IO_MODULES = {
     "nameserver/__main__.py",
     "nameserver/server.py",
     "nameserver/http.py",
+    "nameserver/http_admin.py",
     "nameserver/independent.py",
     "nameserver/replicated.py",
     "nameserver/raft/datadir.py",

@@ -1,0 +1,270 @@
+"""Administration of a raft group over HTTP: who belongs to it, who leads it, its snapshots.
+
+The status is open to read, as everything else over HTTP is. What changes the group needs the token of
+``--http-token-file``; without that flag it is off. Only the leader does it: others answer 421 and name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
+
+import orjson
+from aiohttp import web
+
+from nameserver.config import ConfigError, split_address
+from nameserver.consistency import Consistency, NoQuorum, Operations
+from nameserver.problem import Problem, check_query, json_answer
+from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: How long a change may take if the request does not say, in seconds: a newcomer first catches up.
+TIMEOUT_S: Final = 30.0
+#: Most that a request may allow; below the silence after which an HTTP connection is closed.
+TIMEOUT_MAX_S: Final = 100.0
+#: Bytes of a JSON body; more is no request of ours.
+BODY_MAX: Final = 4096
+#: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
+SNAPSHOT_MAX: Final = 1 << 30
+_TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
+
+
+class RaftAdmin:
+    """The resources below ``/v1/raft``.
+
+    Args:
+        token: What a change must prove it knows; None refuses every change.
+    """
+
+    def __init__(self, consistency: Consistency, *, token: str | None) -> None:
+        self._consistency = consistency
+        self._proof = None if token is None else _proof(token)
+        self._restoring = False
+        self._refusal_logged_at = -1.0
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served here."""
+        return [
+            web.get("/v1/raft/status", self._status),
+            web.post("/v1/raft/members", self._add),
+            web.delete("/v1/raft/members/{address}", self._remove),
+            web.post("/v1/raft/transfer", self._transfer),
+            web.post("/v1/raft/snapshot", self._save),
+            web.post("/v1/raft/restore", self._restore),
+        ]
+
+    # -- resources -----------------------------------------------------------------------------------
+
+    async def _status(self, request: web.Request) -> web.Response:
+        check_query(request, set())
+        return json_answer(self._operations().raft_status())
+
+    async def _add(self, request: web.Request) -> web.Response:
+        operations = self._allowed(request)
+        deadline = _deadline(request)
+        address = await _body(request, required="address")
+        assert address is not None
+        await self._done(request, f"add member {address}", operations.add_member(address, deadline=deadline))
+        return self._members(operations)
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        operations = self._allowed(request)
+        deadline = _deadline(request)
+        address = _member(request.match_info["address"])
+        await self._done(
+            request, f"remove member {address}", operations.remove_member(address, deadline=deadline)
+        )
+        return self._members(operations)
+
+    async def _transfer(self, request: web.Request) -> web.Response:
+        operations = self._allowed(request)
+        deadline = _deadline(request)
+        to = await _body(request, optional="to")
+        leader = await self._done(
+            request,
+            f"transfer leadership to {to or 'anybody'}",
+            operations.transfer_leadership(to, deadline=deadline),
+        )
+        return json_answer({"leader": leader})
+
+    async def _save(self, request: web.Request) -> web.Response:
+        operations = self._allowed(request)
+        deadline = _deadline(request)
+        await _body(request)
+        info = await self._done(request, "save snapshot", operations.save_snapshot(deadline=deadline))
+        return json_answer(
+            {"path": str(info.path), "index": info.index, "term": info.term, "size": info.size}
+        )
+
+    async def _restore(self, request: web.Request) -> web.Response:
+        operations = self._allowed(request)
+        deadline = _deadline(request)
+        if self._restoring:  # each holds its whole file in memory
+            raise Problem(409, "Conflict", "another snapshot is being restored")
+        self._restoring = True
+        try:
+            image = await _read_body(request, limit=SNAPSHOT_MAX)
+            if not image:
+                raise Problem(400, "Bad Request", "the body is empty; it must be a snapshot file")
+            await self._done(
+                request,
+                f"restore snapshot of {len(image)} bytes",
+                operations.restore_snapshot(image, deadline=deadline),
+            )
+        finally:
+            self._restoring = False
+        status = self._consistency.status()
+        return json_answer(
+            {"revision": status.revision, "applied_index": status.applied_index, "digest": status.digest}
+        )
+
+    # -- around each ---------------------------------------------------------------------------------
+
+    def _operations(self) -> Operations:
+        operations = self._consistency.operations
+        if operations is None:
+            mode = self._consistency.status().mode
+            raise Problem(
+                404, "Not Found", f"this nameserver runs in mode {mode}: it belongs to no raft group"
+            )
+        return operations
+
+    def _allowed(self, request: web.Request) -> Operations:
+        operations = self._operations()
+        if self._proof is None:
+            raise Problem(
+                403, "Forbidden", "changes of the group are off: this nameserver has no --http-token-file"
+            )
+        given = request.headers.get("Authorization")
+        scheme, _, token = (given or "").partition(" ")
+        if given is None:
+            raise Problem(
+                401,
+                "Unauthorized",
+                "this needs the header Authorization: Bearer TOKEN",
+                challenge='Bearer realm="mqnamesrv"',
+            )
+        # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
+        known = hmac.compare_digest(_proof(token.strip()), self._proof)
+        if scheme.lower() != "bearer" or not known:
+            self._log_refusal(request)
+            raise Problem(
+                401,
+                "Unauthorized",
+                "the token is not the one in this nameserver's --http-token-file",
+                challenge='Bearer realm="mqnamesrv", error="invalid_token"',
+            )
+        return operations
+
+    def _log_refusal(self, request: web.Request) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._refusal_logged_at >= 1.0:  # not one line for each of a flood
+            self._refusal_logged_at = now
+            log.warning(
+                "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
+            )
+
+    async def _done(self, request: web.Request, what: str, change: Awaitable[_T]) -> _T:
+        """Await a change; say in the log who asked for it and what came of it."""
+        log.info("admin request peer=%s change=%s", request.remote, what)
+        try:
+            result = await change
+        except NotLeader as error:
+            if error.leader is None:
+                raise Problem(
+                    503, "Service Unavailable", "no leader is known; nothing was done", retry_after_s=1
+                ) from None
+            raise Problem(
+                421,
+                "Misdirected Request",
+                f"only the leader does this, and that is {error.leader}; nothing was done here",
+                leader=error.leader,
+            ) from None
+        except ChangeRefused as error:
+            log.warning("admin request refused reason=%s change=%s", error, what)
+            raise Problem(409, "Conflict", str(error)) from None
+        except ChangeUnknown as error:
+            log.warning("admin request unknown reason=%s change=%s", error, what)
+            raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}") from None
+        except NoQuorum as error:
+            raise Problem(503, "Service Unavailable", str(error), retry_after_s=1) from None
+        log.info("admin request done change=%s", what)
+        return result
+
+    def _members(self, operations: Operations) -> web.Response:
+        status = operations.raft_status()
+        return json_answer(
+            {name: status[name] for name in ("members", "voters", "learners") if name in status}
+        )
+
+
+def _proof(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _deadline(request: web.Request) -> float:
+    """Return the loop time by which the request wants to be answered."""
+    check_query(request, {"timeout"})
+    text = request.query.get("timeout", f"{TIMEOUT_S}s")
+    match = _TIMEOUT.fullmatch(text)
+    if match is None or not 0 < float(match[1]) <= TIMEOUT_MAX_S:
+        raise Problem(
+            400,
+            "Bad Request",
+            f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s",
+        )
+    return asyncio.get_running_loop().time() + float(match[1])
+
+
+def _member(address: str) -> str:
+    try:
+        _, port = split_address("member", address[:300])
+    except ConfigError as error:
+        raise Problem(400, "Bad Request", str(error)) from None
+    if not port:
+        raise Problem(400, "Bad Request", f"member {address[:300]} needs a port of 1 to 65535")
+    return address
+
+
+async def _body(request: web.Request, *, required: str = "", optional: str = "") -> str | None:
+    """Return the one member address that a JSON body may name."""
+    raw = await _read_body(request, limit=BODY_MAX)
+    name = required or optional
+    try:
+        document: Any = orjson.loads(raw) if raw.strip() else {}
+    except orjson.JSONDecodeError:
+        raise Problem(400, "Bad Request", "the body is no JSON") from None
+    if not isinstance(document, dict):
+        raise Problem(400, "Bad Request", "the body is no JSON object")
+    for key in document:
+        if key != name:
+            raise Problem(400, "Bad Request", f"unknown member {key[:40]}, allowed: {name or 'none'}")
+    value = document.get(name)
+    if value is None and not required:
+        return None
+    if not isinstance(value, str):
+        raise Problem(400, "Bad Request", f'the body must be {{"{name}": "HOST:PORT"}}, a raft address')
+    return _member(value)
+
+
+async def _read_body(request: web.Request, *, limit: int) -> bytes:
+    length = request.content_length
+    parts: list[bytes] = []
+    size = 0
+    if length is None or length <= limit:
+        async for part in request.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+        else:
+            return b"".join(parts)
+    raise Problem(413, "Content Too Large", f"a body of at most {limit} bytes is taken here")
