@@ -42,8 +42,16 @@ D25
     An emptied member votes. ``Host.may_vote``, :mod:`.members`, :class:`.engine.Engine` (learner)
 D28, D29, D30
     Failing dumps without back-off, forked children, FileJournal. :class:`.engine.Engine`, :mod:`.journal`
-D31, D35, D36, D37
-    Version and membership commands. They are refused, so these cannot occur.
+D31
+    A version command above a member's own version is applied repeatedly. There is none: an entry of a kind that
+    this program does not know stops the member. ``_SyncObj__doApplyCommand``
+D35
+    A second membership change is accepted while the first is uncommitted. :meth:`RaftCore.change`
+D36
+    The stored membership counts only when its entry is applied again. :class:`.log.RaftLog`,
+    :meth:`RaftCore.follow_configuration`
+D37
+    A leader cannot remove itself, and nothing hands over. :meth:`RaftCore.change`, :mod:`.member`
 
 All this leans on private names: :mod:`.library` has the exact pin and checks them at start.
 """
@@ -58,7 +66,8 @@ from typing import Any, Final, NoReturn, Protocol
 
 from .contact import Contact
 from .library import LibraryTransport, Node, SyncObj, SyncObjConf, check_library, seam
-from .log import NO_OP, REGULAR, RaftLog
+from .log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from .members import Configuration, encode_configuration
 from .messages import (
     ALIVE,
     MATCH,
@@ -85,6 +94,7 @@ from .replication import (
     quorum_index,
 )
 from .types import StopMember
+from .watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +104,10 @@ LEADER: Final = 2
 
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
+#: Before a silent leader is replaced, what waits in the sockets is read: a fraction of the heartbeat period.
+LAST_LOOK: Final = 0.2
+#: A member that asks in vain says so at most this often.
+ASKING_SAID_EVERY_S: Final = 5.0
 
 
 class Host(Protocol):
@@ -105,12 +119,12 @@ class Host(Protocol):
 
     @property
     def may_stand(self) -> bool:
-        """False for a learner, and while the own journal stalls."""
+        """False for a learner, for whoever is no voter, and while the own journal stalls."""
 
     def send(self, peer: str, message: Message) -> bool: ...
     def apply(self, payload: bytes, index: int, term: int) -> None: ...
-    def image(self) -> tuple[int, int, int] | None:
-        """Index, term and size of the newest state image."""
+    def image(self) -> tuple[int, int, int, bytes] | None:
+        """Index, term, size and encoded configuration of the newest state image."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None: ...
     def role_changed(self) -> None: ...
@@ -171,7 +185,6 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self,
         *,
         me: str,
-        members: tuple[str, ...],
         log: RaftLog,
         host: Host,
         contact: Contact,
@@ -186,8 +199,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._log = log
         self._timeout = election_timeout_s
         self._period = election_timeout_s / 6
-        self._members = members
-        self._nodes: dict[str, Any] = {name: Node(name) for name in members if name != me}
+        self._me = me
+        self._configuration = log.configuration
+        # All that are or were linked or configured; only voters count, only members are sent the log.
+        self._nodes: dict[str, Any] = {
+            name: Node(name) for name in self._configuration.members if name != me
+        }
         self._progress: dict[str, Progress] = {}
         self._votes: set[str] = set()
         self._pre_term = 0
@@ -198,8 +215,13 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._acknowledged = 0
         self._reply_seq = 0
         self._commit_limit: int | None = None
+        self._watch = Watch(self._period)
+        self._last_look_at = math.nan
+        self._asking_said = -math.inf
+        self._cause = ""  # what this member is doing right now, for the line that says why it stopped leading
         self.transferring = False
         self.leader_changes = 0
+        self.elections = 0
         self.refused_truncations = 0
         self.apply_errors = 0
         self.enter()
@@ -216,17 +238,24 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             useFork=False,
         )
         conf.journalFile = log  # createJournal is the identity
-        super().__init__(Node(me), list(self._nodes.values()), conf=conf, transport=_Port(host, self))
-        # A set of names has another order in each process; with this one a simulated seed replays.
-        self._SyncObj__otherNodes = dict.fromkeys(self._nodes.values()).keys()
+        super().__init__(Node(me), [], conf=conf, transport=_Port(host, self))
+        self.follow_configuration()
         self._SyncObj__raftLastApplied = log.base_index
         self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
         check_library(self)
 
     def enter(self) -> None:
-        """Make the library use this core's clock and random source."""
+        """Make the library use this core's clock and random source; notice if this member stood still."""
         seam.clock = self._clock
         seam.rng = self._rng
+        now = self._clock()
+        gap = self._watch.look(now)
+        if gap:
+            self._listen_first(now, gap)
+
+    def restart_watch(self) -> None:
+        """What took long just now happens once: the member did not stand still."""
+        self._watch.restart(self._clock())
 
     # ---- what the engine reads
 
@@ -264,7 +293,21 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         """The next instant at which a tick has something to do."""
         if self.state == LEADER:
             return min((p.beat_at for p in self._progress.values()), default=math.inf)
-        return self._SyncObj__raftElectionDeadline
+        deadline = self._SyncObj__raftElectionDeadline
+        return min(deadline, self._watch.due) if self.other_voters else deadline
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force: the newest in the log."""
+        return self._configuration
+
+    @property
+    def other_voters(self) -> tuple[str, ...]:
+        return tuple(name for name in self._configuration.voters if name != self._me)
+
+    def is_majority(self, others: int) -> bool:
+        """Whether so many other voters and this one are more than half."""
+        return (others + 1) * 2 > len(self._configuration.voters)
 
     # ---- what the engine does
 
@@ -284,32 +327,86 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._log.add(NO_OP, index, self.term)
         return index
 
+    def change(self, configuration: Configuration) -> str | int:
+        """Append another configuration; return its index, or why that must not be.
+
+        D35: the one before must be committed, and an entry of this term, else two majorities without a common
+        member could come about. D37: a leader never appends one in which it does not vote. So the member that
+        goes never holds the entry that removes it: it is in force here, and is not sent there.
+        """
+        if self.state != LEADER:
+            return "this member does not lead"
+        if not self.leads:
+            return "the leader has not committed an entry of its own term yet; ask again"
+        if self._log.configuration_index > self.commit_index:
+            return "another change of the members is under way; ask again"
+        if self._me not in configuration.voters:
+            return "the leader cannot remove itself"
+        index = self._log.last_index + 1
+        self._log.add(CONFIGURATION + encode_configuration(configuration), index, self.term)
+        self.follow_configuration()
+        return index
+
+    def follow_configuration(self) -> None:
+        """D36: what the log holds last is in force, from append on, and no more once it is dropped.
+
+        The library's set of other nodes is that of the voters: it counts their votes, matches and answers.
+        """
+        self._configuration = configuration = self._log.configuration
+        for name in configuration.members:
+            if name != self._me:
+                self._know(name)
+        # A set of names has another order in each process; with this one a simulated seed replays.
+        voters = [self._nodes[name] for name in self.other_voters]
+        self._SyncObj__otherNodes = dict.fromkeys(voters).keys()
+        self._contact.voters_are(self.other_voters)
+        self._votes.intersection_update(configuration.voters)
+        self._pre_votes.intersection_update(configuration.voters)
+        if self.state == LEADER:
+            for name in self._progress.keys() - set(configuration.members):
+                del self._progress[name]
+            for name in configuration.members:
+                if name != self._me and name not in self._progress:
+                    self._set_progress(name)
+                    self._SyncObj__lastResponseTime[self._nodes[name]] = -math.inf
+            for node in voters:  # a new voter has as long to answer as any at the beginning of a term
+                times = self._SyncObj__lastResponseTime
+                times[node] = max(times.get(node, -math.inf), self._clock())
+
+    def _know(self, peer: str) -> Any:
+        return self._nodes.setdefault(peer, Node(peer))
+
     def stand_now(self) -> None:
         """Do not wait for the election timeout (the only member; the one asked to take over)."""
         self._SyncObj__raftElectionDeadline = -math.inf
 
-    def step_down(self) -> None:
+    def step_down(self, reason: str = "asked to") -> None:
         """Stop leading without a new term."""
         if self.state == LEADER:
+            self._cause = reason
             self._SyncObj__setState(FOLLOWER)
             self._SyncObj__raftLeader = None
             self._postpone(self._clock())
 
-    def hand_over(self) -> str | None:
-        """Ask the most caught-up voter to take over; None if there is no candidate with the whole log."""
+    def hand_over(self, to: str | None = None) -> str | None:
+        """Ask ``to``, or a voter of our choice, to take over; None if nobody has the whole log."""
         ready = [
             name
             for name, p in self._progress.items()
-            if not p.learner and p.match == self._log.last_index and self._host.linked_to(name)
+            if name in self._configuration.voters
+            and not p.learner
+            and p.match == self._log.last_index
+            and self._host.linked_to(name)
         ]
-        if self.state != LEADER or not ready:
+        if self.state != LEADER or not ready or (to is not None and to not in ready):
             return None
-        target = min(ready)
+        target = to if to is not None else min(ready)
         self._host.send(target, TimeoutNow(self.term))
         return target
 
     def restored(self, index: int) -> None:
         """The state machine holds the image at ``index``; the log was reset to it."""
+        self.follow_configuration()
         self._SyncObj__raftLastApplied = index
         self._SyncObj__raftCommitIndex = max(self.commit_index, index)
         self._log.setRaftCommitIndex(self.commit_index)
@@ -318,14 +415,15 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     def link_up(self, peer: str) -> None:
         """A link to ``peer`` is up. D17: it may have come back with less; what it said before is void."""
         self._contact.forget(peer)
-        self._SyncObj__onNodeConnected(self._nodes[peer])
-        if self.state == LEADER:
+        self._SyncObj__onNodeConnected(self._know(peer))
+        if self.state == LEADER and peer in self._progress:
             self._set_progress(peer)
 
     def link_down(self, peer: str) -> None:
         self._SyncObj__onNodeDisconnected(self._nodes[peer])
         if self.state == LEADER:
-            self._set_progress(peer)
+            if peer in self._progress:
+                self._set_progress(peer)
         elif peer == self.leader_id:
             # A killed leader's links close at once. Asking early is harmless: who still hears it refuses
             # (D4).
@@ -333,10 +431,16 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 
     def receive(self, peer: str, message: Message) -> None:
-        """Take one message from an authenticated peer. D10: only members take part."""
+        """Take one message from an authenticated peer. D10: only those take part that proved who they are.
+
+        That may be more than the configuration here names: the leader can be a member that was added while
+        this one was away. What counts in a majority is decided by the configuration.
+        """
         node = self._nodes.get(peer)
         if node is None:
             return
+        if self.state == LEADER:
+            self._cause = f"{type(message).__name__} from {peer}"
         match message:
             case Append():
                 self.on_append(node, message)
@@ -369,35 +473,68 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         """Without a leader a refused or split attempt is repeated soon; asking first makes that harmless."""
         self._SyncObj__raftElectionDeadline = now + self._rng.uniform(self._period, 3 * self._period)
 
+    def _listen_first(self, now: float, gap: float) -> None:
+        """This member stood still: nobody is judged before what waits for it was read (see :mod:`.watch`)."""
+        logger.warning("member stood still me=%s ms=%.0f", self.selfNode.id, gap * 1000)
+        until = self._watch.listening_until
+        if self.state == LEADER:
+            # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
+            times, oldest = self._SyncObj__lastResponseTime, until - 2 * self._timeout
+            for node, answered in times.items():
+                if -math.inf < answered < oldest:
+                    times[node] = oldest
+        elif math.isfinite(self._SyncObj__raftElectionDeadline) and not self._go:
+            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, until)
+
     def _ask_before_standing(self, now: float) -> None:
         """D4: a real election, which raises the term, only after a majority said that it would vote for us.
 
-        A member that was cut off or paused cannot depose a working leader: those who hear it refuse. Whoever
-        wakes late reads first what waited for it.
+        A member that was cut off or paused cannot depose a working leader: those who hear it refuse. Event
+        loops may run due timers before they read sockets, so the last look comes after the deadline.
         """
         deadline = self._SyncObj__raftElectionDeadline
-        if deadline >= now or self._go or self._SyncObj__transferInProgress or not self._nodes:
+        if deadline >= now or self._go or self._SyncObj__transferInProgress:
             return
-        if math.isfinite(deadline) and now - deadline > self._timeout / 2:
-            self._SyncObj__raftElectionDeadline = now + self._period
+        if not self.other_voters and self._host.may_stand:
+            return  # nobody to ask
+        if math.isfinite(deadline) and deadline != self._last_look_at:
+            self._last_look_at = self._SyncObj__raftElectionDeadline = now + LAST_LOOK * self._period
             return
+        if self._host.may_stand and (
+            self._SyncObj__raftLeader is not None or now - self._asking_said > ASKING_SAID_EVERY_S
+        ):
+            self._asking_said = now
+            logger.info("asking for votes me=%s term=%d %s", self.selfNode.id, self.term + 1, self._ears(now))
         self._SyncObj__raftLeader = None  # silent for an election timeout: nobody knows
         self._ask_again_soon(now)
         if not self._host.may_stand:
             return
         self._pre_term = self.term + 1
         self._pre_votes.clear()
-        for name in self._nodes:
+        for name in self.other_voters:
             self._host.send(
                 name, PreVote(self._pre_term, self._log.last_index, self._SyncObj__getCurrentLogTerm())
             )
 
+    def _ears(self, now: float) -> str:
+        """What this member knows of its leader, for the log."""
+        leader = self.leader_id
+        linked = "none" if leader is None else "up" if self._host.linked_to(leader) else "down"
+        return f"leader={leader} link={linked} {self._silence(now)}"
+
+    def _silence(self, now: float) -> str:
+        heard = f"{(now - self._heard) * 1000:.0f}" if math.isfinite(self._heard) else "never"
+        return f"last_heard_ms={heard} own_gap_ms={self._watch.longest * 1000:.0f}"
+
     def _hears_leader(self, now: float) -> bool:
         """Whether a leader works as far as this member can tell (stickiness)."""
+        listening = now < self._watch.listening_until
         if self.state == LEADER:
-            return now - self._contact.majority_date(now) < self._timeout
+            return listening or now - self._contact.majority_date(now) < self._timeout
         leader = self.leader_id
-        return leader is not None and self._host.linked_to(leader) and now - self._heard < self._timeout
+        if leader is None or not self._host.linked_to(leader):
+            return False
+        return listening or now - self._heard < self._timeout
 
     def on_pre_vote(self, node: Any, m: PreVote) -> None:
         if m.term <= self.term:
@@ -419,8 +556,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             or not self._host.may_stand
         ):
             return
-        self._pre_votes.add(node.id)
-        if len(self._pre_votes) + 1 > len(self._members) / 2:
+        if node.id in self._configuration.voters:
+            self._pre_votes.add(node.id)
+        if self.is_majority(len(self._pre_votes)):
             self._go = True
             self._SyncObj__raftElectionDeadline = -math.inf
 
@@ -440,7 +578,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def on_vote_reply(self, node: Any, m: VoteReply) -> None:
         """D5: one vote per voter."""
-        if m.term == self.term and node.id not in self._votes:
+        if m.term == self.term and node.id not in self._votes and node.id in self._configuration.voters:
             self._votes.add(node.id)
             self._SyncObj__onMessageReceived(node, {"type": "response_vote", "term": m.term})
 
@@ -453,6 +591,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
         if term != self.term:
+            if self.state == LEADER:  # the library would do so a moment later
+                self._cause += f", of term {term}"
+                self._SyncObj__setState(FOLLOWER)
             self._votes.clear()
             self._matched = self._acknowledged = 0
             self._contact.new_term()
@@ -462,13 +603,48 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         before = self._SyncObj__raftState
         super()._SyncObj__setState(newState)
         if before != newState:
+            if before == LEADER:
+                self._say_stopped_leading()
+            elif newState == CANDIDATE:
+                self._say_standing()
             if newState != LEADER:
                 self._progress.clear()
             self._host.role_changed()
 
+    def _say_standing(self) -> None:
+        self.elections += 1
+        reason = "the only member"
+        if self._go:
+            reason = f"{','.join(sorted(self._pre_votes))} would vote"
+        elif self.transferring:
+            reason = "asked to take over"
+        logger.info(
+            "election begun me=%s term=%d reason=%s %s",
+            self.selfNode.id,
+            self.term + 1,
+            reason,
+            self._silence(self._clock()),
+        )
+
+    def _say_stopped_leading(self) -> None:
+        now = self._clock()
+        ages = ((name, now - self._contact.member_date(name)) for name in self._progress)
+        answers = ",".join(
+            f"{name}:{age * 1000:.0f}" if math.isfinite(age) else f"{name}:never" for name, age in ages
+        )
+        logger.warning(
+            "leader steps down me=%s term=%d reason=%s answers_ms=%s own_gap_ms=%.0f",
+            self.selfNode.id,
+            self.term,
+            self._cause,
+            answers,
+            self._watch.longest * 1000,
+        )
+
     def _SyncObj__onBecomeLeader(self) -> None:
-        for name in self._nodes:
-            self._set_progress(name)
+        for name in self._configuration.members:
+            if name != self._me:
+                self._set_progress(name)
         super()._SyncObj__onBecomeLeader()
         self.leader_changes += 1
         logger.info(
@@ -487,12 +663,13 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             self.leader_changes += 1
             logger.info("leader changed term=%d leader=%s", term, node.id)
         self._heard = self._clock()
+        self._watch.heard()
         self._SyncObj__onMessageReceived(
             node, {"type": "append_entries", "term": term, "commit_index": commit}
         )
 
     def node(self, peer: str) -> Any:
-        return self._nodes[peer]
+        return self._know(peer)
 
     def on_append(self, node: Any, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
@@ -538,6 +715,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                     "entries": [(command, match + 1 + i, term) for i, (term, command) in enumerate(rest)],
                 },
             )
+            self.follow_configuration()
         self._matched = max(self._matched, match + len(rest))
         self._reply_seq = max(self._reply_seq, m.seq)
         self._heard_statement(node.id, m)
@@ -598,17 +776,22 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _heard_follower(self, node: Any, m: AppendReply | SnapshotReply) -> Progress | None:
         """D3: an answer counts only in the term it was given in."""
-        if m.term != self.term or self.state != LEADER:
+        progress = self._progress.get(node.id)
+        if m.term != self.term or self.state != LEADER or progress is None:
             return None
-        progress = self._progress[node.id]
         progress.learner = m.learner
-        self._contact.accepted_by(node.id, clock=m.clock, echo=m.echo, voter=not m.learner)
+        counts = self._counts(node.id, progress)
+        self._contact.accepted_by(node.id, clock=m.clock, echo=m.echo, voter=counts)
         # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
         # counts from when it was asked for, a learner's never.
-        seen = -math.inf if m.learner else self._contact.member_date(node.id)
+        seen = self._contact.member_date(node.id) if counts else -math.inf
         times = self._SyncObj__lastResponseTime
-        times[node] = max(seen, times.get(node, -math.inf)) if not m.learner else seen
+        times[node] = max(seen, times.get(node, -math.inf)) if counts else seen
         return progress
+
+    def _counts(self, peer: str, progress: Progress) -> bool:
+        """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
+        return not progress.learner and peer in self._configuration.voters
 
     def on_append_reply(self, node: Any, m: AppendReply) -> None:
         progress = self._heard_follower(node, m)
@@ -619,7 +802,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             if progress.transfer is not None and progress.match >= progress.transfer.index:
                 progress.transfer = None
             # D25: what a learner holds does not count for the majority.
-            self._SyncObj__raftMatchIndex[node] = 0 if m.learner else progress.match
+            self._SyncObj__raftMatchIndex[node] = progress.match if self._counts(node.id, progress) else 0
         elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
             progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
         if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
@@ -650,6 +833,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._replicate(peer, progress, now, None if age == math.inf else age)
             else:
                 progress.beat_at = now + self._period
+
+    def beat_all(self) -> None:
+        """Send every peer a heartbeat now, whatever is due: its answer echoes a clock read from here on."""
+        for progress in self._progress.values():
+            progress.beat_at = -math.inf
+        self._SyncObj__sendAppendEntries()
 
     def _replicate(self, peer: str, p: Progress, now: float, age: float | None) -> None:
         log = self._log
@@ -719,6 +908,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._log.last_index,
                 now,
                 self._contact.echo_for(peer),
+                t.configuration,
             )
             self._host.send(peer, part)
             t.sent += len(data)
@@ -729,8 +919,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         now = self._clock()
         if self.state == LEADER:
             # The library counts the leader for every index it has; the journal may not have it yet.
-            matches = [0 if p.learner else p.match for p in self._progress.values()]
-            self._commit_limit = quorum_index(len(self._members), self._log.durable_index, matches)
+            matches = [p.match if self._counts(name, p) else 0 for name, p in self._progress.items()]
+            voters = len(self._configuration.voters)
+            self._commit_limit = quorum_index(voters, self._log.durable_index, matches)
+            self._cause = "no majority answered in time"
         else:
             self._ask_before_standing(now)
         self.transferring = self._SyncObj__transferInProgress
@@ -767,7 +959,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         index = self.applied_index + 1
         term = self._log.term_at(index) or 0
         kind = command[:1]
-        if kind == NO_OP:
+        if kind == NO_OP or kind == CONFIGURATION:  # the latter is in force since it was appended
             return
         if kind != REGULAR:
             raise Stopped(
@@ -785,14 +977,14 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- library paths that must not run
 
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
-        """D12, D13, D23, D27, D31, D35: entries enter by :meth:`append`, on the leader, and nowhere else."""
+        """D12, D13, D23, D27, D31: entries enter by :meth:`append`, on the leader, and nowhere else."""
         raise AssertionError("commands are not forwarded: use append")
 
     def _checkCommandsToApply(self) -> None:
         """There is no command queue."""
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """D35, D36, D37: no membership commands."""
+        """D35, D36, D37: membership is in entries of our own, see :meth:`change`."""
 
     def _SyncObj__tryLogCompaction(self) -> None:
         """D14, D28, D29: the engine takes snapshots."""

@@ -1,0 +1,155 @@
+"""A member that stood still listens before it judges; silence of others is only silence while it listened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nameserver.raft.messages import PreVote, encode
+from nameserver.raft.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
+
+Make = Callable[..., Any]
+PERIOD = 0.05
+TIMEOUT_S = 6 * PERIOD
+
+
+def test_looks_in_time_are_no_gap() -> None:
+    watch = Watch(PERIOD)
+    now = 1000.0
+    for _ in range(50):
+        assert watch.look(now) == 0.0
+        assert watch.due == pytest.approx(now + LOOK * PERIOD)
+        now = watch.due
+    assert now > watch.listening_until
+    assert watch.longest == pytest.approx(LOOK * PERIOD)
+
+
+def test_after_a_gap_it_listens_for_a_while() -> None:
+    watch = Watch(PERIOD)
+    watch.look(10.0)
+    assert watch.look(10.4) == pytest.approx(0.4)
+    assert watch.listening_until == pytest.approx(10.4 + LISTEN * PERIOD)
+    assert watch.look(10.4 + GAP * PERIOD - 0.001) == 0.0
+
+
+def test_gap_after_gap_without_a_leader_ends_the_listening() -> None:
+    watch = Watch(PERIOD)
+    now = 0.0
+    watch.look(now)
+    for _ in range(LISTEN_MAX + 2):
+        now += 0.2
+        watch.look(now)
+    assert watch.listening_until == pytest.approx(0.2 * LISTEN_MAX + LISTEN * PERIOD)
+    watch.heard()
+    now += 0.2
+    watch.look(now)
+    assert watch.listening_until > now
+
+
+def test_a_replay_is_no_gap() -> None:
+    watch = Watch(PERIOD)
+    watch.look(0.0)
+    watch.restart(30.0)
+    assert watch.look(30.0 + PERIOD) == 0.0
+
+
+def test_the_longest_gap_is_forgotten_after_a_while() -> None:
+    watch = Watch(PERIOD)
+    watch.look(0.0)
+    watch.look(0.5)
+    assert watch.longest == pytest.approx(0.5)
+    now = 0.5
+    while now < 0.5 + 2 * WINDOW_S + 3 * PERIOD:
+        assert watch.longest >= PERIOD
+        now += PERIOD
+        watch.look(now)
+    assert watch.longest == pytest.approx(PERIOD)
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seconds", [0.2, 0.35, 0.5, 0.9, 3.0])
+def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
+    world: Make, seed: int, seconds: float
+) -> None:
+    """All members stand still at once, and what they had sent waits; none of them was silent."""
+    w = world(seed)
+    leader = w.leader
+    term = leader.engine.term
+    w.run(w.rng.uniform(0.3, 1.0))
+    until = w.now + seconds
+    for member in w.members.values():
+        # They wake one after the other, as their turn comes, the leader perhaps last.
+        member.paused_until = until + w.rng.uniform(0.0, PERIOD / 2)
+    w.run(seconds + 2.0)
+    assert w.leader is leader
+    assert {member.engine.term for member in w.members.values()} == {term}
+
+
+def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Make) -> None:
+    """The loop runs the due timer first: a follower that waited just too long must not ask at once."""
+    w = world()
+    w.elect("a")
+    follower = w["b"]
+    core = follower.engine._core
+    sent: list[str] = []
+    deadline = core._SyncObj__raftElectionDeadline
+    w.block(("a", "b"))  # what the leader says comes late
+    send = core._host.send
+    core._host.send = lambda peer, m: sent.append(type(m).__name__) or send(peer, m)
+    w.run(deadline - follower.offset - w.now + PERIOD / 10)
+    assert w.now + follower.offset > deadline
+    assert "PreVote" not in sent
+    w.run(2 * TIMEOUT_S)
+    assert "PreVote" in sent
+
+
+def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) -> None:
+    """Its socket with the question is read before the one with the heartbeats."""
+    w = world()
+    leader = w.elect("a")
+    voter = w["c"]
+    engine = voter.engine
+    w.run(0.5)
+    sent: list[str] = []
+    send = voter.send
+    voter.send = lambda peer, data: sent.append(peer) or send(peer, data)
+    w.now += TIMEOUT_S + 0.02  # nothing runs for so long; then the question comes first
+    engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
+    assert sent == []
+    # Without a gap the same silence would have been the leader's.
+    engine._core._watch.listening_until = -1.0
+    engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
+    assert sent == ["b:1"]
+    assert leader.engine.leads
+
+
+def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world: Make) -> None:
+    w = world()
+    leader = w.elect("a")
+    engine = leader.engine
+    w.run(0.5)
+    w.now += 5 * TIMEOUT_S
+    engine.step()
+    assert engine._core.leads
+    for name in ("b", "c"):
+        w[name].paused_until = w.now + 10.0
+    w.run(3 * PERIOD + 2 * TIMEOUT_S)
+    assert not engine._core.leads  # but not for long
+
+
+def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCaptureFixture) -> None:
+    w = world()
+    w.elect("a")
+    with caplog.at_level(logging.INFO, "nameserver.raft.hardening"):
+        w.isolate("a")
+        assert w.run(3.0, lambda: w.leader is not None and w.leader.name != "a:1")
+        w.run(2.0)
+    text = caplog.text
+    assert "asking for votes me=" in text
+    assert "leader=a:1 link=up last_heard_ms=" in text
+    assert "election begun me=" in text
+    assert "would vote last_heard_ms=" in text
+    assert "leader steps down me=a:1 term=1 reason=no majority answered in time answers_ms=b:1:" in text
