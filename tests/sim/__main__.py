@@ -1,4 +1,9 @@
-"""Play seeds: ``python -m tests.sim --seeds 1-100``. Prints what failed, with the command that repeats it."""
+"""Play seeds: ``python -m tests.sim --seeds 1-100``. Prints what failed, with the command that repeats it.
+
+Others: ``--stock`` plays the published library under the same faults and says which defects it shows;
+``--planted NAME`` plants a bug and says which seed catches it first (``--planted all`` does so for each);
+``--coverage`` says how many lines of the nameserver the seeds have run.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +12,99 @@ import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 
-from .scenario import FAULTS, ON_REQUEST, Result, run_seed
+import pytest
+
+from .plants import PLANTS, Planted
+from .runner import play_one, results
+from .scenario import FAULTS, ON_REQUEST, Result
 
 HASH_SEED = "0"
+NOT_REPEATED = {"--seeds": 1, "--workers": 1, "--keep-going": 0, "--verbose": 0}
+"""What a replay leaves out, with the number of values that follow it."""
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", default="1-20", help="A-B, or one seed")
-    parser.add_argument("--members", type=int, default=0, help="3 or 5; 0 has the seed choose")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of trouble, in virtual time")
-    parser.add_argument("--faults", help=f"instead of a seed's choice: {', '.join((*FAULTS, *ON_REQUEST))}")
-    parser.add_argument("--durability", choices=("memory", "journal", "fsync"))
-    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    parser.add_argument("--verbose", action="store_true", help="what happened in each run")
-    options = parser.parse_args(arguments)
+    options = parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         # The order of sets of texts is part of a run.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
-    first, _, last = options.seeds.partition("-")
-    faults = options.faults.split(",") if options.faults else None
-    failed, total, begun = 0, Counter[str](), time.monotonic()
-    seeds = range(int(first), int(last or first) + 1)
-    for seed in seeds:
-        members = options.members or (5 if seed % 4 == 0 else 3)
-        result = run_seed(
-            seed, members=members, seconds=options.seconds, faults=faults, durability=options.durability
-        )
+    if options.planted:
+        names = list(PLANTS) if options.planted == "all" else [options.planted]
+        return max([plant(name, seeds_of(options.seeds)) for name in names])
+    return play(options, arguments)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", default="20", help="A-B, or N for 1-N")
+    parser.add_argument("--seed", type=int, help="one seed")
+    parser.add_argument("--members", type=int, default=0, help="3 or 5; 0: odd seeds have 3, even ones 5")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of trouble, in virtual time")
+    parser.add_argument(
+        "--faults", help=f"instead of a seed's choice: {', '.join(dict.fromkeys((*FAULTS, *ON_REQUEST)))}"
+    )
+    parser.add_argument("--durability", choices=("memory", "journal", "fsync"))
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    parser.add_argument("--verbose", action="store_true", help="what happened in each run")
+    parser.add_argument("--stock", action="store_true", help="the published library, with its defects")
+    parser.add_argument("--planted", choices=("all", *PLANTS), help="a bug; the first seed that catches it")
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        options.seeds = f"{options.seed}-{options.seed}"
+    options.faults = options.faults.split(",") if options.faults else None
+    return options
+
+
+def seeds_of(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1) if last else range(1, int(first) + 1)
+
+
+def play(options: argparse.Namespace, arguments: list[str]) -> int:
+    failed, played, total, begun = 0, 0, Counter[str](), time.monotonic()
+    for result in results(partial(play_one, options), seeds_of(options.seeds), options.workers):
+        played += 1
         total += result.count
-        if result.violations or options.verbose:
+        if options.stock:
+            total += Counter({f"seeds with {name}": 1 for name in {v.split()[1] for v in result.violations}})
+        if (result.violations and not options.stock) or options.verbose:
             show(result)
         if result.violations:
             failed += 1
-            print("replay:", replay(result.seed, arguments), flush=True)
-            if not options.keep_going:
+            if not options.stock or options.verbose:
+                print("replay:", replay(result.seed, arguments), flush=True)
+            if not options.keep_going and not options.stock:
                 break
+        if played % 500 == 0:
+            print(f"{played} seeds, {failed} failed, {time.monotonic() - begun:.0f} s", flush=True)
     took = time.monotonic() - begun
-    print(f"{len(seeds)} seeds, {failed} failed, {took:.1f} s")
+    print(f"seeds {options.seeds}: {played} played, {failed} failed, {took:.1f} s")
     print(", ".join(f"{name} {count}" for name, count in sorted(total.items())))
-    return 1 if failed else 0
+    return 1 if failed and not options.stock else 0
+
+
+def plant(name: str, seeds: range) -> int:
+    """Say which of the seeds catches a planted bug first; 1 if none does."""
+    planted: Planted = PLANTS[name]
+    begun = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        planted.install(patch)
+        for seed in seeds:
+            found = planted.caught_by(seed)
+            if found:
+                print(
+                    f"{name}: caught by seed {seed} after {time.monotonic() - begun:.1f} s: {found}",
+                    flush=True,
+                )
+                return 0
+    print(f"{name}: not caught by seeds {seeds.start}-{seeds.stop - 1}", flush=True)
+    return 1
 
 
 def show(result: Result) -> None:
@@ -62,13 +119,16 @@ def show(result: Result) -> None:
 def replay(seed: int, arguments: list[str]) -> str:
     """The command that plays one seed of this call again."""
     kept = []
-    skip = False
+    skip = 0
     for argument in arguments:
-        if skip or argument in ("--seeds", "--keep-going", "--verbose") or argument.startswith("--seeds="):
-            skip = argument == "--seeds"
-            continue
-        kept.append(f'"{argument}"' if " " in argument else argument)
-    return " ".join(["PYTHONHASHSEED=0 python -m tests.sim --verbose --seeds", str(seed), *kept])
+        name, _, value = argument.partition("=")
+        if skip:
+            skip -= 1
+        elif name in NOT_REPEATED:
+            skip = 0 if value else NOT_REPEATED[name]
+        else:
+            kept.append(f'"{argument}"' if " " in argument else argument)
+    return " ".join(["PYTHONHASHSEED=0 python -m tests.sim --verbose --seed", str(seed), *kept])
 
 
 if __name__ == "__main__":

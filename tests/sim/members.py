@@ -345,6 +345,13 @@ class Member:
         self.loop.pause(seconds)
         self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)
 
+    def mend(self) -> None:
+        """End its pause, and what is wrong with its disk."""
+        self.loop.paused_until = min(self.loop.paused_until, self.world.clock.now)
+        self.machine.full = False
+        self.machine.hangs_until = 0.0
+        self.loop._arm(self.world.clock.now)
+
     def look(self, what: Callable[[Watched], _T]) -> _T:
         """Look at its state as it would itself."""
         mode = self.running

@@ -21,6 +21,8 @@ from nameserver.replicated import Replicated
 from nameserver.route_table import Record, RouteTable
 from nameserver.types import LeaveReason
 
+from .scenario import run_seed
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -156,9 +158,10 @@ class Planted:
     durability: str = "journal"
     likely: int | None = None
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return (*(() if self.likely is None else (self.likely,)), *range(1, 41))
+    def caught_by(self, seed: int) -> str:
+        """What was said of it; nothing if this seed does not catch it. To be called while it is planted."""
+        found = run_seed(seed, faults=self.faults or None, durability=self.durability).violations
+        return next((violation for violation in found if self.says in violation), "")
 
 
 def _named(*planted: Planted) -> dict[str, Planted]:

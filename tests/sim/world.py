@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.history import reads_allowed_to_lag
@@ -12,6 +12,7 @@ from nameserver.raft import Role
 
 from .actors import Admin, Broker, Client
 from .clock import Clock, restart_numbers
+from .faults import Victim
 from .members import Member, Watched
 from .net import Net
 from .truth import Truth
@@ -159,9 +160,29 @@ class World:
             and self.judging_leader() is not None
         )
 
-    def calm_for(self) -> float:
-        """Seconds for which all has been well."""
-        return self.clock.now - self._calm_since
+    # -- for faults
+
+    @property
+    def victims(self) -> list[Member]:
+        return self.members
+
+    @property
+    def others(self) -> list[str]:
+        return [actor.name for actor in (*self.brokers, *self.clients)]
+
+    def may_lose(self, member: Victim) -> bool:
+        """The others are up, full members, and caught up."""
+        if not all(other.ready for other in self.members):
+            return False
+        modes = [other.running.member for other in self.members]
+        indexes = [mode.applied_index for mode in modes]
+        roles = {str(mode.role) for mode in modes}
+        return (
+            "learner" not in roles
+            and self.leader() is not None
+            and max(indexes) - min(indexes) < 5
+            and not self.net.blocked
+        )
 
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
         """End a broker so that its connections end: a second later it is off the table, if all stays well."""
@@ -196,10 +217,7 @@ class World:
         for member in self.members:
             if not member.up:
                 member.start()
-            member.loop.paused_until = min(member.loop.paused_until, self.clock.now)
-            member.machine.full = False
-            member.machine.hangs_until = 0.0
-            member.loop._arm(self.clock.now)
+            member.mend()
 
     def finish(self) -> None:
         """After healing everything works and is as it should be."""
@@ -292,9 +310,3 @@ class World:
         if listed:
             return f"listed and unknown: {sorted(listed)}"
         return ""
-
-    def some(self, hosts: Iterable[Member]) -> list[Member]:
-        """A random part of these, never empty if they are not."""
-        hosts = list(hosts)
-        rng = self.clock.rng
-        return rng.sample(hosts, rng.randint(1, len(hosts))) if hosts else []

@@ -1,0 +1,207 @@
+"""What goes wrong with members and the ways between hosts, whatever the members run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from typing import Protocol, TypeVar
+
+from .clock import Clock
+from .net import Net
+
+MEMBER_FAULTS = (
+    "partition",
+    "one way",
+    "slow",
+    "reset",
+    "kill",
+    "kill leader",
+    "kill all",
+    "power",
+    "pause",
+    "pause leader",
+    "disk hangs",
+    "disk full",
+    "wipe",
+)
+"""What can happen to members alone."""
+
+
+class Disk(Protocol):
+    """What of a machine can break while its process lives on."""
+
+    full: bool
+    hangs_until: float
+
+
+class Victim(Protocol):
+    """A member, as far as faults reach it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def up(self) -> bool: ...
+    @property
+    def machine(self) -> Disk: ...
+    def start(self) -> None: ...
+    def kill(self, *, power: bool = False, wipe: bool = False) -> None: ...
+    def pause(self, seconds: float) -> None: ...
+
+
+class Faulty(Protocol):
+    """A world that things go wrong in."""
+
+    clock: Clock
+    net: Net
+    durability: str
+    troubled_until: float
+
+    @property
+    def victims(self) -> Sequence[Victim]: ...
+    @property
+    def others(self) -> Sequence[str]:
+        """Names of hosts that are no members; they fall on either side of a partition."""
+
+    def leader(self) -> Victim | None: ...
+    def may_lose(self, member: Victim) -> bool:
+        """Whether one member may lose its data now without anything that was promised being lost."""
+
+
+_Some = TypeVar("_Some")
+
+
+class Faults:
+    """Causes trouble in a world, for as long as it is told to.
+
+    Args:
+        kinds: Some of :data:`MEMBER_FAULTS`.
+    """
+
+    def __init__(self, world: Faulty, kinds: Sequence[str]) -> None:
+        self.kinds = tuple(kinds)
+        self.done: list[str] = []
+        self._faulty = world
+        self._ends = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """Cause trouble from now on; killed members come back."""
+        self._ends = self._faulty.clock.now + seconds
+        self._trouble()
+        self._restart()
+
+    def note(self, text: str) -> None:
+        self.done.append(f"{self._faulty.clock.now:.3f} {text}")
+
+    def over(self, margin: float = 0.0) -> bool:
+        return self._faulty.clock.now >= self._ends - margin
+
+    def some(self, of: Iterable[_Some]) -> list[_Some]:
+        """A random part of these, never empty if they are not."""
+        found = list(of)
+        rng = self._faulty.clock.rng
+        return rng.sample(found, rng.randint(1, len(found))) if found else []
+
+    def _trouble(self) -> None:
+        world, rng = self._faulty, self._faulty.clock.rng
+        if self.over(1.0) or not self.kinds:
+            return
+        # Now and then there is time for everything to be well.
+        pause = rng.uniform(0.05, 1.2) if rng.random() < 0.8 else rng.uniform(3.0, 5.0)
+        world.clock.at(pause, self._trouble)
+        what = rng.choice(self.kinds)
+        lasts = rng.uniform(0.1, 3.0)
+        world.troubled_until = max(world.troubled_until, world.clock.now + lasts)
+        note = self.cause(what, lasts)
+        if note:
+            self.note(f"{what} {note} for {lasts:.2f} s")
+
+    def cause(self, what: str, lasts: float) -> str:
+        """Make one thing go wrong; return whom it hit, or nothing if it cannot happen now."""
+        world, rng = self._faulty, self._faulty.clock.rng
+        up = [member for member in world.victims if member.up]
+        leader = world.leader()
+        names = [member.name for member in world.victims]
+        match what:
+            case "partition":
+                side = set(rng.sample(names, rng.randint(1, len(names) // 2)))
+                if leader is not None and rng.random() < 0.5:
+                    side = {leader.name}
+                side |= {name for name in world.others if rng.random() < 0.3}
+                every = [*names, *world.others]
+                self.block({(a, b) for a, b in permutations(every, 2) if (a in side) != (b in side)}, lasts)
+                return ",".join(sorted(side))
+            case "one way":
+                pairs = {pair for pair in permutations(names, 2) if rng.random() < 0.3}
+                self.block(pairs, lasts)
+                return str(sorted(pairs))
+            case "slow":
+                world.net.slow = rng.choice((0.02, 0.1, 0.3))
+                world.clock.at(lasts, self._quick)
+                return str(world.net.slow)
+            case "reset":
+                ends = [end for member in up for end in world.net.ends[member.name] if not end.closed]
+                for end in ends:
+                    if rng.random() < 0.5:
+                        end.reset()
+                return f"{len(ends)} ends"
+            case "kill" | "power":
+                if what == "power" and world.durability == "journal":
+                    return ""  # nothing is promised then
+                return self._kill(rng.choice(up) if up else None, power=what == "power")
+            case "kill leader":
+                return self._kill(leader)
+            case "kill all":
+                if world.durability == "memory":
+                    return ""  # nothing is promised then
+                for member in up:
+                    self._kill(member)
+                return "all"
+            case "pause":
+                for member in self.some(up)[:2]:
+                    member.pause(lasts)
+                return "some"
+            case "pause leader":
+                if leader is not None:
+                    leader.pause(lasts)
+                return "leader"
+            case "disk hangs":
+                if up:
+                    rng.choice(up).machine.hangs_until = world.clock.now + lasts
+                return "one"
+            case "disk full":
+                if up:
+                    machine = rng.choice(up).machine
+                    machine.full = True
+                    world.clock.at(lasts, lambda: setattr(machine, "full", False))
+                return "one"
+            case "wipe":
+                victim = rng.choice(up) if up else None
+                if victim is None or not world.may_lose(victim):
+                    return ""
+                victim.kill(wipe=True)
+                return victim.name
+        raise AssertionError(what)
+
+    def block(self, pairs: set[tuple[str, str]], lasts: float) -> None:
+        """Let nothing pass in these directions for a while."""
+        world = self._faulty
+        world.net.blocked |= pairs
+        world.clock.at(lasts, world.net.heal, pairs)
+
+    def _quick(self) -> None:
+        self._faulty.net.slow = 0.0
+
+    def _kill(self, member: Victim | None, *, power: bool = False) -> str:
+        if member is None or (self._faulty.durability == "memory" and not self._faulty.may_lose(member)):
+            return ""
+        member.kill(power=power)
+        return member.name
+
+    def _restart(self) -> None:
+        world, rng = self._faulty, self._faulty.clock.rng
+        for member in world.victims:
+            if not member.up and rng.random() < 0.5:
+                self.note(f"start {member.name}")
+                member.start()
+        if not self.over():
+            world.clock.at(rng.uniform(0.1, 1.0), self._restart)
