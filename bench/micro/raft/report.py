@@ -1,0 +1,205 @@
+"""The lines of the result, and what was aimed at; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from bench.micro.raft.figures import middle, paired, percentile, spread, table
+
+Samples = Sequence[Mapping[str, Any]]
+OURS: Final = "routekeeper-fsync"
+_HEADS: Final = {
+    "ack": "one in flight",
+    "writes": "64 connections, one in flight on each",
+    "ack-large": "one in flight, 20 kB",
+    "writes-large": "64 connections, one in flight on each, 20 kB",
+    "visible": "visible on all three members",
+}
+
+
+def _of(samples: Samples, part: str, system: str, name: str) -> list[float]:
+    return [float(s[name]) for s in samples if s["part"] == part and s["system"] == system and name in s]
+
+
+def _systems(samples: Samples, part: str) -> list[str]:
+    return list(dict.fromkeys(str(s["system"]) for s in samples if s["part"] == part))
+
+
+def _cpu_per_1000(samples: Samples, part: str, system: str, name: str) -> list[float]:
+    found = []
+    for sample in samples:
+        if sample["part"] == part and sample["system"] == system:
+            used = sample[name]
+            found.append((sum(used) if isinstance(used, list) else used) / sample["answered"] * 1000)
+    return found
+
+
+def tables(samples: Samples) -> Iterator[str]:
+    """Yield a table for each part measured: medians over the rounds, smallest and largest in brackets."""
+    for part, head in _HEADS.items():
+        systems = _systems(samples, part)
+        if not systems:
+            continue
+        yield f"\n{head}"
+        if part == "visible":
+            yield from table(
+                ("system", "p50 ms", "p99 ms", "ack p50 ms", "polls per write"),
+                [
+                    (
+                        one,
+                        *(
+                            spread(_of(samples, part, one, name), ".2f")
+                            for name in ("ms_p50", "ms_p99", "ack_ms_p50")
+                        ),
+                        spread(_of(samples, part, one, "polls_per_write"), ".0f"),
+                    )
+                    for one in systems
+                ],
+            )
+            continue
+        yield from table(
+            ("system", "p50 ms", "p99 ms", "writes/s", "server CPU s per 1,000", "generator's", "of ours"),
+            [
+                (
+                    one,
+                    spread(_of(samples, part, one, "ms_p50"), ".2f"),
+                    spread(_of(samples, part, one, "ms_p99"), ".2f"),
+                    spread(_of(samples, part, one, "per_s"), ",.0f"),
+                    spread(_cpu_per_1000(samples, part, one, "server_cpu_s"), ".2f"),
+                    spread(_cpu_per_1000(samples, part, one, "generator_cpu_s"), ".2f"),
+                    _ratio(samples, part, one, "per_s"),
+                )
+                for one in systems
+            ],
+        )
+    yield from _reads(samples)
+    yield from _failover(samples)
+    yield from _idle(samples)
+    yield from _elections(samples)
+
+
+def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
+    if system == OURS:
+        return "-"
+    ratio = paired(_of(samples, part, OURS, name), _of(samples, part, system, name))
+    return "-" if ratio is None else f"ours x {ratio:.2f}"
+
+
+def _reads(samples: Samples) -> Iterator[str]:
+    systems = _systems(samples, "reads")
+    if systems:
+        yield "\nreads over the wire, 64 connections, one in flight on each"
+        rows = []
+        for one in systems:
+            stale = _of(samples, "reads", one, "stale_per_s")
+            linear = _of(samples, "reads", one, "linearizable_per_s")
+            ratio = paired(linear, stale)
+            rows.append(
+                (
+                    one,
+                    spread(stale, ",.0f"),
+                    spread(linear, ",.0f"),
+                    "-" if ratio is None else f"{ratio:.2f}",
+                    spread(_of(samples, "reads", one, "linearizable_ms_p50"), ".2f"),
+                )
+            )
+        yield from table(("system", "stale/s", "linearizable/s", "ratio", "linearizable p50 ms"), rows)
+
+
+def _failover(samples: Samples) -> Iterator[str]:
+    systems = _systems(samples, "failover")
+    if systems:
+        yield "\nleader killed (-9) to the next acknowledged write"
+        rows = []
+        for one in systems:
+            took = sorted(_of(samples, "failover", one, "ms"))
+            rows.append(
+                (
+                    one,
+                    f"{len(took)}",
+                    f"{percentile(took, 0.5):,.0f}",
+                    f"{took[0]:,.0f}",
+                    f"{took[-1]:,.0f}",
+                )
+            )
+        yield from table(("system", "kills", "p50 ms", "min ms", "max ms"), rows)
+
+
+def _idle(samples: Samples) -> Iterator[str]:
+    for sample in samples:
+        if sample["part"] == "idle":
+            yield (
+                f"\nidle, {sample['brokers']} brokers of 10 topics, 30 s heartbeats to every member,"
+                f" {sample['seconds']:.0f} s, {sample['heartbeats']} heartbeats: {sample['system']}"
+            )
+            yield from table(
+                ("member", "CPU", "raft payload kB/s, both directions"),
+                [
+                    (f"{index} {role}", f"{cpu:.2%}", "-" if kb is None else f"{kb:.2f}")
+                    for index, (role, cpu, kb) in enumerate(
+                        zip(sample["roles"], sample["cpu_share"], sample["raft_kb_per_s"], strict=True)
+                    )
+                ],
+            )
+
+
+def _elections(samples: Samples) -> Iterator[str]:
+    for sample in samples:
+        if sample["part"] == "elections":
+            yield (
+                f"\nelections, {sample['system']}, {sample['load']}, {sample['minutes']:g} min:"
+                f" {sample['terms']} new terms, {sample['leaders']} changes of leader seen"
+            )
+
+
+def targets(samples: Samples) -> Iterator[str]:
+    """Yield what was aimed at and whether it was reached, for each part that allows to tell."""
+
+    def line(text: str, value: str, ok: bool) -> str:
+        return f"{'reached' if ok else 'MISSED '}  {text}: {value}"
+
+    def mid(part: str, system: str, name: str) -> float | None:
+        values = _of(samples, part, system, name)
+        return middle(values) if values else None
+
+    ours, theirs = mid("ack", OURS, "ms_p50"), mid("ack", "zookeeper", "ms_p50")
+    if ours is not None and theirs is not None:
+        yield line("ack p50 <= ZooKeeper's", f"{ours:.2f} ms, ZooKeeper {theirs:.2f} ms", ours <= theirs)
+    rates = {name: mid("writes", name, "per_s") for name in (OURS, "zookeeper", "etcd")}
+    best = max((rate for name, rate in rates.items() if name != OURS and rate is not None), default=None)
+    rate = rates[OURS]
+    if rate is not None and best is not None:
+        text = f"{rate:,.0f}/s, better of both {best:,.0f}/s, x {rate / best:.2f}"
+        yield line("writes/s with 64 in flight above the better of both", text, rate > best)
+        yield line("goal: twice the better of both", f"x {rate / best:.2f}", rate >= 2 * best)
+    ours, theirs = mid("visible", OURS, "ms_p50"), mid("visible", "etcd", "ms_p50")
+    if ours is not None and theirs is not None:
+        yield line("visible on all p50 <= etcd's", f"{ours:.2f} ms, etcd {theirs:.2f} ms", ours <= theirs)
+    took = sorted(_of(samples, "failover", OURS, "ms"))
+    if took:
+        half = percentile(took, 0.5)
+        yield line(
+            "leader lost to next write p50 <= 400 ms", f"{half:.0f} ms over {len(took)} kills", half <= 400
+        )
+        yield line("leader lost to next write max < 1,500 ms", f"{took[-1]:.0f} ms", took[-1] < 1500)
+    ratio = paired(
+        _of(samples, "reads", OURS, "linearizable_per_s"), _of(samples, "reads", OURS, "stale_per_s")
+    )
+    if ratio is not None:
+        yield line("linearizable reads >= 0.8 of the rate of stale ones", f"{ratio:.2f}", ratio >= 0.8)
+    for sample in samples:
+        if sample["part"] == "idle":
+            cpu = max(sample["cpu_share"])
+            yield line("idle: < 2 % CPU per member", f"{cpu:.2%} at most, {sample['system']}", cpu < 0.02)
+            followers = [
+                kb
+                for kb, role in zip(sample["raft_kb_per_s"], sample["roles"], strict=True)
+                if role == "follower" and kb is not None
+            ]
+            if followers:
+                most = max(followers)
+                yield line("idle: < 10 kB/s of payload per follower", f"{most:.2f} kB/s at most", most < 10)
+        elif sample["part"] == "elections":
+            text = f"{sample['terms']} in {sample['minutes']:g} min {sample['load']}, {sample['system']}"
+            yield line("no election", text, not sample["terms"] and not sample["leaders"])

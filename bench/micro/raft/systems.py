@@ -1,0 +1,319 @@
+"""The three systems under test: three members each on loopback, started, asked who leads, killed, restarted.
+
+Each runs as its package or we ship it, timers and sizes at their defaults, but for ports, folders and logs.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.cluster import HOST, free_ports
+from bench.micro.load import cpu_s
+from bench.micro.raft.load import Kind
+
+MEMBERS: Final = 3
+START_S: Final = 60.0
+STOP_S: Final = 15.0
+_ZOOKEEPER_JARS: Final = Path("/usr/share/java/zookeeper.jar")
+_QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+class Missing(Exception):
+    """A system is not installed."""
+
+
+class Unhealthy(Exception):
+    """A cluster is not what is to be measured."""
+
+
+class System(abc.ABC):
+    """Three members of one system.
+
+    Attributes:
+        name: As in the tables.
+        kind: The protocol that its clients speak.
+        clients: ``host:port`` for clients, by member.
+    """
+
+    name: str
+    kind: Kind
+    clients: list[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._children: list[subprocess.Popen[bytes] | None] = [None] * MEMBERS
+
+    @abc.abstractmethod
+    def _command(self, index: int) -> list[str]:
+        """Return the command line of one member."""
+
+    @abc.abstractmethod
+    def leader(self) -> int | None:
+        """Return the index of the member that leads; None if nobody says so, or two do."""
+
+    @abc.abstractmethod
+    def healthy(self) -> bool:
+        """Whether all three serve, one leads and all know it."""
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children if child is not None]
+
+    def pid(self, index: int) -> int:
+        child = self._children[index]
+        assert child is not None, "asked of a member that was not started"
+        return child.pid
+
+    def start(self) -> None:
+        for index in range(MEMBERS):
+            self.launch(index)
+        self.wait_healthy()
+
+    def launch(self, index: int) -> None:
+        home = self.folder / str(index)
+        home.mkdir(exist_ok=True)
+        with (home / "log.txt").open("ab") as log:
+            self._children[index] = subprocess.Popen(
+                self._command(index), cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def reap(self, index: int) -> None:
+        """Wait for a member that somebody has killed."""
+        child = self._children[index]
+        assert child is not None
+        child.wait(STOP_S)
+
+    def wait_healthy(self) -> None:
+        """Wait until the cluster is whole.
+
+        Raises:
+            Unhealthy: After 60 s, or when a member has ended; with the last lines of its log.
+        """
+        deadline = time.monotonic() + START_S
+        while not self.healthy():
+            for index, child in enumerate(self._children):
+                if child is not None and child.poll() is not None:
+                    raise Unhealthy(
+                        f"{self.name} {index} ended with {child.returncode}\n{self.log_tail(index)}"
+                    )
+            if time.monotonic() > deadline:
+                tails = "\n".join(self.log_tail(index) for index in range(MEMBERS))
+                raise Unhealthy(f"{self.name} is not healthy after {START_S:g} s\n{tails}")
+            time.sleep(0.05)
+
+    def log_tail(self, index: int) -> str:
+        lines = (self.folder / str(index) / "log.txt").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-6:])
+
+    def cpu_s(self) -> list[float]:
+        return [cpu_s(pid) for pid in self.pids]
+
+    def stop(self) -> None:
+        for child in self._children:
+            if child is not None and child.poll() is None:
+                child.terminate()
+        for child in self._children:
+            if child is not None:
+                try:
+                    child.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+
+
+class RouteKeeper(System):
+    """Our members as users start them: HTTP and metrics on.
+
+    Args:
+        interpreter: What runs ``-m nameserver``, with ``{index}`` for the member's number: a profiler, say.
+    """
+
+    kind: Kind = "remoting"
+
+    def __init__(
+        self, folder: Path, *, durability: str, interpreter: str = "", arguments: Sequence[str] = ()
+    ) -> None:
+        super().__init__(folder)
+        self.name = f"routekeeper-{durability}"
+        self._durability = durability
+        self._interpreter = interpreter
+        self._arguments = list(arguments)
+        addresses = [f"{HOST}:{port}" for port in free_ports(3 * MEMBERS)]
+        self.clients, self.http = addresses[:MEMBERS], addresses[MEMBERS : 2 * MEMBERS]
+        self.raft = addresses[2 * MEMBERS :]
+
+    def _command(self, index: int) -> list[str]:
+        interpreter = shlex.split(self._interpreter.replace("{index}", str(index))) or [sys.executable]
+        command = [*interpreter, "-m", "nameserver", "--mode", "raft", "--durability", self._durability]
+        command += ["--listen", self.clients[index], "--http", self.http[index], "--data", "data"]
+        # A read at one member says what that member has, as those of the two others do.
+        command += ["--raft", self.raft[index], "--peers", ",".join(self.raft), "--routeFreshness", "stale"]
+        return command + self._arguments
+
+    def status(self, index: int) -> dict[str, Any]:
+        status = _json(f"http://{self.http[index]}/v1/status")
+        return status if isinstance(status, dict) else {}
+
+    def leader(self) -> int | None:
+        return _one([self.status(index).get("role") == "leader" for index in range(MEMBERS)])
+
+    def healthy(self) -> bool:
+        found = [self.status(index) for index in range(MEMBERS)]
+        roles = sorted(str(one.get("role")) for one in found)
+        return roles == ["follower", "follower", "leader"] and all(
+            _get(f"http://{http}/readyz") is not None for http in self.http
+        )
+
+
+class ZooKeeper(System):
+    """ZooKeeper as Debian packages it, with its example's settings and no limit of connections by address."""
+
+    kind: Kind = "jute"
+    name = "zookeeper"
+
+    def __init__(self, folder: Path) -> None:
+        if not _ZOOKEEPER_JARS.exists() or not shutil.which("java"):
+            raise Missing("zookeeper")
+        super().__init__(folder)
+        ports = free_ports(3 * MEMBERS)
+        self.clients = [f"{HOST}:{port}" for port in ports[:MEMBERS]]
+        servers = "".join(
+            f"server.{index + 1}={HOST}:{ports[MEMBERS + index]}:{ports[2 * MEMBERS + index]}\n"
+            for index in range(MEMBERS)
+        )
+        for index in range(MEMBERS):
+            home = folder / str(index)
+            (home / "data").mkdir(parents=True)
+            (home / "data" / "myid").write_text(f"{index + 1}\n")
+            (home / "zoo.cfg").write_text(
+                f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={home / 'data'}\n"
+                f"clientPortAddress={HOST}\nclientPort={ports[index]}\nmaxClientCnxns=0\nadmin.enableServer=false\n"
+                f"4lw.commands.whitelist=srvr\n{servers}"
+            )
+            (home / "log4j.properties").write_text(
+                "log4j.rootLogger=WARN, CONSOLE\n"
+                "log4j.appender.CONSOLE=org.apache.log4j.ConsoleAppender\n"
+                "log4j.appender.CONSOLE.layout=org.apache.log4j.PatternLayout\n"
+                "log4j.appender.CONSOLE.layout.ConversionPattern=%d{ISO8601} %-5p %c - %m%n\n"
+            )
+
+    def _command(self, index: int) -> list[str]:
+        home = self.folder / str(index)
+        return ["java", "-Xmx512m", "-cp", f"{home}:{_ZOOKEEPER_JARS}", _QUORUM_PEER, str(home / "zoo.cfg")]
+
+    def _modes(self) -> list[str]:
+        modes = []
+        for client in self.clients:
+            lines = _four_letters(client, b"srvr").splitlines()
+            modes.append(next((line[6:] for line in lines if line.startswith("Mode: ")), ""))
+        return modes
+
+    def leader(self) -> int | None:
+        return _one([mode == "leader" for mode in self._modes()])
+
+    def healthy(self) -> bool:
+        return sorted(self._modes()) == ["follower", "follower", "leader"]
+
+
+class Etcd(System):
+    """etcd as Debian packages it, at its defaults."""
+
+    kind: Kind = "grpc"
+    name = "etcd"
+
+    def __init__(self, folder: Path) -> None:
+        if not shutil.which("etcd"):
+            raise Missing("etcd-server")
+        super().__init__(folder)
+        addresses = [f"{HOST}:{port}" for port in free_ports(2 * MEMBERS)]
+        self.clients, self._peers = addresses[:MEMBERS], addresses[MEMBERS:]
+
+    def _command(self, index: int) -> list[str]:
+        client, peer = f"http://{self.clients[index]}", f"http://{self._peers[index]}"
+        all_peers = ",".join(f"m{number}=http://{one}" for number, one in enumerate(self._peers))
+        command = ["etcd", "--name", f"m{index}", "--data-dir", "data", "--log-level", "warn"]
+        command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        command += ["--initial-cluster", all_peers, "--initial-cluster-state", "new", "--logger", "zap"]
+        return command
+
+    def _gauge(self, index: int, name: str) -> bool:
+        text = _get(f"http://{self.clients[index]}/metrics") or b""
+        return f"\n{name} 1\n".encode() in text
+
+    def leader(self) -> int | None:
+        return _one([self._gauge(index, "etcd_server_is_leader") for index in range(MEMBERS)])
+
+    def healthy(self) -> bool:
+        return self.leader() is not None and all(
+            self._gauge(index, "etcd_server_has_leader")
+            and json.loads(_get(f"http://{self.clients[index]}/health") or b"{}").get("health") == "true"
+            for index in range(MEMBERS)
+        )
+
+
+FACTORIES: Final[dict[str, Callable[[Path], System]]] = {
+    "routekeeper-fsync": lambda folder: RouteKeeper(folder, durability="fsync"),
+    "routekeeper-memory": lambda folder: RouteKeeper(folder, durability="memory"),
+    "zookeeper": ZooKeeper,
+    "etcd": Etcd,
+}
+
+
+def _one(flags: Sequence[bool]) -> int | None:
+    return flags.index(True) if sum(flags) == 1 else None
+
+
+def _get(url: str) -> bytes | None:
+    """Return the body of a 200; None for anything else."""
+    try:
+        with urllib.request.urlopen(url, timeout=3) as reply:
+            body: bytes = reply.read()
+            return body
+    except (OSError, urllib.error.HTTPError):
+        return None
+
+
+def _json(url: str) -> object:
+    body = _get(url)
+    return json.loads(body) if body else None
+
+
+def _four_letters(addr: str, word: bytes) -> str:
+    host, _, port = addr.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=3) as connection:
+        connection.sendall(word)
+        parts = []
+        while part := connection.recv(65_536):
+            parts.append(part)
+        return b"".join(parts).decode(errors="replace")
+    return ""
+
+
+def fdatasync_ms(folder: Path, *, times: int = 200, size: int = 2048) -> list[float]:
+    """Return, in ms and ascending, what appending ``size`` bytes and fdatasync cost in this folder."""
+    path = folder / "fdatasync"
+    took = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(times):
+            started = time.perf_counter()
+            file.write(bytes(size))
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - started) * 1e3)
+    path.unlink()
+    return sorted(took)
