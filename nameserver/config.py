@@ -18,8 +18,8 @@ from remoting.properties import format_properties, parse_properties
 
 MODES: Final = ("independent", "raft")
 DURABILITIES: Final = ("memory", "journal", "fsync")
-FRESHNESSES: Final = ("stale", "default")
-"""What the setting ``routeFreshness`` may say: what every mode of this release offers."""
+FRESHNESSES: Final = ("stale", "default", "linearizable")
+"""What the setting ``routeFreshness`` may say; the last one in raft mode only."""
 
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
@@ -434,6 +434,8 @@ def validate(settings: NamesrvSettings) -> None:
         for declared in _SETTINGS:
             if declared.name in _RAFT_ONLY and getattr(settings, declared.name) != declared.default:
                 raise _needs_raft(declared)
+        if settings.route_freshness == "linearizable":
+            raise ConfigError("routeFreshness=linearizable needs --mode raft")
         return
     _validate_raft(settings)
 

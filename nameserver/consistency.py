@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -108,6 +109,13 @@ class Effects(Protocol):
         """Send request 905, oneway, to the addresses that the change names."""
 
 
+BarrierPassed = Callable[[int, NoQuorum | None], None]
+"""Told the number of a barrier, and None, or why reads that joined it are refused; called on the loop.
+
+Barriers end in the order of their numbers, and the view holds until the function returns.
+"""
+
+
 class Operations(Protocol):
     """What operators do to the group behind a mode: who belongs to it, who leads it, its snapshots.
 
@@ -163,10 +171,19 @@ class Consistency(Protocol):
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only face of the live table, valid until the caller next awaits.
 
-        Synchronous, for the read path.
+        Synchronous, for the read path. A linearizable view is never to be had at once: it needs a barrier
+        that begins after the read arrived, see :meth:`await_view`, :meth:`barrier` and :meth:`join_barrier`.
 
         Raises:
             NoQuorum: If the freshness cannot be given now.
+            FreshnessNotOffered: If it never can, at once.
+        """
+
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        """Return the view with this freshness, waiting if need be: for contact, or for a barrier.
+
+        Raises:
+            NoQuorum: If it could not be had by the deadline, or earlier if the mode says so.
             FreshnessNotOffered: If this mode never can.
         """
 
@@ -175,6 +192,18 @@ class Consistency(Protocol):
 
         Raises:
             NoQuorum: If that was not reached by the deadline.
+            FreshnessNotOffered: In independent mode.
+        """
+
+    def join_barrier(self, passed: BarrierPassed) -> int:
+        """Have ``passed`` called once ``view(STALE)`` misses nothing acknowledged before this call.
+
+        For the read path: nothing is made per read. Calls before a barrier is sent share it.
+
+        Returns:
+            The barrier's number, from 1 and rising; :data:`BarrierPassed` gets the same.
+
+        Raises:
             FreshnessNotOffered: In independent mode.
         """
 

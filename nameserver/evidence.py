@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from nameserver.exchange import FORMAT as MESSAGE_FORMAT
 from nameserver.exchange import Acknowledgement, Hearing, Line, Report
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
 from nameserver.route_state import Record
@@ -53,6 +54,8 @@ class Reporter:
         self._handed: dict[BrokerKey, float] = {}
         self._handed_term = 0
         self._last_at: float | None = None
+        self.leader_reads = 0
+        """Newest message format that the leader of this term said it knows; 0 before it said so."""
 
     @property
     def term(self) -> int:
@@ -75,6 +78,7 @@ class Reporter:
         self._outstanding.clear()
         self._hearings, self._hearings_seen = {}, 0
         self._last_at = None
+        self.leader_reads = 0
         return True
 
     def due(self) -> bool:
@@ -99,6 +103,7 @@ class Reporter:
             hearings_seen=self._hearings_seen,
             handed_term=self._handed_term if handing else 0,
             handed=tuple(_hearing(broker, at) for broker, at in self._handed.items()) if handing else (),
+            reads=MESSAGE_FORMAT,
         )
 
     def acknowledged(self, answer: Acknowledgement) -> bool:
@@ -109,6 +114,7 @@ class Reporter:
         """
         if answer.term != self._term or answer.boot_id != self._boot_id:
             return False
+        self.leader_reads = answer.reads
         self._base = min(answer.version, self._liveness.version)
         while self._outstanding and self._outstanding[0][1] <= answer.version:
             self._heard_acknowledged.update(self._outstanding.popleft()[2])
@@ -252,6 +258,7 @@ class Evidence:
             hearings_base=seen,
             hearings_version=self._version,
             hearings=tuple(self._hearings_after(seen)),
+            reads=MESSAGE_FORMAT,
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:

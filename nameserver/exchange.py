@@ -1,8 +1,9 @@
-"""What the nameservers of a group say to each other beside the log: proposals and liveness reports.
+"""What the nameservers of a group say to each other beside the log: proposals, liveness reports, barriers.
 
 Messages travel over the members' authenticated links, in order on each link. Form: one byte format version,
-then msgpack, positional. A later version may append fields with defaults; a message that an older member
-could not understand needs a new format, sent only once every member reports that it knows it.
+then msgpack, positional. A later version may append fields with defaults; a kind of message that an older
+member could not understand has a newer format, and is sent only to a member that has said that it knows it
+(rule 7): members say so in their reports, the leader in its acknowledgements.
 
 Instants are seconds on the sender's liveness clock, beside that clock's reading; the receiver turns them into
 ages, then into instants of its own.
@@ -18,7 +19,11 @@ from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.commands import Proposal
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Newest format that this program reads. 2 brought barriers."""
+
+BARRIER_FORMAT: Final = 2
+"""From which format on a member knows :class:`Barrier` and :class:`Reached`."""
 
 
 class ExchangeError(Exception):
@@ -75,6 +80,7 @@ class Report(_Wire, frozen=True, tag=1):
         handed: Hearings counted by the leader of ``handed_term``, until the first acknowledgement of this
             term; then empty.
         understands: Newest command format that the reporter can apply.
+        reads: Newest format of these messages that it knows.
     """
 
     term: int
@@ -87,6 +93,7 @@ class Report(_Wire, frozen=True, tag=1):
     handed_term: int = 0
     handed: tuple[Hearing, ...] = ()
     understands: int = COMMAND_FORMAT
+    reads: int = 1
 
 
 class Acknowledgement(_Wire, frozen=True, tag=2):
@@ -96,6 +103,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
         boot_id: Of the report.
         clock: Reading of the leader's liveness clock.
         hearings: Youngest hearings that changed after ``hearings_base`` up to ``hearings_version``.
+        reads: Newest format of these messages that the leader knows.
     """
 
     term: int
@@ -105,6 +113,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
     hearings_base: int
     hearings_version: int
     hearings: tuple[Hearing, ...]
+    reads: int = 1
 
 
 class Propose(_Wire, frozen=True, tag=3):
@@ -129,7 +138,27 @@ class Deferred(_Wire, frozen=True, tag=4):
     deferrals: tuple[Deferral, ...]
 
 
-Message: TypeAlias = Report | Acknowledgement | Propose | Deferred
+class Barrier(_Wire, frozen=True, tag=5):
+    """To the leader of ``term``: what must be applied here before reads are answered that wait for this?
+
+    Attributes:
+        number: Of the sender's barrier.
+        voter: The sender votes; having sent this in ``term`` it stands by its leader.
+    """
+
+    term: int
+    number: int
+    voter: bool
+
+
+class Reached(_Wire, frozen=True, tag=6):
+    """The leader's answer to barrier ``number``: apply up to ``index``."""
+
+    number: int
+    index: int
+
+
+Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | Barrier | Reached
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
@@ -137,7 +166,7 @@ _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Mess
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    buffer = bytearray((FORMAT,))
+    buffer = bytearray((BARRIER_FORMAT if isinstance(message, Barrier | Reached) else 1,))
     _encoder.encode_into(message, buffer, 1)
     return bytes(buffer)
 
@@ -148,8 +177,9 @@ def decode(data: bytes) -> Message:
     Raises:
         ExchangeError: Whoever sent this is broken or newer than this program.
     """
-    if not data or data[0] != FORMAT:
-        raise ExchangeError(f"message of format {data[0] if data else 'none'}, this program knows {FORMAT}")
+    if not data or not 1 <= data[0] <= FORMAT:
+        found = data[0] if data else "none"
+        raise ExchangeError(f"message of format {found}, this program knows 1 to {FORMAT}")
     try:
         return _decoder.decode(memoryview(data)[1:])
     except msgspec.MsgspecError as error:

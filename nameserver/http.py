@@ -37,8 +37,8 @@ WAIT_MAX_S: Final = 60.0
 CONNECTIONS_MAX: Final = 2048
 #: Silence after which an HTTP connection is closed; longer than any wait.
 IDLE_S: Final = 120.0
-#: Time between looks at whether contact has come back, while a default read waits for it.
-_CONTACT_POLL_S: Final = 0.02
+#: Longest time in seconds that a read waits for its freshness; a default one gives up earlier.
+READ_WITHIN_S: Final = 2.45
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
@@ -177,7 +177,7 @@ class HttpServer:
     # -- reads of the table --------------------------------------------------------------------------
 
     async def _view(self, request: web.Request) -> RouteView:
-        """Return the view with the freshness asked for; a default read waits a moment for contact."""
+        """Return the view with the freshness asked for, waiting if that needs contact or a barrier."""
         check_query(request, {"consistency", "index", "wait"})
         word = request.query.get("consistency", Freshness.DEFAULT.value)
         try:
@@ -186,19 +186,9 @@ class HttpServer:
             raise Problem(
                 400, "Bad Request", f"consistency={word[:40]} is none of stale, default, linearizable"
             ) from None
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + 2 * self._settings.current.election_timeout_ms / 1000
+        deadline = asyncio.get_running_loop().time() + READ_WITHIN_S
         try:
-            if freshness is Freshness.LINEARIZABLE:
-                await self._consistency.barrier(deadline=deadline)
-                return self._consistency.view(Freshness.STALE)
-            while True:
-                try:
-                    return self._consistency.view(freshness)
-                except NoQuorum:
-                    if loop.time() >= deadline:
-                        raise
-                    await asyncio.sleep(_CONTACT_POLL_S)
+            return await self._consistency.await_view(freshness, deadline=deadline)
         except FreshnessNotOffered as error:
             raise Problem(400, "Bad Request", str(error)) from None
         except NoQuorum as error:

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from nameserver.commands import Command, Evict, ImportKv
 from nameserver.config import FIRST_SCAN_S, LiveSettings
-from nameserver.consistency import ConsistencyStatus, Effects, Freshness, FreshnessNotOffered, refusal, serve
+from nameserver.consistency import (
+    BarrierPassed,
+    ConsistencyStatus,
+    Effects,
+    Freshness,
+    FreshnessNotOffered,
+    refusal,
+    serve,
+)
 from nameserver.explain import Explanation, History, Note
 from nameserver.files import load_kv_file, save_kv_file, save_settings_file
 from nameserver.handlers import Farewell, Renewal, SettingsChange, explain_route, note_applied
@@ -131,7 +139,13 @@ class Independent:
             raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
         return self._table.view
 
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        return self.view(freshness)
+
     async def barrier(self, *, deadline: float) -> None:
+        raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
+
+    def join_barrier(self, passed: BarrierPassed) -> int:
         raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:

@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from nameserver import exchange
+from nameserver.barriers import Barriers, Rounds, Route
 from nameserver.commands import (
     ENTRY_BYTES_MAX,
     Batch,
@@ -39,6 +40,7 @@ from nameserver.commands import (
 )
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
+    BarrierPassed,
     ConsistencyStatus,
     Effects,
     Freshness,
@@ -50,7 +52,16 @@ from nameserver.consistency import (
     serve,
 )
 from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch
-from nameserver.exchange import Acknowledgement, Deferral, Deferred, ExchangeError, Propose, Report
+from nameserver.exchange import (
+    Acknowledgement,
+    Barrier,
+    Deferral,
+    Deferred,
+    ExchangeError,
+    Propose,
+    Reached,
+    Report,
+)
 from nameserver.explain import Explanation, History, Note
 from nameserver.files import encode_kv, load_kv_file, save_settings_file, write_atomic
 from nameserver.handlers import (
@@ -123,6 +134,14 @@ class _Waiter:
     command: Command
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reads:
+    """Reads that joined one barrier: until when they wait, and who is to be told."""
+
+    deadline: float
+    told: list[BarrierPassed]
+
+
 def raft_config(settings: NamesrvSettings) -> RaftConfig:
     """Return the engine's settings; reads the shared secret, if one is named.
 
@@ -155,9 +174,9 @@ class Replicated:
     """One nameserver of a group. Implements ``Consistency``.
 
     Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`:
-    a default read for contact with a leader, at most one maximum election timeout; a write for its verdict,
-    until the deadline. ``view(DEFAULT)`` never waits: it raises NoQuorum, and the server then calls
-    ``execute``, or ``await readable(...)`` where it needs the view itself (HTTP).
+    a default read for contact with a leader, at most one maximum election timeout; a linearizable one for a
+    barrier, and a write for its verdict, until the deadline. ``view(DEFAULT)`` never waits: it raises
+    NoQuorum, and the server then calls ``execute``, or ``await_view`` where it needs the view itself (HTTP).
     """
 
     def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int, raft: RaftConfig) -> None:
@@ -186,7 +205,11 @@ class Replicated:
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
         self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
         self._commands: dict[tuple[int, int], Command] = {}  # decoded, until applied
+        self._barriers = Barriers()
+        self._reads: dict[int, _Reads] = {}  # by barrier, in the order of their numbers
+        self._reads_timer: asyncio.TimerHandle | None = None
         self._sequencer: Sequencer | None = None
+        self._rounds: Rounds | None = None
         self._evidence: Evidence | None = None
         self._early: dict[str, Report] = {}  # reports that came before this leader took office
         self._led_term = 0
@@ -275,24 +298,54 @@ class Replicated:
             raise NoQuorum(f"name server not ready: {self._why_not()}")
         if freshness is Freshness.STALE:
             return self._table.view
-        raise FreshnessNotOffered("this release offers stale and default reads")
+        raise FreshnessNotOffered("a linearizable read needs a barrier first")
 
-    async def barrier(self, *, deadline: float) -> None:
-        raise FreshnessNotOffered("this release offers stale and default reads")
-
-    async def readable(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        """Return the view with this freshness, waiting for contact with a leader if need be.
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
 
         A default read waits until the deadline, but no longer than one maximum election timeout.
 
         Raises:
-            NoQuorum: If there was no contact in time.
-            FreshnessNotOffered: As :meth:`view`.
+            NoQuorum: If there was no contact, or no barrier, in time.
         """
+        if freshness is Freshness.LINEARIZABLE:
+            await self.barrier(deadline=deadline)
+            return self._table.view
         if freshness is Freshness.DEFAULT:
             longest = self._loop.time() + 2 * self._member.contact_limit
             await self._contact(deadline=min(deadline, longest))
         return self.view(freshness)
+
+    async def barrier(self, *, deadline: float) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+
+        def passed(number: int, error: NoQuorum | None) -> None:
+            if waiter.done():
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        self.join_barrier(passed)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise self._no_barrier() from None
+
+    def join_barrier(self, passed: BarrierPassed) -> int:
+        number = self._barriers.join()
+        reads = self._reads.get(number)
+        if reads is None:
+            deadline = self._loop.time() + WRITE_DEADLINE_S - ANSWER_MARGIN_S
+            reads = self._reads[number] = _Reads(deadline=deadline, told=[])
+            if self._reads_timer is None:
+                self._reads_timer = self._loop.call_at(deadline, self._refuse_late_reads)
+            self._work_soon()
+        if passed not in reads.told[-1:]:  # one that serves many reads comes again and again
+            reads.told.append(passed)
+        return number
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
@@ -360,7 +413,7 @@ class Replicated:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._tick_timer, self._contact_timer):
+        for timer in (self._tick_timer, self._contact_timer, self._reads_timer):
             if timer is not None:
                 timer.cancel()
         if self._importer is not None:
@@ -375,6 +428,7 @@ class Replicated:
         for sequence in list(self._waiters):
             self._give_up(sequence)
         _wake(self._contact_waiters)
+        self._refuse_reads(up_to=math.inf)
         async with self._files:  # a write that is under way ends first
             pass
 
@@ -430,6 +484,97 @@ class Replicated:
     def _look_again(self) -> None:
         self._contact_timer = None
         self._look_for_contact()
+
+    # -- barriers -----------------------------------------------------------------------------------------
+
+    def _route_of_barriers(self) -> Route | None:
+        """Where a barrier goes now; None if it can go nowhere."""
+        term, leader = self._member.term, self._member.leader
+        if leader == self._me:
+            return term, leader, 0
+        if leader is None or leader not in self._linked or self._reporter.term != term:
+            return None
+        if self._reporter.leader_reads < exchange.BARRIER_FORMAT:  # it has not said so yet, or is older
+            return None
+        return term, leader, self._links[leader]
+
+    def _ask(self) -> None:
+        """Send the barrier that reads wait for, unless one is under way."""
+        if not self._reads:
+            return
+        route = self._route_of_barriers()
+        number = self._barriers.to_send(route, now=self._loop.time())
+        if number is None or route is None:
+            return
+        term, leader, _ = route
+        if leader != self._me:
+            voter = self._member.role is not Role.LEARNER
+            if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
+                self._barriers.not_sent()
+            return
+        self._follow_role()
+        if self._rounds is not None and self._rounds.term == term:
+            self._rounds.ask(self._me, number, voter=False)
+            self._settle_rounds()
+
+    def _settle_rounds(self) -> None:
+        """Leader: answer the barriers that are certain, begin a round for the others."""
+        rounds, member = self._rounds, self._member
+        if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
+            return
+        confirmed = rounds.settle(
+            commit_index=member.commit_index, certain=member.round_done, begin=member.begin_round
+        )
+        for answer in confirmed:
+            if answer.member == self._me:
+                self._barriers.confirmed(answer.number, answer.index)
+            else:
+                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                reached = Reached(number=answer.number, index=answer.index)
+                member.send(answer.member, exchange.encode(reached))
+        self._pass_reads()
+
+    def _pass_reads(self) -> None:
+        """Let reads go whose barrier is passed, and send the next one."""
+        if not self._reads:
+            return
+        self._barriers.applied(self._member.applied_index)
+        passed = self._barriers.passed
+        for number in list(self._reads):
+            if number > passed:
+                break
+            self._end_reads(number, None)
+        self._ask()
+
+    def _end_reads(self, number: int, error: NoQuorum | None) -> None:
+        for told in self._reads.pop(number).told:
+            try:
+                told(number, error)
+            except Exception:
+                logger.exception("reads failed after their barrier number=%d", number)
+
+    def _refuse_late_reads(self) -> None:
+        """One timer for all reads: the oldest ones have the first deadline."""
+        self._reads_timer = None
+        self._refuse_reads(up_to=self._loop.time())
+        first = next(iter(self._reads.values()), None)
+        if first is not None:
+            self._reads_timer = self._loop.call_at(first.deadline, self._refuse_late_reads)
+
+    def _refuse_reads(self, *, up_to: float) -> None:
+        error = self._no_barrier()
+        for number, reads in list(self._reads.items()):
+            if reads.deadline > up_to:
+                break
+            self._end_reads(number, error)
+
+    def _no_barrier(self) -> NoQuorum:
+        if self._closed:
+            return NoQuorum("name server not ready: it is shutting down")
+        leader = self._member.leader
+        if self._in_contact() and leader != self._me and self._route_of_barriers() is None:
+            return NoQuorum(f"name server not ready: leader {leader} runs an older release without barriers")
+        return NoQuorum(f"name server not ready: {self._why_not()}")
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -578,6 +723,7 @@ class Replicated:
             self._hand_out()  # a line about a connection precedes the command that came over it
         self._append()
         self._release()
+        self._pass_reads()
 
     def _hand_out(self) -> None:
         """Give the leader what it does not have yet."""
@@ -688,6 +834,7 @@ class Replicated:
         if member.leader is not None and (self._reporter.lead_by(term) or leader_linked_anew):
             self._report_due = True
         self._look_for_contact()
+        self._settle_rounds()
         self._work_soon()
 
     def _follow_role(self) -> None:
@@ -701,6 +848,7 @@ class Replicated:
         elif self._sequencer is None or self._sequencer.term != term:
             self._stop_leading()
             self._sequencer = Sequencer(term=term)
+            self._rounds = Rounds(term=term)
             logger.info("leading term=%d", term)
             # Marks in the log who took office, see Evidence.prior_term.
             member.append(encode_batch(Batch(proposals=())), term=term)
@@ -710,6 +858,7 @@ class Replicated:
             return
         logger.info("no longer leading term=%d", self._sequencer.term)
         self._sequencer = None
+        self._rounds = None
         self._evidence = None
         self._early.clear()
         for mark in [mark for mark in self._commands if mark[0] != self._boot_id]:
@@ -757,13 +906,18 @@ class Replicated:
 
         return encode
 
-    def restore(self, image: bytes) -> None:
-        """Replace the state, see :class:`StateMachine`."""
+    def prepare(self, image: bytes) -> Callable[[], None]:
+        """Read a state image in a thread, see :class:`StateMachine`."""
         found = msgspec.msgpack.decode(image, type=_Image)
         if found.format != IMAGE_FORMAT:
             raise StopMember(f"state image has format {found.format}, this program knows {IMAGE_FORMAT}")
-        self._table.adopt(RouteTable.restore(found.table))
-        self._led_term = found.led_term
+        table, led_term = RouteTable.restore(found.table), found.led_term
+        return lambda: self._install(table, led_term)
+
+    def _install(self, table: RouteTable, led_term: int) -> None:
+        """Replace the state by a prepared one."""
+        self._table.adopt(table)
+        self._led_term = led_term
         self._kv_changed.set()
         for waiters in list(self._topic_waiters.values()):
             _wake(waiters)
@@ -939,12 +1093,22 @@ class Replicated:
             case Acknowledgement():
                 if member == self._member.leader and self._reporter.acknowledged(message):
                     self._report_soon()
+                if self._reads:
+                    self._work_soon()
             case Propose(term=term, proposals=proposals):
                 self._follow_role()
                 if self._sequencer is not None and self._sequencer.term == term:
                     for proposal in proposals:
                         self._offer(proposal, member)
                     self._work_soon()
+            case Barrier(term=term, number=number, voter=voter):
+                self._follow_role()
+                if self._rounds is not None and self._rounds.term == term:
+                    self._rounds.ask(member, number, voter=voter)
+                    self._settle_rounds()
+            case Reached(number=number, index=index):
+                self._barriers.confirmed(number, index)
+                self._pass_reads()
             case Deferred(term=term, deferrals=deferrals):
                 for deferral in deferrals:
                     self._book.defer(deferral, term=term)
@@ -1047,7 +1211,7 @@ class _Serving:
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         if request.code in READS:
             freshness = Freshness(self.settings.current.route_freshness)
-            return await self._mode.readable(freshness, deadline=deadline)
+            return await self._mode.await_view(freshness, deadline=deadline)
         if request.code == RequestCode.QUERY_DATA_VERSION:
             await self._mode.require_contact(deadline=deadline - ANSWER_MARGIN_S)
         return self._mode.view(Freshness.STALE)

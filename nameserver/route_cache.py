@@ -44,6 +44,7 @@ TAILS_BYTES_MAX: Final = 128 * 1024 * 1024
 _OPAQUE: Final = b'"opaque":'
 _OPAQUE_SIZE: Final = len(_OPAQUE)
 _START: Final = b'{"code":105,'
+_BINARY_START: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC.to_bytes(2, "big")
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _LENGTHS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
@@ -167,6 +168,22 @@ class RouteReader:
         position, self._lane = self._cache.answer_each(data, position, answers)
         return position
 
+    def waits_now(self) -> int:
+        """Return the number of what a route query that arrives now waits for; 0: nothing."""
+        return 0 if self._cache.gate is None else self._cache.gate()
+
+    def waits(self, data: bytes, position: int) -> int:
+        """Return the number of what the route query at ``position`` must wait for; 0: nothing.
+
+        Only of frames that :meth:`leading` has left.
+        """
+        gate = self._cache.gate
+        if gate is None:
+            return 0
+        if data.startswith(_START, position + 8) or data.startswith(_BINARY_START, position + 8):
+            return gate()
+        return 0
+
 
 def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
     """Return the pieces of the answers to a batch of one lane; None if it is none, or not all are known."""
@@ -216,6 +233,8 @@ class RouteCache:
         view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It
             calls :meth:`clear` first when the settings have changed.
         settings: Returns the settings in force.
+        gate: Returns the number of the barrier that a route query which ``view`` lets wait must wait for; 0
+            if it is to go the full way.
     """
 
     def __init__(
@@ -223,10 +242,12 @@ class RouteCache:
         *,
         view: Callable[[], RouteView | None],
         settings: Callable[[], NamesrvSettings],
+        gate: Callable[[], int] | None = None,
         requests_max: int = REQUESTS_MAX,
         tails_bytes_max: int = TAILS_BYTES_MAX,
     ) -> None:
         self.view = view
+        self.gate = gate
         #: Binary requests without their opaque, to their answers. For readers.
         self.binary: dict[bytes, _Line] = {}
         self._settings = settings

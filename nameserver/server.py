@@ -20,6 +20,7 @@ from nameserver.consistency import (
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
+    refusal,
 )
 from nameserver.handlers import READS, SERVED, decide, must_wait
 from nameserver.liveness import Standing
@@ -41,7 +42,6 @@ ANSWER_WITHIN_S: Final = 2.5
 NOTIFY_TIMEOUT_S: Final = 0.3
 #: Notices of smallest broker ids under way at once; more are dropped, as a lost oneway request is.
 NOTICES_MAX: Final = 256
-_AT_ONCE: Final = {freshness.value: freshness for freshness in (Freshness.STALE, Freshness.DEFAULT)}
 
 
 class NameServer:
@@ -61,11 +61,19 @@ class NameServer:
         self._consistency: Consistency | None = None
         self._view: Callable[[Freshness], RouteView]
         self._settings_seen: NamesrvSettings | None = None
-        self._freshness: Freshness | None = None
+        self._freshness = Freshness.DEFAULT
         self._may_wait = False
+        # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
+        self._barrier_view: RouteView | None = None
+        self._refused: NoQuorum | None = None
+        self._passed = self._barrier_passed  # one object: the mode compares
+        #: Reads that were refused because their barrier did not pass in time.
+        self.refused_reads = 0
         self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._notices: set[asyncio.Task[None]] = set()
-        self.cache = RouteCache(view=self._readable_view, settings=lambda: settings.current)
+        self.cache = RouteCache(
+            view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
+        )
         current = settings.current
         limits = ServerLimits(frame_size_max=current.frame_size_max, idle_s=float(current.idle_timeout_s))
         if current.connections_max:
@@ -170,22 +178,52 @@ class NameServer:
         settings = self._settings.current
         if settings is not self._settings_seen:
             self._settings_seen = settings
-            self._freshness = _AT_ONCE.get(settings.route_freshness)  # None: it needs a barrier
+            self._freshness = Freshness(settings.route_freshness)
             self._may_wait = settings.need_wait_for_service
             self.cache.clear()
         freshness = self._freshness
-        if freshness is None or (self._may_wait and must_wait(settings, self.uptime_s)):
+        if self._may_wait and must_wait(settings, self.uptime_s):
             return None
+        if freshness is Freshness.LINEARIZABLE:
+            return self._barrier_view
         try:
             return self._view(freshness)
         except (NoQuorum, FreshnessNotOffered):
             return None
+
+    def _barrier_to_wait_for(self) -> int:
+        """Return the number of the barrier that a route query arriving now joins; 0 if it joins none.
+
+        Everything that arrives before the barrier is sent, on whatever connection, joins the same one.
+        """
+        if self._freshness is not Freshness.LINEARIZABLE or self._barrier_view is not None:
+            return 0
+        settings = self._settings.current
+        if self._refused is not None or (self._may_wait and must_wait(settings, self.uptime_s)):
+            return 0
+        return self._mode.join_barrier(self._passed)
+
+    def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
+        """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
+        try:
+            if error is None:
+                self._barrier_view = self._mode.view(Freshness.STALE)
+            else:
+                self._refused = error
+            self.wire.unpark(number)
+        finally:
+            self._barrier_view = self._refused = None
 
     def _read(
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         view = self._readable_view()
         if view is None:
+            if self._refused is not None:
+                self.refused_reads += 1
+                answer = refusal(f"{NO_QUORUM_TAG} {self._refused}")
+                self._send_away(connection, command, answer)
+                return _reply(command, answer)
             return self._execute(connection, command)
         request = Request.of(command, peer=connection.peer)
         decision = decide(view, request, self._settings.current, self)
@@ -197,15 +235,20 @@ class NameServer:
         origin = ConnectionId(connection.id)
         request = Request.of(command, peer=connection.peer)
         answer = await self._mode.execute(request, origin, deadline=deadline)
+        self._send_away(connection, command, answer)
+        return _reply(command, answer)
+
+    def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
+        """Have a connection closed after a refused route query, so that its client turns to another
+        nameserver; a broker's connection is its lease and stays.
+        """
         if (
             command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
             and answer.code == ResponseCode.SYSTEM_ERROR
             and (answer.remark or "").startswith(NO_QUORUM_TAG)
-            and not self._mode.carries_broker(origin)
+            and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
-            # So that the client turns to another nameserver; a broker's connection is its lease and stays.
             connection.close_after_answers()
-        return _reply(command, answer)
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
 #: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind.
@@ -40,6 +41,11 @@ class Contact:
         self._date = -math.inf
         self._limit = math.inf
         self._young_until = -math.inf  # a kept yes of in_time, and the limit that it was given for
+
+    def voters_are(self, others: Collection[str]) -> None:
+        """Take the configuration in force: the voters other than this member; only their echoes count."""
+        self._members = len(others) + 1
+        self._echoed = {peer: clock for peer, clock in self._echoed.items() if peer in others}
 
     def in_time(self, now: float, limit: float) -> bool:
         """Whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
@@ -107,6 +113,16 @@ class Contact:
             return now
         dates = sorted(self._echoed.values(), reverse=True)
         return dates[others - 1] if len(dates) >= others else -math.inf
+
+    def accepted_since(self, since: float, *, asker: str | None) -> bool:
+        """Whether a majority of voters, this member included, stood by us at some instant from ``since`` on.
+
+        Args:
+            asker: A voter that asked us as its leader, in our term: by that alone it stood by us when it
+                asked, which is all that its own question needs.
+        """
+        count = sum(echo >= since for peer, echo in self._echoed.items() if peer != asker)
+        return count + (asker is not None) >= self._members // 2
 
     def member_date(self, peer: str) -> float:
         """The newest own clock that ``peer`` echoed in this term."""

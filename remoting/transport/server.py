@@ -16,7 +16,7 @@ import logging
 import resource
 import socket
 import struct
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
@@ -40,6 +40,8 @@ DESCRIPTORS_RESERVED: Final = 256
 #: Answers collected before they are handed to the socket although more frames wait.
 BATCH_PIECES: Final = 192
 _BATCH_BYTES: Final = 256 * 1024
+#: Parked bytes of one connection above which no more are read from it.
+_PARKED_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
 
 Handler = Callable[
@@ -58,6 +60,15 @@ class FastPath(Protocol):
         """Append the answers to leading frames from ``position`` on; return the position after them.
 
         It stops at a frame that it does not know, and at :data:`BATCH_PIECES`.
+        """
+
+    def waits_now(self) -> int:
+        """Return the number that a frame waits for which arrives now and has to wait; 0: none has to."""
+
+    def waits(self, data: bytes, position: int) -> int:
+        """Return the number of what the frame at ``position`` waits for; 0: it is to be dispatched.
+
+        What waits is looked at again, with all that follows it, at :meth:`RemotingServer.unpark`.
         """
 
 
@@ -112,6 +123,8 @@ class ServerProtocol(asyncio.Protocol):
         "_finishing",
         "_held",
         "_missing",
+        "_parked",
+        "_parked_bytes",
         "_paused",
         "_pending",
         "_transport",
@@ -136,6 +149,9 @@ class ServerProtocol(asyncio.Protocol):
         self._missing = 0  # bytes until it is worth looking at the buffer again
         # Whole frames not looked at yet, because the peer does not read its answers; only while paused.
         self._held = b""
+        # Bytes not looked at yet, because what came first of them waits; with the number that they wait for.
+        self._parked: deque[tuple[int, bytes]] | None = None
+        self._parked_bytes = 0
         self._paused = False
         self._closing_by_us = False
         self._finishing = False
@@ -156,6 +172,9 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active = True
+        if self._parked is not None:
+            self._park_behind(data)
+            return
         if self._fast_path is not None and not self._buffer and not self._paused:
             # The way of nearly every request of a nameserver; what it leaves takes the way below.
             answers = self._fast_path.whole(data)
@@ -193,7 +212,11 @@ class ServerProtocol(asyncio.Protocol):
         held, self._held = self._held, b""
         if held:
             self._process(held)
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
+        self._read_on()
+
+    def _read_on(self) -> None:
+        may_read = not self._paused and self._parked_bytes <= _PARKED_MAX
+        if may_read and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -201,6 +224,7 @@ class ServerProtocol(asyncio.Protocol):
             return  # it was never admitted
         self._transport = None
         self._held = b""
+        self._parked = None
         self.server.unfinished -= len(self._buffer)
         self._buffer.clear()
         self.server.release(self)
@@ -328,6 +352,10 @@ class ServerProtocol(asyncio.Protocol):
                     if len(answers) >= BATCH_PIECES and not self._flush(answers):
                         self._held = data[position:]
                         break
+                    number = fast_path.waits(data, position)
+                    if number:
+                        self._park(number, data[position:] if position else data)
+                        break
                 if end - position < 4:
                     self._keep(data, position, 8)
                     break
@@ -360,6 +388,45 @@ class ServerProtocol(asyncio.Protocol):
             self.send_bytes(answers[0] if len(answers) == 1 else b"".join(answers))
         if self._finishing:
             self._finish()
+
+    def _park(self, number: int, data: bytes) -> None:
+        """Keep what waits for ``number``, and what follows it, until :meth:`unpark`."""
+        if self._parked is None:
+            self._parked = deque()
+        if self._parked and self._parked[-1][0] == number:
+            _, before = self._parked.pop()
+            self._parked.append((number, before + data))
+        else:
+            self._parked.append((number, data))
+            self.server.park(self, number)
+        self._parked_bytes += len(data)
+        if self._parked_bytes > _PARKED_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _park_behind(self, data: bytes) -> None:
+        """Keep what arrives behind something that waits, in order.
+
+        It waits for what a request that arrives now would wait for, whatever it is: it may be one.
+        """
+        assert self._parked is not None
+        assert self._fast_path is not None
+        self._park(self._fast_path.waits_now() or self._parked[-1][0], data)
+
+    def unpark(self, number: int) -> None:
+        """Look again at what waited for ``number`` or an earlier one."""
+        parked, self._parked = self._parked, None
+        paused = self._parked_bytes > _PARKED_MAX
+        while parked and parked[0][0] <= number:
+            _, data = parked.popleft()
+            self._parked_bytes -= len(data)
+            if self.open and not self._finishing:
+                self.data_received(data)
+        if parked:
+            if self._parked is not None:  # what was let through waits for something later now
+                parked.extendleft(reversed(self._parked))
+            self._parked = parked
+        if paused:
+            self._read_on()
 
     def _flush(self, answers: list[bytes]) -> bool:
         """Send a part of a long batch; return False if the peer must read it before it gets more."""
@@ -471,6 +538,7 @@ class RemotingServer:
         self.fast_path = fast_path
         self.stats = ServerStats()
         self.unfinished = 0
+        self._parked: dict[int, list[Connection]] = {}
         self.connections: dict[int, Connection] = {}
         self._group = group
         self._connected = connected
@@ -485,6 +553,7 @@ class RemotingServer:
         self._refusing = False
         self._stopping = False
         self._emptied: asyncio.Event | None = None
+        self._unparked: asyncio.Event | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Bind and accept; return the bound ``host:port``.
@@ -507,6 +576,13 @@ class RemotingServer:
             self._sweep.cancel()
         if self._server is not None:
             self._server.close()
+        if self._parked:
+            self._unparked = asyncio.Event()
+            try:
+                async with asyncio.timeout(drain_s):
+                    await self._unparked.wait()
+            except TimeoutError:
+                log.warning("reads abandoned connections=%s", sum(map(len, self._parked.values())))
         if self._tasks:
             _done, late = await asyncio.wait(self._tasks, timeout=drain_s)
             for task in late:
@@ -559,6 +635,17 @@ class RemotingServer:
     def closed(self, connection: Connection, *, by_us: bool) -> None:
         if self._closed is not None:
             self._closed(connection, by_us=by_us)
+
+    def park(self, connection: Connection, number: int) -> None:
+        """Note who is to be looked at when ``number`` has passed."""
+        self._parked.setdefault(number, []).append(connection)
+
+    def unpark(self, number: int) -> None:
+        """Let the fast path, or the handlers, look at what waited for ``number``, and write the answers."""
+        for connection in self._parked.pop(number, ()):
+            connection.unpark(number)
+        if self._unparked is not None and not self._parked:
+            self._unparked.set()
 
     def take_opaque(self) -> int:
         """Return the next correlation id for requests to peers."""

@@ -1,0 +1,228 @@
+"""A read joins only a barrier that is sent after it arrived; a leader answers only what it is certain of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.barriers import RESEND_S, Barriers, Confirmed, Rounds
+
+HERE = (1, "a", 1)
+"""A route: term, leader, link."""
+
+
+def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
+    barriers = Barriers()
+    tickets = [barriers.join() for _ in range(3)]
+    assert tickets == [1, 1, 1]
+    assert barriers.to_send(HERE, now=0.0) == 1
+    barriers.confirmed(1, 10)
+    barriers.applied(9)
+    assert barriers.passed == 0  # not applied here yet
+    barriers.applied(10)
+    assert barriers.passed == 1
+
+
+def test_a_read_does_not_join_a_barrier_that_is_under_way() -> None:
+    barriers = Barriers()
+    barriers.join()
+    assert barriers.to_send(HERE, now=0.0) == 1
+    late = barriers.join()
+    assert late == 2
+    assert barriers.to_send(HERE, now=0.0) is None  # one at a time
+    barriers.confirmed(1, 10)
+    barriers.applied(10)
+    assert barriers.passed == 1
+    assert barriers.to_send(HERE, now=0.0) == 2
+
+
+def test_nothing_is_sent_without_a_read_or_a_leader() -> None:
+    barriers = Barriers()
+    assert barriers.to_send(HERE, now=0.0) is None
+    barriers.join()
+    assert barriers.to_send(None, now=0.0) is None
+    assert barriers.to_send(HERE, now=0.0) == 1
+    barriers.confirmed(1, 3)
+    assert barriers.to_send(HERE, now=100.0) is None
+
+
+def test_a_barrier_is_replaced_when_its_leader_its_link_or_its_time_is_gone() -> None:
+    barriers = Barriers()
+    barriers.join()
+    assert barriers.to_send(HERE, now=0.0) == 1
+    assert barriers.to_send((2, "b", 1), now=0.0) == 2
+    assert barriers.to_send((2, "b", 2), now=0.0) == 3
+    assert barriers.to_send((2, "b", 2), now=RESEND_S / 2) is None
+    assert barriers.to_send((2, "b", 2), now=RESEND_S) == 4
+    barriers.not_sent()
+    assert barriers.to_send((2, "b", 2), now=RESEND_S) == 5
+    barriers.confirmed(5, 7)
+    barriers.applied(7)
+    assert barriers.passed >= 1  # a later barrier does for earlier reads
+
+
+def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> None:
+    barriers = Barriers()
+    barriers.join()
+    assert barriers.to_send(HERE, now=0.0) == 1
+    assert barriers.join() == 2
+    assert barriers.to_send((2, "b", 1), now=0.0) == 2
+    barriers.confirmed(1, 5)
+    barriers.applied(5)
+    assert barriers.passed == 1
+
+
+def test_answers_that_nobody_asked_for_are_ignored() -> None:
+    barriers = Barriers()
+    barriers.join()
+    barriers.confirmed(1, 0)  # not sent yet
+    barriers.applied(5)
+    assert barriers.passed == 0
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.just(("read",)),
+        st.tuples(st.just("send"), st.sampled_from([HERE, (2, "b", 1), None])),
+        st.just(("lost",)),
+        st.tuples(st.just("answer"), st.integers(1, 12), st.integers(0, 6)),
+        st.tuples(st.just("apply"), st.integers(0, 6)),
+        st.tuples(st.just("wait"), st.floats(0, 2)),
+    ),
+    max_size=80,
+)
+
+
+@given(EVENTS)
+def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_applied(
+    events: list[tuple[Any, ...]],
+) -> None:
+    """Against a naive model: every read and every barrier with the instant of its event."""
+    barriers = Barriers()
+    now, applied = 0.0, 0
+    read_at: list[tuple[int, int]] = []  # (instant, ticket)
+    sent_at: dict[int, int] = {}
+    answered: dict[int, int] = {}
+    for at, event in enumerate(events):
+        match event:
+            case ("read",):
+                read_at.append((at, barriers.join()))
+            case "send", route:
+                number = barriers.to_send(route, now=now)
+                if number is not None:
+                    assert number not in sent_at
+                    sent_at[number] = at
+            case ("lost",):
+                barriers.not_sent()
+            case "answer", number, index:
+                # A leader answers what was sent; the first answer is the one that counts, and an answer to an
+                # earlier barrier after one to a later brings nothing new.
+                if number in sent_at and number > max(answered, default=0):
+                    answered[number] = index
+                barriers.confirmed(number, index)
+            case "apply", index:
+                applied = max(applied, index)
+                barriers.applied(applied)
+            case "wait", seconds:
+                now += seconds
+        barriers.applied(applied)
+        for arrived, ticket in read_at:
+            may_pass = any(
+                sent_at[number] > arrived and index <= applied for number, index in answered.items()
+            )
+            assert (barriers.passed >= ticket) is may_pass
+
+
+# -- the leader --------------------------------------------------------------------------------------------
+
+
+class Voters:
+    """Who stood by the leader, and when; the leader counts as one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.echoes: dict[str, float] = {}
+        self.now = 0.0
+        self.rounds = 0
+
+    def certain(self, since: float | None, *, asker: str | None) -> bool:
+        others = {m for m, at in self.echoes.items() if since is not None and at >= since}
+        return len(others | ({asker} if asker is not None else set())) >= self.size // 2
+
+    def begin(self) -> float:
+        self.rounds += 1
+        self.now += 1.0
+        return self.now
+
+    def settle(self, rounds: Rounds, commit: int) -> list[Confirmed]:
+        return rounds.settle(commit_index=commit, certain=self.certain, begin=self.begin)
+
+
+def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> None:
+    voters, rounds = Voters(3), Rounds(term=1)
+    rounds.ask("b", 4, voter=True)
+    assert rounds.pending
+    assert voters.settle(rounds, 9) == [Confirmed("b", 4, 9)]
+    assert voters.rounds == 0
+    assert not rounds.pending
+
+
+def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
+    voters, rounds = Voters(3), Rounds(term=1)
+    rounds.ask("a", 4, voter=False)  # the leader
+    rounds.ask("c", 7, voter=False)
+    assert voters.settle(rounds, 9) == []
+    assert voters.rounds == 1
+    voters.echoes["b"] = 0.5  # of before the round
+    assert voters.settle(rounds, 10) == []
+    voters.echoes["b"] = 1.0
+    assert voters.settle(rounds, 11) == [Confirmed("a", 4, 9), Confirmed("c", 7, 9)]
+    assert voters.rounds == 1
+
+
+def test_who_asks_during_a_round_gets_the_next_one() -> None:
+    voters, rounds = Voters(3), Rounds(term=1)
+    rounds.ask("a", 1, voter=False)
+    voters.settle(rounds, 5)
+    rounds.ask("a", 2, voter=False)
+    assert voters.settle(rounds, 6) == []
+    assert voters.rounds == 1  # one round at a time
+    voters.echoes["b"] = 1.0
+    assert voters.settle(rounds, 7) == [Confirmed("a", 1, 5)]
+    assert voters.rounds == 2
+    voters.echoes["b"] = 2.0
+    assert voters.settle(rounds, 8) == [Confirmed("a", 2, 7)]
+
+
+def test_of_five_members_the_asker_and_one_echo_do() -> None:
+    voters, rounds = Voters(5), Rounds(term=1)
+    rounds.ask("b", 1, voter=True)
+    assert voters.settle(rounds, 5) == []
+    voters.echoes["b"] = 1.0  # its echo is not a second voice
+    assert voters.settle(rounds, 5) == []
+    voters.echoes["c"] = 1.0
+    assert voters.settle(rounds, 6) == [Confirmed("b", 1, 5)]
+
+
+def test_of_five_members_one_question_does_not_stand_by_another() -> None:
+    """Who asked may have left the term before the other's read arrived."""
+    voters, rounds = Voters(5), Rounds(term=1)
+    rounds.ask("b", 1, voter=True)
+    rounds.ask("c", 1, voter=True)
+    assert voters.settle(rounds, 5) == []
+    assert voters.rounds == 1
+
+
+def test_the_only_member_is_certain_at_once() -> None:
+    voters, rounds = Voters(1), Rounds(term=1)
+    rounds.ask("a", 1, voter=False)
+    assert voters.settle(rounds, 5) == [Confirmed("a", 1, 5)]
+
+
+def test_a_later_question_of_a_member_replaces_its_earlier_one() -> None:
+    voters, rounds = Voters(3), Rounds(term=1)
+    rounds.ask("b", 1, voter=True)
+    rounds.ask("b", 2, voter=True)
+    assert voters.settle(rounds, 5) == [Confirmed("b", 2, 5)]
