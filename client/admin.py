@@ -234,7 +234,7 @@ class Admin:
         present = yield from self.kv_get(ORDER_TOPIC_NAMESPACE, topic)
         return (yield from self.kv_put(ORDER_TOPIC_NAMESPACE, topic, merge_order_conf(present, addition)))
 
-    def explain_route(self, http: str, topic: str, *, token: str | None = None) -> Operation[FetchReply]:
+    def explain_route(self, http: str, topic: str) -> Operation[FetchReply]:
         """Ask a nameserver over HTTP why a topic has the route it has, or none.
 
         Args:

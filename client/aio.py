@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, assert_never
 
 from client.admin import Admin
-from client.blocking import http_get, local_identity
+from client.blocking import http_fetch, local_identity
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
 from client.core import PEER_REQUESTS, ClientCore
@@ -145,7 +145,7 @@ class Client:
                 result = await asyncio.to_thread(effect.call, effect.argument)
                 return await result if inspect.isawaitable(result) else result
             case Fetch():
-                return await asyncio.to_thread(http_get, effect.url, effect.timeout_s)
+                return await asyncio.to_thread(http_fetch, effect)
             case _:
                 assert_never(effect)
 

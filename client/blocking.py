@@ -23,6 +23,7 @@ Hooks see each request before it is sent and each answer before its caller does
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import logging
 import os
@@ -54,6 +55,7 @@ from client.operation import (
     Operation,
     Sleep,
     Spawn,
+    Unreached,
     Wait,
 )
 from client.producer import Message, ProducerCore, QueueSelector, SendResult
@@ -65,7 +67,6 @@ from remoting.transport.blocking import BlockingClient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_REPLY_SIZE_MAX: Final = 16 * 1024 * 1024
 _serials: Final = itertools.count(secrets.randbits(31))
 
 
@@ -230,7 +231,7 @@ class Client:
             case Deliver():
                 return effect.call(effect.argument)
             case Fetch():
-                return http_get(effect.url, effect.timeout_s)
+                return http_fetch(effect)
             case _:
                 assert_never(effect)
 
@@ -345,23 +346,50 @@ def local_ip() -> str:
             return "127.0.0.1"
 
 
-def http_get(url: str, timeout_s: float) -> FetchReply:
-    """GET a page; a status other than 200 is a reply, not an error.
+class _Connection(http.client.HTTPConnection):
+    """Tells a connection that was not made from one that broke."""
+
+    def connect(self) -> None:
+        try:
+            super().connect()
+        except OSError as error:
+            raise Unreached(error.strerror or str(error)) from None
+
+
+class _Handler(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, request)
+
+
+#: Nameservers are asked themselves: a proxy of the environment would be told tokens, and may see other hosts.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler())
+
+
+def http_fetch(fetch: Fetch) -> FetchReply:
+    """Ask over HTTP; a status other than 200 is a reply, not an error.
 
     Raises:
-        OSError: If there is no reply, or one above 16 MiB.
-        ValueError: If ``url`` is none or not HTTP.
+        OSError: If there is no reply, or one above the limit; Unreached if nothing was sent.
+        ValueError: If the URL is none or not HTTP.
     """
+    url = fetch.url
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is no HTTP address")
+    request = urllib.request.Request(url, fetch.body, dict(fetch.headers), method=fetch.method)
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as reply:
-            data = reply.read(_REPLY_SIZE_MAX + 1)
+        with _OPENER.open(request, timeout=fetch.timeout_s) as reply:
+            data = reply.read(fetch.reply_max + 1)
             status = reply.status
     except urllib.error.HTTPError as error:
         with error:
-            data = error.read(_REPLY_SIZE_MAX + 1)
+            data = error.read(fetch.reply_max + 1)
         status = error.code
-    if len(data) > _REPLY_SIZE_MAX:
-        raise OSError(f"reply of {url} is above {_REPLY_SIZE_MAX} bytes")
-    return FetchReply(status, data.decode("utf-8", "replace"))
+    except urllib.error.URLError as error:
+        raise error.reason if isinstance(error.reason, OSError) else error from None
+    except http.client.InvalidURL as error:
+        raise ValueError(f"{url!r} is no HTTP address: {error}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"no HTTP reply: {type(error).__name__} {error}") from None
+    if len(data) > fetch.reply_max:
+        raise OSError(f"reply of {url} is above {fetch.reply_max} bytes")
+    return FetchReply(status, data)

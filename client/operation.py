@@ -11,8 +11,8 @@ operations share state without locks as long as they do not rely on it across a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from remoting.command import RemotingCommand
@@ -42,18 +42,37 @@ class Oneway:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """GET a text over HTTP. Result: FetchReply; fails with OSError when there was no reply."""
+    """Ask for something over HTTP. Result: FetchReply, whatever its status.
+
+    Fails with :class:`Unreached` when nothing was sent, with another OSError when no reply came.
+
+    Attributes:
+        timeout_s: Longest silence of the server.
+        reply_max: Bytes of a reply that are accepted.
+    """
 
     url: str
     timeout_s: float
+    method: str = "GET"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reply_max: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """HTTP status and body text."""
+    """HTTP status and body."""
 
     status: int
-    text: str
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class Unreached(ConnectionError):
+    """No connection was made, so nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from nameserver.config import ConfigError, split_address
 from nameserver.consistency import Consistency, NoQuorum, Operations
-from nameserver.problem import Problem, check_query, json_answer
+from nameserver.problem import HEADERS, Problem, check_query, json_answer
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ TIMEOUT_MAX_S: Final = 100.0
 BODY_MAX: Final = 4096
 #: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
 SNAPSHOT_MAX: Final = 1 << 30
+_BINARY: Final = "application/octet-stream"
 _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
 
@@ -95,11 +96,13 @@ class RaftAdmin:
         )
         return json_answer({"leader": leader})
 
-    async def _save(self, request: web.Request) -> web.Response:
+    async def _save(self, request: web.Request) -> web.StreamResponse:
         operations = self._allowed(request)
         deadline = _deadline(request)
         await _body(request)
         info = await self._done(request, "save snapshot", operations.save_snapshot(deadline=deadline))
+        if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
+            return web.FileResponse(info.path, headers={**HEADERS, "Content-Type": _BINARY})
         return json_answer(
             {"path": str(info.path), "index": info.index, "term": info.term, "size": info.size}
         )

@@ -11,13 +11,15 @@ from typing import Final, TextIO
 
 from client.blocking import Client
 from client.config import ClientConfig, parse_nameservers
-from client.mqadmin import cluster, message, namesrv, topic
+from client.mqadmin import cluster, message, namesrv, raft, topic
 from client.mqadmin.context import Context
 from client.mqadmin.options import Command, UsageError, help_text, parse
 from remoting.errors import RemotingError
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    command.name: command for module in (topic, cluster, namesrv, message) for command in module.COMMANDS
+    command.name: command
+    for module in (topic, cluster, namesrv, message, raft)
+    for command in module.COMMANDS
 }
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0

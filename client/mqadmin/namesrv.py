@@ -1,9 +1,8 @@
-"""updateKvConfig, deleteKvConfig, getNamesrvConfig, updateNamesrvConfig, explainRoute."""
+"""updateKvConfig, deleteKvConfig, getNamesrvConfig, updateNamesrvConfig."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
 from client.admin import properties
 from client.mqadmin.context import Context
@@ -51,54 +50,6 @@ def _update_config(context: Context, args: Arguments) -> int:
     return context.report(answers)
 
 
-def _explain_route(context: Context, args: Arguments) -> int:
-    as_json = args.json()
-    try:
-        reply = context.run(context.client.admin.explain_route(args.text("a"), args.text("t")))
-    except (OSError, ValueError) as error:
-        return context.fail(f"{args.text('a')}: {error}")
-    try:
-        document = json.loads(reply.text)
-    except ValueError:
-        return context.fail(f"{args.text('a')} answered status {reply.status} without JSON")
-    if as_json:
-        context.json(document)
-    else:
-        for line in _readable(document, 0):
-            context.line(line)
-    if reply.status != 200:
-        return context.fail(f"{args.text('a')} answered status {reply.status}")
-    return 0
-
-
-def _readable(value: Any, depth: int) -> list[str]:
-    """Return an outline of a JSON value: one line per leaf."""
-    indent = "  " * depth
-    lines: list[str] = []
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if isinstance(item, (dict, list)) and item:
-                lines += [f"{indent}{name}:", *_readable(item, depth + 1)]
-            else:
-                lines.append(f"{indent}{name}: {_leaf(item)}")
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, (dict, list)) and item:
-                first, *others = _readable(item, depth + 1)
-                lines += [f"{indent}- {first.lstrip()}", *others]
-            else:
-                lines.append(f"{indent}- {_leaf(item)}")
-    else:
-        lines.append(f"{indent}{_leaf(value)}")
-    return lines
-
-
-def _leaf(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 _NAMESPACE: Final = Option(short="s", long="namespace", description="set the namespace", required=True)
 _KEY: Final = Option(short="k", long="key", description="set the key name", required=True)
 
@@ -133,21 +84,5 @@ COMMANDS: Final = (
             Option(short="v", long="value", description="config value", required=True),
         ),
         run=_update_config,
-    ),
-    Command(
-        name="explainRoute",
-        description="Explain why a topic has the route it has, or none (RouteKeeper, over HTTP).",
-        options=(
-            Option(short="t", long="topic", description="topic name", required=True),
-            Option(
-                short="a",
-                long="http",
-                description="HTTP address of a name server, eg: '127.0.0.1:9880'",
-                required=True,
-            ),
-            OUTPUT,
-        ),
-        run=_explain_route,
-        needs_nameserver=False,
     ),
 )

@@ -1,0 +1,230 @@
+"""What administrators ask of a group of nameservers over HTTP, as operations without IO.
+
+A change is for the leader alone. Whoever is asked first names it, by its raft address; it is found among the
+HTTP addresses that were given, by what each says of itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from client.errors import NotApplied, OutcomeUnknown
+from client.operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
+
+#: Largest snapshot that is taken over HTTP, in bytes.
+SNAPSHOT_MAX: Final = 1 << 30
+#: How often the leader may turn out to be another one.
+_HOPS_MAX: Final = 5
+#: Time between two questions while no leader is known.
+_NO_LEADER_PAUSE_S: Final = 0.5
+#: How much longer than the change itself its answer may take.
+_MARGIN_S: Final = 5.0
+
+
+class NoAnswer(NotApplied):
+    """An address gave no answer that can be used; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A change that was made.
+
+    Attributes:
+        http: Address of the nameserver that made it.
+        reply: Its answer.
+    """
+
+    http: str
+    reply: FetchReply
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        return _document(self.reply) or {}
+
+
+class Group:
+    """Nameservers by their HTTP addresses.
+
+    Args:
+        addresses: ``host:port``, or with ``http://`` before it.
+        token: Content of ``--token-file``; reads need none.
+        read_timeout_s: For each question that changes nothing.
+        change_timeout_s: For a change, hops to the leader included in each.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        token: str | None = None,
+        read_timeout_s: float,
+        change_timeout_s: float = 30.0,
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._read_timeout_s = read_timeout_s
+        self._change_timeout_s = change_timeout_s
+
+    # Reads ------------------------------------------------------------------------------------------
+
+    def read(self, address: str, path: str) -> Operation[Mapping[str, Any]]:
+        """Return what one nameserver answers to a read.
+
+        Raises:
+            NoAnswer: If it gave none, or refused; the text is one line.
+        """
+        reply = yield from self.ask(address, path)
+        document = _document(reply)
+        if reply.status != 200 or document is None:
+            raise NoAnswer(f"{address}: {_words(reply)}")
+        return document
+
+    def ask(self, address: str, path: str) -> Operation[FetchReply]:
+        """Return one nameserver's answer of whatever status.
+
+        Raises:
+            NoAnswer: If none came.
+        """
+        try:
+            reply: FetchReply = yield Fetch(_url(address, path), self._read_timeout_s)
+        except (OSError, ValueError) as error:
+            raise NoAnswer(f"{address}: {_reason(error)}") from None
+        return reply
+
+    # Changes ----------------------------------------------------------------------------------------
+
+    def add_member(self, address: str) -> Operation[Done]:
+        """Take a member in; it votes once it has caught up. Asking again goes on from there."""
+        return self._change("POST", "/v1/raft/members", document={"address": address})
+
+    def remove_member(self, address: str) -> Operation[Done]:
+        """Take a member out; it stops."""
+        return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
+
+    def transfer_leadership(self, to: str | None) -> Operation[Done]:
+        """Hand leadership to a member, or to the best one."""
+        return self._change("POST", "/v1/raft/transfer", document={} if to is None else {"to": to})
+
+    def save_snapshot(self, *, content: bool) -> Operation[Done]:
+        """Have the state written to a file.
+
+        Args:
+            content: Answer with the file itself instead of its name.
+        """
+        return self._change("POST", "/v1/raft/snapshot", accept="application/octet-stream" if content else "")
+
+    def restore_snapshot(self, image: bytes) -> Operation[Done]:
+        """Replace the state of a group of one member by a snapshot file."""
+        return self._change("POST", "/v1/raft/restore", image=image)
+
+    def _change(
+        self,
+        method: str,
+        path: str,
+        *,
+        document: Mapping[str, Any] | None = None,
+        image: bytes | None = None,
+        accept: str = "",
+    ) -> Operation[Done]:
+        """Have the leader do something.
+
+        Raises:
+            NotApplied: If it was not done; the text says why.
+            OutcomeUnknown: If nobody knows.
+        """
+        headers = dict(self._headers)
+        body = image
+        if image is not None:
+            headers["Content-Type"] = "application/octet-stream"
+        elif document is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(document).encode()
+        if accept:
+            headers["Accept"] = accept
+        timeout_s = self._change_timeout_s
+        started = yield from read_clock()
+        waiting, unreached, hops = list(self.addresses), list[str](), 0
+        while waiting:
+            address = waiting.pop(0)
+            try:
+                reply: FetchReply = yield Fetch(
+                    f"{_url(address, path)}?timeout={timeout_s:g}s",
+                    timeout_s + _MARGIN_S,
+                    method,
+                    body,
+                    headers,
+                    SNAPSHOT_MAX,
+                )
+            except (Unreached, ValueError) as error:
+                unreached.append(f"{address}: {_reason(error)}")
+                continue
+            except OSError as error:
+                raise OutcomeUnknown(
+                    f"{address} gave no answer ({_reason(error)}): outcome unknown, look with raftStatus"
+                ) from None
+            match reply.status:
+                case 200:
+                    return Done(address, reply)
+                case 421:
+                    hops += 1
+                    leader = (_document(reply) or {}).get("leader")
+                    found = yield from self._named(leader)
+                    if found is None:
+                        raise NotApplied(
+                            f"{address} does not lead. The leader is {leader} (its raft address): add its"
+                            f" HTTP address to --http, where only {';'.join(self.addresses)} is given"
+                        )
+                    if hops > _HOPS_MAX:
+                        raise NotApplied(
+                            f"{address}: {_words(reply)}; the leader changed {hops} times meanwhile"
+                        )
+                    waiting = [found]
+                case 503:
+                    now = yield from read_clock()
+                    if now.now_s - started.now_s >= timeout_s:
+                        raise NotApplied(f"{address}: {_words(reply)}")
+                    yield Sleep(_NO_LEADER_PAUSE_S)
+                    waiting = [*(other for other in self.addresses if other != address), address]
+                case 504:
+                    raise OutcomeUnknown(f"{address}: {_words(reply)}")
+                case _:
+                    raise NotApplied(f"{address}: {_words(reply)}")
+        raise NotApplied("; ".join(dict.fromkeys(unreached)) or "no HTTP address is given")
+
+    def _named(self, leader: object) -> Operation[str | None]:
+        """Return the HTTP address of the member with that raft address, if it is among ours."""
+        for address in self.addresses:
+            try:
+                status = yield from self.read(address, "/v1/raft/status")
+            except NoAnswer:
+                continue
+            if status.get("me") == leader:
+                return address
+        return None
+
+
+def _url(address: str, path: str) -> str:
+    base = address if address.startswith(("http://", "https://")) else f"http://{address}"
+    return base.rstrip("/") + path
+
+
+def _document(reply: FetchReply) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads(reply.text)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _words(reply: FetchReply) -> str:
+    """Return a refusal in the server's own words."""
+    detail = (_document(reply) or {}).get("detail")
+    return detail if isinstance(detail, str) else f"answered status {reply.status} without saying why"
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -1,0 +1,455 @@
+"""Over HTTP, RouteKeeper's own: raftStatus, addMember, removeMember, transferLeader, snapshotSave,
+snapshotRestore, explainRoute, routeDiff."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from client.errors import NotApplied
+from client.group import Done, Group, NoAnswer
+from client.mqadmin.context import Context
+from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
+from client.operation import Operation
+
+_HTTP_DEFAULT: Final = "127.0.0.1:9880"
+#: Routes that routeDiff compares one by one unless it is told which.
+_TOPICS_MAX: Final = 1000
+#: Differences of one kind that routeDiff prints before it counts the rest.
+_SHOWN_MAX: Final = 50
+
+_HTTP: Final = Option(
+    short="a",
+    long="http",
+    description="HTTP addresses of name servers, eg: '192.168.0.1:9880;192.168.0.2:9880'"
+    f" (default {_HTTP_DEFAULT})",
+)
+_TOKEN: Final = Option(
+    short="k", long="token-file", description="file with the token of the name servers' --http-token-file"
+)
+_TIMEOUT: Final = Option(
+    short="w", long="timeout", description="longest wait for the change in seconds, 1 to 100 (default 30)"
+)
+
+
+def _group(context: Context, args: Arguments) -> Group:
+    addresses = tuple(
+        dict.fromkeys(part.strip() for part in (args.get("a") or _HTTP_DEFAULT).split(";") if part.strip())
+    )
+    if not addresses:
+        raise UsageError("http='', allowed HOST:PORT, several separated by ;")
+    token = None
+    if "k" in args:
+        try:
+            token = Path(args.text("k")).read_text("ascii").strip()
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+            raise NotApplied(f"token file {args.text('k')} cannot be read: {reason}") from None
+        if not token or any(not "!" <= letter <= "~" for letter in token):
+            raise NotApplied(f"token file {args.text('k')} does not hold one word of visible ASCII")
+    return Group(
+        addresses,
+        token=token,
+        read_timeout_s=context.client.core.config.call_timeout_s,
+        change_timeout_s=float(args.number("w", "timeout", 30, low=1, high=100)),
+    )
+
+
+# -- status -------------------------------------------------------------------------------------------------
+
+
+_STATUS_ROW: Final = "{:<22} {:<22} {:<9} {:>6} {:<22} {:>10} {:>5} {:>9} {:>7} {:<6}"
+
+
+def _raft_status(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    group = _group(context, args)
+    found: dict[str, Mapping[str, Any]] = {}
+    code = 0
+    for address in group.addresses:
+        try:
+            general = context.run(group.read(address, "/v1/status"))
+            if general.get("mode") != "raft":
+                raise NoAnswer(f"{address}: runs in mode {general.get('mode')}, it belongs to no raft group")
+            found[address] = {**context.run(group.read(address, "/v1/raft/status")), **general}
+        except NoAnswer as error:
+            code = context.fail(error)
+    if as_json:
+        context.json([{"http": address, **status} for address, status in found.items()])
+        return code
+    if not found:
+        return code
+    context.line(
+        _STATUS_ROW.format(
+            *("#Http address", "#Member", "#Role", "#Term", "#Leader"),
+            *("#Applied", "#Lag", "#Contact", "#Links", "#Ready"),
+        ).rstrip()
+    )
+    for address, status in found.items():
+        contact = status.get("last_contact_ms")
+        others = [member for member in status["members"] if member != status["me"]]
+        ready = status.get("reads_ready") and status.get("writes_ready")
+        context.line(
+            _STATUS_ROW.format(
+                address,
+                status["me"],
+                status["role"],
+                status["term"],
+                status["leader"] or "none",
+                status["applied_index"],
+                max(0, status["commit_index"] - status["applied_index"]),
+                "never" if contact is None else f"{contact:.0f} ms",
+                f"{len(set(others) & set(status['linked']))} of {len(others)}",
+                "yes" if ready else "no",
+            ).rstrip()
+        )
+    for address, status in found.items():
+        if status.get("waiting_for") and not (status.get("reads_ready") and status.get("writes_ready")):
+            context.line(f"{address} is not ready: {status['waiting_for']}")
+    _print_members(context, found)
+    return code
+
+
+def _print_members(context: Context, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say who belongs to the group; members that disagree (a change is under way) are told apart."""
+    views: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for address, status in found.items():
+        learners = tuple(sorted(status.get("learners", ())))
+        voters = tuple(sorted(set(status["members"]) - set(learners)))
+        views.setdefault((voters, learners), []).append(address)
+    for (voters, learners), addresses in views.items():
+        told = "" if len(views) == 1 else f" (as {', '.join(addresses)} knows it)"
+        context.line(f"voters: {', '.join(voters) or 'none'}{told}")
+        if learners:
+            context.line(f"learners: {', '.join(learners)}{told}")
+
+
+# -- changes ------------------------------------------------------------------------------------------------
+
+
+def _change(
+    begin: Callable[[Group, Arguments], Operation[Done]], words: Callable[[Done, Arguments], Iterable[str]]
+) -> Callable[[Context, Arguments], int]:
+    def run(context: Context, args: Arguments) -> int:
+        done = context.run(begin(_group(context, args), args))
+        for line in words(done, args):
+            context.line(line)
+        return 0
+
+    return run
+
+
+def _members_line(done: Done) -> str:
+    return f"members: {', '.join(done.document.get('members', ()))}"
+
+
+def _snapshot_save(context: Context, args: Arguments) -> int:
+    group = _group(context, args)
+    target = None if args.get("f") is None else Path(args.text("f"))
+    if target is None:
+        done = context.run(group.save_snapshot(content=False))
+        info = done.document
+        context.line(
+            f"snapshot saved at {done.http}: {info['path']} index={info['index']} term={info['term']}"
+            f" bytes={info['size']}"
+        )
+        return 0
+    done = context.run(group.save_snapshot(content=True))
+    partial = target.with_name(f"{target.name}.tmp")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(done.reply.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except OSError as error:
+        return context.fail(f"{target} cannot be written: {error.strerror}")
+    context.line(f"snapshot of {done.http} saved: {target} bytes={len(done.reply.data)}")
+    return 0
+
+
+def _snapshot_restore(context: Context, args: Arguments) -> int:
+    try:
+        image = Path(args.text("f")).read_bytes()
+    except OSError as error:
+        return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
+    done = context.run(_group(context, args).restore_snapshot(image))
+    found = done.document
+    context.line(
+        f"snapshot restored at {done.http}: revision={found['revision']} index={found['applied_index']}"
+        f" digest={found['digest']}"
+    )
+    return 0
+
+
+# -- reads of routes ----------------------------------------------------------------------------------------
+
+
+def _explain_route(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    reply, address, unreached = None, "", list[str]()
+    for address in _group(context, args).addresses:
+        try:
+            reply = context.run(context.client.admin.explain_route(address, args.text("t")))
+            break
+        except (OSError, ValueError) as error:
+            unreached.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+    if reply is None:
+        return context.fail("; ".join(unreached))
+    try:
+        document = json.loads(reply.text)
+    except ValueError:
+        return context.fail(f"{address} answered status {reply.status} without JSON")
+    if as_json:
+        context.json(document)
+    else:
+        for line in _readable(document, 0):
+            context.line(line)
+    if reply.status != 200:
+        return context.fail(f"{address} answered status {reply.status}")
+    return 0
+
+
+def _readable(value: Any, depth: int) -> list[str]:
+    """Return an outline of a JSON value: one line per leaf."""
+    indent = "  " * depth
+    lines: list[str] = []
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, (dict, list)) and item:
+                lines += [f"{indent}{name}:", *_readable(item, depth + 1)]
+            else:
+                lines.append(f"{indent}{name}: {_leaf(item)}")
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, (dict, list)) and item:
+                first, *others = _readable(item, depth + 1)
+                lines += [f"{indent}- {first.lstrip()}", *others]
+            else:
+                lines.append(f"{indent}- {_leaf(item)}")
+    else:
+        lines.append(f"{indent}{_leaf(value)}")
+    return lines
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _route_diff(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    group = _group(context, args)
+    if len(group.addresses) < 2:
+        raise UsageError("http names one name server, at least two are compared")
+    only = args.get("t")
+    digests: dict[str, str] = {}
+    code = 0
+    for address in group.addresses:
+        try:
+            digests[address] = context.run(group.read(address, "/v1/digest"))["digest"]
+        except NoAnswer as error:
+            code = context.fail(error)
+    differences: list[dict[str, Any]] = []
+    compared = 0
+    if len(set(digests.values())) > 1:
+        differences, compared = _differences(context, group, tuple(digests), only)
+    if as_json:
+        context.json({"digests": digests, "differences": differences})
+    else:
+        for address, digest in digests.items():
+            context.line(f"{address:<22} digest {digest}")
+        if len(digests) > 1 and len(set(digests.values())) == 1:
+            context.line(f"the route tables of {len(digests)} name servers are equal")
+        _print_differences(context, differences)
+        if len(set(digests.values())) > 1 and not differences:
+            context.line(
+                f"no difference in brokers, topics and {compared} routes: what differs has changed meanwhile,"
+                " or lies in KV configuration, or in routes that were not compared (name them with -t)"
+            )
+    return 1 if differences or len(set(digests.values())) > 1 else code
+
+
+def _differences(
+    context: Context, group: Group, addresses: Sequence[str], only: str | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Return what differs between tables as held now, and how many routes were compared."""
+    brokers: dict[str, dict[str, object]] = {}
+    topics: dict[str, set[str]] = {}
+    for address in addresses:
+        listed = context.run(group.read(address, "/v1/brokers?consistency=stale"))["brokers"]
+        brokers[address] = {
+            f"{row['cluster']}/{row['broker_name']}/{row['broker_id']} {row['broker_addr']}": True
+            for row in listed
+        }
+        topics[address] = set(context.run(group.read(address, "/v1/topics?consistency=stale"))["topics"])
+    differences = []
+    if only is None:
+        differences += _one_sided("broker", brokers)
+        differences += _one_sided("topic", topics)
+    common = sorted(set.intersection(*topics.values())) if only is None else [only]
+    for topic in common[:_TOPICS_MAX]:
+        path = f"/v1/topics/{quote(topic, safe='')}/route?consistency=stale"
+        routes: dict[str, Any] = {}
+        for address in addresses:
+            reply = context.run(group.ask(address, path))
+            routes[address] = _canonical(json.loads(reply.text)["route"]) if reply.status == 200 else None
+        if any(route != routes[addresses[0]] for route in routes.values()):
+            differences.append({"kind": "route", "name": topic, "at": routes})
+    return differences, min(len(common), _TOPICS_MAX)
+
+
+def _one_sided(kind: str, tables: Mapping[str, Iterable[str]]) -> list[dict[str, Any]]:
+    everything = sorted(set().union(*tables.values()))
+    held = {address: set(table) for address, table in tables.items()}
+    return [
+        {"kind": kind, "name": name, "at": {address: name in table for address, table in held.items()}}
+        for name in everything
+        if not all(name in table for table in held.values())
+    ]
+
+
+def _canonical(route: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring a route into an order that does not depend on who registered first."""
+    return {
+        **route,
+        "brokerDatas": sorted(route.get("brokerDatas") or (), key=lambda data: str(data.get("brokerName"))),
+        "queueDatas": sorted(route.get("queueDatas") or (), key=lambda data: str(data.get("brokerName"))),
+    }
+
+
+def _print_differences(context: Context, differences: Sequence[Mapping[str, Any]]) -> None:
+    shown: dict[str, int] = {}
+    for difference in differences:
+        kind, at = difference["kind"], difference["at"]
+        shown[kind] = shown.get(kind, 0) + 1
+        if shown[kind] > _SHOWN_MAX:
+            continue
+        if kind == "route":
+            context.line(f"route of {difference['name']}")
+            for address, route in at.items():
+                context.line(f"  {address:<22} {_route_in_words(route)}")
+        else:
+            there = [address for address, has in at.items() if has]
+            missing = [address for address, has in at.items() if not has]
+            context.line(f"{kind} {difference['name']}: at {', '.join(there)}; not at {', '.join(missing)}")
+    for kind, count in shown.items():
+        if count > _SHOWN_MAX:
+            context.line(f"{count - _SHOWN_MAX} more differences of {kind}s; -o json prints all")
+
+
+def _route_in_words(route: Mapping[str, Any] | None) -> str:
+    if route is None:
+        return "no route"
+    addresses = {data["brokerName"]: data["brokerAddrs"] for data in route["brokerDatas"]}
+    parts = [
+        f"{queues['brokerName']} read={queues['readQueueNums']} write={queues['writeQueueNums']}"
+        f" perm={queues['perm']} {addresses.get(queues['brokerName'], {})}"
+        for queues in route["queueDatas"]
+    ]
+    return "; ".join(parts) or "no queues"
+
+
+def _member(description: str, *, long: str = "address", required: bool = True) -> Option:
+    return Option(short="m", long=long, description=description, required=required)
+
+
+COMMANDS: Final = (
+    Command(
+        name="raftStatus",
+        description="Role, term, indexes, contact and members of a raft group (RouteKeeper, over HTTP).",
+        options=(_HTTP, _TOKEN, OUTPUT),
+        run=_raft_status,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="addMember",
+        description="Take a name server into a raft group (RouteKeeper, over HTTP).",
+        options=(
+            _member("raft address of the new member, as in its --raft, eg: '192.168.0.4:9878'"),
+            *(_HTTP, _TOKEN, _TIMEOUT),
+        ),
+        run=_change(
+            lambda group, args: group.add_member(args.text("m")),
+            lambda done, args: (f"member {args.text('m')} added, it votes.", _members_line(done)),
+        ),
+        needs_nameserver=False,
+    ),
+    Command(
+        name="removeMember",
+        description="Take a name server out of a raft group (RouteKeeper, over HTTP).",
+        options=(_member("raft address of the member that goes"), _HTTP, _TOKEN, _TIMEOUT),
+        run=_change(
+            lambda group, args: group.remove_member(args.text("m")),
+            lambda done, args: (f"member {args.text('m')} removed, it stops.", _members_line(done)),
+        ),
+        needs_nameserver=False,
+    ),
+    Command(
+        name="transferLeader",
+        description="Hand the leadership of a raft group over (RouteKeeper, over HTTP).",
+        options=(
+            _member(
+                "raft address of the next leader; without it the best one is chosen",
+                long="to",
+                required=False,
+            ),
+            *(_HTTP, _TOKEN, _TIMEOUT),
+        ),
+        run=_change(
+            lambda group, args: group.transfer_leadership(args.get("m")),
+            lambda done, args: (f"leadership transferred to {done.document.get('leader')}.",),
+        ),
+        needs_nameserver=False,
+    ),
+    Command(
+        name="snapshotSave",
+        description="Save the state of a raft group to a file (RouteKeeper, over HTTP).",
+        options=(
+            Option(
+                short="f",
+                long="file",
+                description="fetch the snapshot into this file; else it stays on the leader",
+            ),
+            *(_HTTP, _TOKEN, _TIMEOUT),
+        ),
+        run=_snapshot_save,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="snapshotRestore",
+        description="Restore a snapshot into a raft group of one member (RouteKeeper, over HTTP).",
+        options=(
+            Option(short="f", long="file", description="a file that snapshotSave made", required=True),
+            *(_HTTP, _TOKEN, _TIMEOUT),
+        ),
+        run=_snapshot_restore,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="explainRoute",
+        description="Explain why a topic has the route it has, or none (RouteKeeper, over HTTP).",
+        options=(
+            Option(short="t", long="topic", description="topic name", required=True),
+            *(_HTTP, _TOKEN, OUTPUT),
+        ),
+        run=_explain_route,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="routeDiff",
+        description="Compare the route tables of name servers; 1 if they differ (RouteKeeper, over HTTP).",
+        options=(
+            _HTTP,
+            Option(short="t", long="topic", description="compare the route of this topic only"),
+            *(_TOKEN, OUTPUT),
+        ),
+        run=_route_diff,
+        needs_nameserver=False,
+    ),
+)
