@@ -8,7 +8,7 @@ suggests. Pure: instants are passed in (wall clock, integer ms).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -73,16 +73,16 @@ class History:
 
     def topics_changed(
         self,
-        topics: Iterable[str],
+        topics: Sequence[str],
         reason: LeaveReason | Note,
         *,
         at_ms: int,
         broker: BrokerKey | None = None,
         detail: str = "",
     ) -> None:
-        """Note one reason for all of these topics."""
+        """Note one reason for all of these topics; of more than can be remembered, for the last ones."""
         event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
-        for topic in topics:
+        for topic in topics[-self._subjects_max :]:
             _note(self._topics, topic, event, self._subjects_max, self._events_max)
 
     def broker_changed(

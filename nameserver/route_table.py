@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
-from hashlib import blake2b
+from itertools import chain
+from operator import mul
 from typing import Any, Final, assert_never
+from weakref import WeakValueDictionary
 
-import msgspec
 import orjson
 
 from nameserver.commands import (
@@ -22,21 +23,26 @@ from nameserver.commands import (
     QueueMapping,
     RegisterBroker,
     RegisterTopic,
-    TopicQueues,
     Touch,
     UnregisterBroker,
     WipeWritePerm,
     bases,
 )
 from nameserver.route_state import (
+    MASK,
+    NO_MAPPINGS,
     Image,
     ImageError,
     KvEntry,
+    Line,
     NameEntry,
+    QueueSet,
     Record,
     TopicEntry,
     decode_image,
     encode_image,
+    mark_of,
+    mark_of_topic,
 )
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, LeaveReason, MinBrokerChange
 from nameserver.verdicts import (
@@ -70,11 +76,13 @@ TOMBSTONES_MAX: Final = 100_000
 """Removals that are remembered one by one. Above it the older half is replaced by one floor revision, which
 can only make commands decide again, never apply over something newer."""
 
+LINES_SPARE: Final = 1000
+"""Queue data without a topic that are kept for a broker name, in case that topics have them again."""
+
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
 
-_MASK: Final = (1 << 128) - 1
-_encode_item: Final = msgspec.msgpack.Encoder().encode
+_PRESENCE: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
 
 
 class _Facts:
@@ -106,14 +114,19 @@ class _Facts:
 
 
 class _Pool:
-    """What is derived from the topics for one broker name."""
+    """What is derived from the topics for one broker name.
 
-    __slots__ = ("queues", "topics")
+    Attributes:
+        topics: Topics of which the name has queue data, and which.
+        lines: By read queues, write queues, permission and flag. Most topics of a broker have equal ones: one
+            object serves all of them, and unequal objects are unequal lines.
+    """
+
+    __slots__ = ("lines", "topics")
 
     def __init__(self) -> None:
-        self.topics: dict[str, None] = {}
-        # Most topics of a broker have equal queue data: one object serves all of them.
-        self.queues: dict[tuple[int, int, int, int], QueueData] = {}
+        self.topics: dict[str, Line] = {}
+        self.lines: dict[tuple[int, int, int, int], Line] = {}
 
 
 class RouteTable:
@@ -122,6 +135,10 @@ class RouteTable:
     State changes only in :meth:`apply`. Equal commands in equal order give equal tables and digests: nothing
     here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
     exception, because every member must reach the same verdict.
+
+    Digests are kept up to date with every change. A topic's part is a product, its own mark times the mark of
+    its queue set (or times its revision), so that a change of a topic costs a multiplication and no hashing:
+    one registration may change 100,000 topics while everybody waits for the loop.
 
     Invariants, checked by :meth:`check`:
         - each queue entry names a registered broker, and each broker name has an address;
@@ -141,10 +158,13 @@ class RouteTable:
         self._names: dict[BrokerName, NameEntry] = {}
         self._records: dict[BrokerKey, Record] = {}
         self._kv: dict[str, Mapping[str, KvEntry]] = {}
-        self._tombstones: dict[tuple[BaseKind, Hashable], int] = {}
+        self._tombstones: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _PRESENCE}
         self._pools: dict[str, _Pool] = {}
+        # Sets in use, by mark. Who finds one compares its content: a mark is no proof.
+        self._sets: WeakValueDictionary[int, QueueSet] = WeakValueDictionary()
         self._digest = 0
         self._rest = 0  # of what is replicated but not shown to clients
+        self._gone = 0  # of the tombstones
         self._view = RouteView(self)
 
     @property
@@ -197,7 +217,7 @@ class RouteTable:
         present = self._present(kind, key)
         if present is not None:
             return present
-        return max(self._tombstones.get((kind, key), 0), self._floor)
+        return max(self._tombstones[kind].get(key, 0), self._floor)
 
     def _present(self, kind: BaseKind, key: Any) -> int | None:
         match kind:
@@ -247,7 +267,7 @@ class RouteTable:
             return True
         if record.complete or not _owns_topics(command, name.addrs):
             return False
-        return any(self._topic_differs(command, queues, name.addrs) for queues in command.topics) or any(
+        return bool(self._differing(command, name.addrs)) or any(
             self._new_mapping(command.broker_name, mapping) for mapping in command.mappings
         )
 
@@ -394,42 +414,38 @@ class RouteTable:
                         broker=command.broker,
                     )
                 )
-        for queues in command.topics:
-            if not self._topic_differs(command, queues, entry.addrs):
-                continue
+        taken = self._differing(command, entry.addrs)
+        if taken:
             changed = True
-            before = self._topics.get(queues.topic)
-            data = self._queue_data(
-                name,
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                _stored_perm(command, queues, entry.addrs),
-                queues.topic_sys_flag,
-            )
-            old: Mapping[str, QueueData] = {} if before is None else before.queues
-            self._put_topic(
-                queues.topic, {**old, name: data}, _NO_MAPPINGS if before is None else before.mappings
-            )
-            facts.topics[queues.topic] = None
+            self._put_lines(name, taken)
+            facts.topics.update(dict.fromkeys(taken))
         for mapping in command.mappings:
             if self._new_mapping(name, mapping):
-                before = self._topics[mapping.topic]
-                self._put_topic(mapping.topic, before.queues, {**before.mappings, name: mapping})
+                self._put_mapping(name, mapping)
                 facts.topics[mapping.topic] = None
         return changed
 
-    def _topic_differs(
-        self, command: RegisterBroker, queues: TopicQueues, addrs: Mapping[int, BrokerKey]
-    ) -> bool:
-        entry = self._topics.get(queues.topic)
-        data = None if entry is None else entry.queues.get(command.broker_name)
-        return (
-            data is None
-            or data.perm != _stored_perm(command, queues, addrs)
-            or data.read_queue_nums != queues.read_queue_nums
-            or data.write_queue_nums != queues.write_queue_nums
-            or data.topic_sys_flag != queues.topic_sys_flag
-        )
+    def _differing(self, command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> dict[str, Line]:
+        """Return what a body says otherwise than the table, by topic. This loop runs once per topic sent."""
+        name = command.broker_name
+        pool = self._pool(name)
+        lines, listed = pool.lines, pool.topics
+        perm_mask = _perm_mask(command, addrs)
+        found: dict[str, Line] = {}
+        for queues in command.topics:
+            key = (
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                queues.perm & perm_mask,
+                queues.topic_sys_flag,
+            )
+            line = lines.get(key)
+            if line is None:
+                line = self._line(name, *key)
+            topic = queues.topic
+            if listed.get(topic) is not line:
+                found[topic] = line
+        return found
 
     def _new_mapping(self, name: BrokerName, mapping: QueueMapping) -> bool:
         entry = self._topics.get(mapping.topic)
@@ -486,11 +502,11 @@ class RouteTable:
         pool = self._pools.get(name)
         topics = tuple(pool.topics) if pool else ()
         if not addrs:
-            self._remove_queues(topics, name)
-            self._put_name(name, None)
-            facts.topics.update(dict.fromkeys(topics))
             if topics:
+                self._remove_queues(topics, name)
+                facts.topics.update(dict.fromkeys(topics))
                 facts.lost.append(TopicsLost(topics=topics, reason=reason, broker_name=name, broker=broker))
+            self._put_name(name, None)
             return
         entry = replace(before, addrs=addrs, revision=self._revision, route_revision=self._revision)
         self._put_name(name, entry)
@@ -535,11 +551,8 @@ class RouteTable:
     # -- admin requests ------------------------------------------------------------------------------------
 
     def _set_perm(self, name: BrokerName, perm_of: Callable[[int], int]) -> Verdict:
-        pool = self._pools.get(name)
-        topics = tuple(pool.topics) if pool else ()
-        reply = CountReply(count=len(topics))
-        perms = (self._topics[topic].queues[name].perm for topic in topics)
-        if all(perm_of(perm) == perm for perm in perms):
+        reply = CountReply(count=len(self._view.topics_of_name(name)))
+        if not self._other_perms(name, perm_of):
             return NoChange(revision=self._revision, reply=reply)
         self._revision += 1
         changed = self._change_perms(name, perm_of)
@@ -548,19 +561,25 @@ class RouteTable:
 
     def _change_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> tuple[str, ...]:
         """Rewrite the permissions of a broker name's queue data; return the topics that changed."""
+        changed = self._other_perms(name, perm_of)
+        if changed:
+            self._put_lines(name, changed)
+        return tuple(changed)
+
+    def _other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Line]:
+        """Return the lines that a change of permissions makes, by topic; of those only that differ."""
         pool = self._pools.get(name)
-        changed = []
-        for topic in tuple(pool.topics) if pool else ():
-            entry = self._topics[topic]
-            data = entry.queues[name]
+        if pool is None:
+            return {}
+        after: dict[Line, Line] = {}
+        for line in tuple(pool.lines.values()):
+            data = line.data
             perm = perm_of(data.perm)
             if perm != data.perm:
-                new = self._queue_data(
+                after[line] = self._line(
                     name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag
                 )
-                self._put_topic(topic, {**entry.queues, name: new}, entry.mappings)
-                changed.append(topic)
-        return tuple(changed)
+        return {topic: after[line] for topic, line in pool.topics.items() if line in after}
 
     def _delete_topic(self, command: DeleteTopic) -> Verdict:
         entry = self._topics.get(command.topic)
@@ -587,28 +606,29 @@ class RouteTable:
         return facts.applied(self._revision)
 
     def _register_topic(self, command: RegisterTopic) -> Verdict:
-        entry = self._topics.get(command.topic)
-        before: Mapping[str, QueueData] = {} if entry is None else entry.queues
         if any(queues.broker_name not in self._names for queues in command.queues):
             return NoChange(revision=self._revision)
-        after = dict(before)
-        for queues in command.queues:
-            after[queues.broker_name] = self._queue_data(
+        after: dict[BrokerName, Line] = {}
+        for queues in command.queues:  # of a name listed twice the last one counts
+            after[queues.broker_name] = self._line(
                 queues.broker_name,
                 queues.read_queue_nums,
                 queues.write_queue_nums,
                 queues.perm,
                 queues.topic_sys_flag,
             )
-        if after == before:
+        changed = {
+            name: line
+            for name, line in after.items()
+            if self._pool(name).topics.get(command.topic) is not line
+        }
+        if not changed:
             return NoChange(revision=self._revision)
         self._revision += 1
-        self._put_topic(command.topic, after, _NO_MAPPINGS if entry is None else entry.mappings)
-        for queues in command.queues:
+        for name, line in changed.items():
+            self._put_lines(name, {command.topic: line})
             # A permission came or changed, so a wipe that was decided before must look again.
-            name = self._names[queues.broker_name]
-            if after[queues.broker_name] != before.get(queues.broker_name):
-                self._put_name(queues.broker_name, replace(name, revision=self._revision))
+            self._put_name(name, replace(self._names[name], revision=self._revision))
         return Applied(revision=self._revision, topics=(command.topic,))
 
     def _put_kv(self, command: PutKv) -> Verdict:
@@ -652,11 +672,11 @@ class RouteTable:
     def _put_record(self, broker: BrokerKey, record: Record | None) -> None:
         before = self._records.get(broker)
         if before is not None:
-            self._rest -= _record_item(before)
-            self._digest -= _filter_item(before)
+            self._rest -= _record_mark(before)
+            self._digest -= _filter_mark(before)
         if record is not None:
-            self._rest += _record_item(record)
-            self._digest += _filter_item(record)
+            self._rest += _record_mark(record)
+            self._digest += _filter_mark(record)
             self._records[broker] = record
         elif before is not None:
             del self._records[broker]
@@ -665,78 +685,149 @@ class RouteTable:
     def _put_name(self, name: BrokerName, entry: NameEntry | None) -> None:
         before = self._names.get(name)
         if before is not None:
-            self._digest -= _name_item(name, before)
-            self._rest -= _item("N", name, before.revision, before.route_revision)
+            self._digest -= _name_mark(name, before)
+            self._rest -= mark_of("N", name, before.revision, before.route_revision)
         if entry is not None:
-            self._digest += _name_item(name, entry)
-            self._rest += _item("N", name, entry.revision, entry.route_revision)
+            self._digest += _name_mark(name, entry)
+            self._rest += mark_of("N", name, entry.revision, entry.route_revision)
             self._names[name] = entry
         elif before is not None:
             del self._names[name]
             self._pools.pop(name, None)
         self._note_presence("name", name, present=entry is not None)
 
-    def _put_topic(
-        self, topic: str, queues: Mapping[str, QueueData], mappings: Mapping[str, QueueMapping]
-    ) -> None:
-        """Store a topic's queues and mappings at the present revision; without queues it is removed."""
-        before = self._topics.get(topic)
-        if before is not None:
-            self._rest -= _item("T", topic, before.revision)
-            for name, data in before.queues.items():
-                if queues.get(name) is not data:
-                    self._digest -= _queue_item(topic, data)
-                    if name not in queues:
-                        del self._pools[name].topics[topic]
-            if before.mappings and before.mappings is not mappings:
-                self._digest -= sum(_mapping_item(name, kept) for name, kept in before.mappings.items())
-        old: Mapping[str, QueueData] = {} if before is None else before.queues
-        for name, data in queues.items():
-            kept_data = old.get(name)
-            if kept_data is not data:
-                self._digest += _queue_item(topic, data)
-                if kept_data is None:
-                    self._pools[name].topics[topic] = None
-        if mappings and (before is None or before.mappings is not mappings):
-            self._digest += sum(_mapping_item(name, kept) for name, kept in mappings.items())
-        if queues:
-            self._rest += _item("T", topic, self._revision)
-            self._topics[topic] = TopicEntry(queues, mappings, self._revision)
+    def _put_lines(self, name: BrokerName, lines: Mapping[str, Line]) -> None:
+        """Give a broker name other queue data of some topics, by topic, at the present revision."""
+        pool = self._pool(name)
+        entries, listed, gone = self._topics, pool.topics, self._tombstones["topic"]
+        revision = self._revision
+        digest = rest = back = 0
+        # Topics that had the same set get the same set: what is done once per set is not done per topic.
+        steps: dict[tuple[QueueSet | None, Line], tuple[QueueSet, int]] = {}
+        for topic, line in lines.items():
+            before = entries.get(topic)
+            old = None if before is None else before.queue_set
+            step = steps.get((old, line))
+            if step is None:
+                step = steps[old, line] = self._step(old, listed.get(topic), line)
+            queue_set, change = step
             if before is None:
-                self._note_presence("topic", topic, present=True)
-        else:
-            self._topics.pop(topic, None)
-            self._note_presence("topic", topic, present=False)
+                mark = mark_of_topic(topic)
+                rest += mark * revision
+                entries[topic] = TopicEntry(queue_set, NO_MAPPINGS, revision, mark)
+                if gone:
+                    back += mark * gone.pop(topic, 0)
+            else:
+                mark = before.mark
+                rest += mark * (revision - before.revision)
+                entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
+            digest += mark * change
+        listed.update(lines)
+        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
+            in_use = frozenset(listed.values())
+            pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
+        self._digest = (self._digest + digest) & MASK
+        self._rest = (self._rest + rest) & MASK
+        self._gone = (self._gone - back) & MASK
 
-    def _remove_queues(self, topics: Iterable[str], name: str) -> None:
+    def _remove_queues(self, topics: Collection[str], name: str) -> None:
+        """Take a broker name's queue data from topics that have some; who has no others is removed."""
+        listed = self._pools[name].topics
+        entries, gone = self._topics, self._tombstones["topic"]
+        revision = self._revision
+        digest = rest = removed = 0
+        steps: dict[QueueSet, tuple[QueueSet | None, int]] = {}
         for topic in topics:
-            entry = self._topics[topic]
-            queues = {n: data for n, data in entry.queues.items() if n != name}
-            mappings = entry.mappings
+            before = entries[topic]
+            old = before.queue_set
+            step = steps.get(old)
+            if step is None:
+                step = steps[old] = self._step_without(old, name, listed[topic])
+            queue_set, change = step
+            mark = before.mark
+            digest += mark * change
+            mappings = before.mappings
             if name in mappings:
+                digest -= _mapping_mark(name, mappings[name])
                 mappings = {n: kept for n, kept in mappings.items() if n != name}
-            self._put_topic(topic, queues, mappings)
+            if queue_set is None:
+                del entries[topic]
+                rest -= mark * before.revision
+                gone[topic] = revision
+                removed += mark
+            else:
+                rest += mark * (revision - before.revision)
+                entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
+        if len(topics) == len(listed):
+            listed.clear()
+        else:
+            for topic in topics:
+                del listed[topic]
+        self._digest = (self._digest + digest) & MASK
+        self._rest = (self._rest + rest) & MASK
+        if removed:
+            self._gone = (self._gone + removed * revision) & MASK
+            self._bound_tombstones()
 
-    def _queue_data(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> QueueData:
+    def _put_mapping(self, name: BrokerName, mapping: QueueMapping) -> None:
+        before = self._topics[mapping.topic]
+        old = before.mappings.get(name)
+        change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
+        self._digest = (self._digest + change) & MASK
+        self._replace_topic(mapping.topic, before, {**before.mappings, name: mapping})
+
+    def _replace_topic(self, topic: str, before: TopicEntry, mappings: Mapping[str, QueueMapping]) -> None:
+        """Store a topic with the same queues at the present revision."""
+        self._rest = (self._rest + before.mark * (self._revision - before.revision)) & MASK
+        self._topics[topic] = TopicEntry(before.queue_set, mappings, self._revision, before.mark)
+
+    def _step(self, old: QueueSet | None, was: Line | None, line: Line) -> tuple[QueueSet, int]:
+        """Return the set with one line put, and by how much its mark is greater."""
+        before: Mapping[str, QueueData] = {} if old is None else old.by_name
+        change = line.mark - (0 if was is None else was.mark)
+        mark = ((0 if old is None else old.mark) + change) & MASK
+        return self._set({**before, line.data.broker_name: line.data}, mark), change
+
+    def _step_without(self, old: QueueSet, name: str, was: Line) -> tuple[QueueSet | None, int]:
+        """Return the set without a name, None if nothing is left, and by how much its mark is greater."""
+        by_name = {n: data for n, data in old.by_name.items() if n != name}
+        return self._set(by_name, (old.mark - was.mark) & MASK) if by_name else None, -was.mark
+
+    def _set(self, by_name: Mapping[str, QueueData], mark: int) -> QueueSet:
+        """Return the one set with this content."""
+        found = self._sets.get(mark)
+        if found is not None and found.by_name == by_name:
+            return found
+        made = self._sets[mark] = QueueSet(by_name, mark)
+        return made
+
+    def _pool(self, name: str) -> _Pool:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool()
+        return pool
+
+    def _line(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> Line:
+        """Return the one line with this content."""
+        lines = self._pool(name).lines
         key = (reads, writes, perm, sys_flag)
-        data = pool.queues.get(key)
-        if data is None:
-            data = pool.queues[key] = QueueData(
-                broker_name=name,
-                read_queue_nums=reads,
-                write_queue_nums=writes,
-                perm=perm,
-                topic_sys_flag=sys_flag,
+        line = lines.get(key)
+        if line is None:
+            line = lines[key] = Line.of(
+                QueueData(
+                    broker_name=name,
+                    read_queue_nums=reads,
+                    write_queue_nums=writes,
+                    perm=perm,
+                    topic_sys_flag=sys_flag,
+                )
             )
-        return data
+        return line
 
     def _add_namespace(self, namespace: str) -> None:
         if namespace not in self._kv:
             self._kv[namespace] = {}
-            self._digest += _item("s", namespace)
+            self._digest += mark_of("s", namespace)
         self._kv_seen = True
 
     def _set_kv(self, namespace: str, key: str, entry: KvEntry | None, facts: _Facts) -> None:
@@ -744,55 +835,54 @@ class RouteTable:
         values = dict(self._kv[namespace])
         before = values.pop(key, None)
         if before is not None:
-            self._digest -= _item("k", namespace, key, before.value)
-            self._rest -= _item("K", namespace, key, before.revision)
+            self._digest -= mark_of("k", namespace, key, before.value)
+            self._rest -= mark_of("K", namespace, key, before.revision)
         if entry is not None:
             values[key] = entry
-            self._digest += _item("k", namespace, key, entry.value)
-            self._rest += _item("K", namespace, key, entry.revision)
+            self._digest += mark_of("k", namespace, key, entry.value)
+            self._rest += mark_of("K", namespace, key, entry.revision)
         self._kv[namespace] = values
         self._note_presence("key", (namespace, key), present=entry is not None)
         facts.kv_changed = True
         topic = self._topics.get(key) if namespace == ORDER_TOPIC_NAMESPACE else None
         if topic is not None:
-            self._put_topic(key, topic.queues, topic.mappings)
+            self._replace_topic(key, topic, topic.mappings)
             facts.topics[key] = None
 
     def _note_presence(self, kind: BaseKind, key: Hashable, *, present: bool) -> None:
-        """Remember a removal, or forget it when the thing is there again."""
-        mark = (kind, key)
-        removed_at = self._tombstones.get(mark)
+        """Remember a removal, or forget it when the thing is there again. Topics do so on their own."""
+        tombstones = self._tombstones[kind]
+        removed_at = tombstones.pop(key, None)
         if removed_at is not None:
-            self._rest -= _item("G", kind, key, removed_at)
-            del self._tombstones[mark]
-        if present:
-            return
-        self._tombstones[mark] = self._revision
-        self._rest += _item("G", kind, key, self._revision)
-        if len(self._tombstones) > self._tombstones_max:
-            self._raise_floor()
+            self._gone = (self._gone - mark_of(kind, key) * removed_at) & MASK
+        if not present:
+            tombstones[key] = self._revision
+            self._gone = (self._gone + mark_of(kind, key) * self._revision) & MASK
+            self._bound_tombstones()
 
-    def _raise_floor(self) -> None:
+    def _bound_tombstones(self) -> None:
+        """Forget the older half of the removals if there are too many, and raise the floor above them."""
+        tombstones = self._tombstones
+        if sum(map(len, tombstones.values())) <= self._tombstones_max:
+            return
         # By revision, not by order of insertion: a restored table has another order.
-        revisions = sorted(self._tombstones.values())
-        self._floor = revisions[len(revisions) // 2]
-        for (kind, key), removed_at in list(self._tombstones.items()):
-            if removed_at <= self._floor:
-                self._rest -= _item("G", kind, key, removed_at)
-                del self._tombstones[(kind, key)]
+        revisions = sorted(chain.from_iterable(removals.values() for removals in tombstones.values()))
+        floor = self._floor = revisions[len(revisions) // 2]
+        for kind, removals in tombstones.items():
+            tombstones[kind] = {key: at for key, at in removals.items() if at > floor}
+        self._gone = _gone_mark(tombstones)
 
     # -- digests, images, checks ---------------------------------------------------------------------------
 
     def digest(self) -> str:
         """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
-        return f"{self._digest & _MASK:032x}"
+        return f"{self._digest & MASK:032x}"
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, revisions and remembered removals included."""
-        return blake2b(
-            _encode_item((self.digest(), f"{self._rest & _MASK:032x}", self._revision, self._floor)),
-            digest_size=16,
-        ).hexdigest()
+        parts = (self._digest, self._rest, self._gone)
+        summary = (*(f"{part & MASK:032x}" for part in parts), self._revision, self._floor)
+        return f"{mark_of(*summary):032x}"
 
     def copy_for_snapshot(self) -> Image:
         """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
@@ -800,12 +890,12 @@ class RouteTable:
             revision=self._revision,
             floor=self._floor,
             kv_seen=self._kv_seen,
-            digest=self._digest & _MASK,
+            digest=self._digest & MASK,
             topics=self._topics.copy(),
             names=self._names.copy(),
             records=self._records.copy(),
             kv=self._kv.copy(),
-            tombstones=self._tombstones.copy(),
+            tombstones={kind: removals.copy() for kind, removals in self._tombstones.items()},
         )
 
     @classmethod
@@ -822,46 +912,68 @@ class RouteTable:
         table._kv_seen = image.kv_seen
         for name, entry in image.names.items():
             table._names[name] = entry
-            table._digest += _name_item(name, entry)
-            table._rest += _item("N", name, entry.revision, entry.route_revision)
+            table._digest += _name_mark(name, entry)
+            table._rest += mark_of("N", name, entry.revision, entry.route_revision)
         for broker, record in image.records.items():
             table._records[broker] = record
-            table._digest += _filter_item(record)
-            table._rest += _record_item(record)
-        for topic, kept in image.topics.items():
-            queues: dict[str, QueueData] = {}
-            for text, data_ in kept.queues.items():
-                shared = table._queue_data(
-                    BrokerName(text),
-                    data_.read_queue_nums,
-                    data_.write_queue_nums,
-                    data_.perm,
-                    data_.topic_sys_flag,
-                )
-                queues[text] = shared
-                table._pools[text].topics[topic] = None
-                table._digest += _queue_item(topic, shared)
-            table._digest += sum(_mapping_item(n, mapping) for n, mapping in kept.mappings.items())
-            table._rest += _item("T", topic, kept.revision)
-            table._topics[topic] = TopicEntry(queues, kept.mappings or _NO_MAPPINGS, kept.revision)
+            table._digest += _filter_mark(record)
+            table._rest += _record_mark(record)
+        table._take_topics_of(image)
         for namespace, values in image.kv.items():
             table._kv[namespace] = values
-            table._digest += _item("s", namespace)
+            table._digest += mark_of("s", namespace)
             for key, value in values.items():
-                table._digest += _item("k", namespace, key, value.value)
-                table._rest += _item("K", namespace, key, value.revision)
-        for (kind, mark), removed_at in image.tombstones.items():
-            table._tombstones[(kind, mark)] = removed_at
-            table._rest += _item("G", kind, mark, removed_at)
-        if table._digest & _MASK != image.digest:
+                table._digest += mark_of("k", namespace, key, value.value)
+                table._rest += mark_of("K", namespace, key, value.revision)
+        for kind, removals in image.tombstones.items():
+            table._tombstones[kind].update(removals)
+        table._gone = _gone_mark(table._tombstones)
+        if table._digest & MASK != image.digest:
             raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
         return table
 
+    def _take_topics_of(self, image: Image) -> None:
+        """Take over an image's topics, and derive what is kept beside them."""
+        members: dict[QueueSet, list[str]] = {}
+        for topic, kept in image.topics.items():
+            found = members.get(kept.queue_set)
+            if found is None:
+                members[kept.queue_set] = [topic]
+            else:
+                found.append(topic)
+        for queue_set, topics in members.items():
+            self._sets[queue_set.mark] = queue_set
+            for name, data in queue_set.by_name.items():
+                pool = self._pool(name)
+                key = (data.read_queue_nums, data.write_queue_nums, data.perm, data.topic_sys_flag)
+                line = pool.lines.get(key)
+                if line is None:
+                    line = pool.lines[key] = Line.of(data)
+                listed = dict.fromkeys(topics, line)
+                if pool.topics:
+                    pool.topics.update(listed)
+                else:
+                    pool.topics = listed
+        entries = image.topics.values()
+        marks = [entry.mark for entry in entries]
+        self._digest += sum(map(mul, marks, [entry.queue_set.mark for entry in entries]))
+        self._rest += sum(map(mul, marks, [entry.revision for entry in entries]))
+        for entry in entries:
+            if entry.mappings:
+                self._digest += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
+        self._topics = dict(image.topics)
+
     def adopt(self, other: RouteTable) -> None:
-        """Take over another table's state, which must not be used afterwards; views stay valid."""
-        view = self._view
-        self.__dict__.update(other.__dict__)
-        self._view = view
+        """Exchange state with another table, at once whatever their sizes; views stay valid.
+
+        What this table held is in the other one then, which its owner may free where time does not matter.
+        """
+        mine, its = self.__dict__, other.__dict__
+        view, other_view = self._view, other._view
+        kept = dict(mine)
+        mine.update(its)
+        its.update(kept)
+        self._view, other._view = view, other_view
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken; for tests and the simulator."""
@@ -886,11 +998,16 @@ class RouteTable:
                 assert name_ in self._names, f"{topic} names {name_}, which is not registered"
                 assert data.broker_name == name_, f"{topic} has {data} under {name_}"
                 members.setdefault(name_, set()).add(topic)
+            assert self._sets.get(kept.queue_set.mark) is kept.queue_set, f"{topic} has a set of its own"
         derived = {name: set(pool.topics) for name, pool in self._pools.items() if pool.topics}
         assert derived == members, "topics by broker name differ from the topics"
-        for (kind, mark), removed_at in self._tombstones.items():
-            assert self._present(kind, mark) is None, f"{kind} {mark} is both there and removed"
-            assert self._floor < removed_at <= self._revision, f"{kind} {mark} removed at {removed_at}"
+        for name_, pool in self._pools.items():
+            for topic, line in pool.topics.items():
+                assert self._topics[topic].queues[name_] == line.data, f"{name_} has other queues of {topic}"
+        for kind, removals in self._tombstones.items():
+            for mark, removed_at in removals.items():
+                assert self._present(kind, mark) is None, f"{kind} {mark} is both there and removed"
+                assert self._floor < removed_at <= self._revision, f"{kind} {mark} removed at {removed_at}"
         again = RouteTable.restore(encode_image(self.copy_for_snapshot()))
         assert again.state_digest() == self.state_digest(), (
             "the digest kept differs from the digest made anew"
@@ -1106,7 +1223,6 @@ class RouteView:
 # -- pure parts -------------------------------------------------------------------------------------------
 
 _NO_KV: Final[Mapping[str, KvEntry]] = {}
-_NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
 
 
 def _same_place(record: Record, command: RegisterBroker | Touch) -> bool:
@@ -1131,35 +1247,26 @@ def _owns_topics(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> boo
     return command.broker_id == MASTER_ID or _is_prime_slave(command, addrs)
 
 
-def _stored_perm(command: RegisterBroker, queues: TopicQueues, addrs: Mapping[int, BrokerKey]) -> int:
-    if command.enable_acting_master and _is_prime_slave(command, addrs):
-        return queues.perm & ~PERM_WRITE
-    return queues.perm
+def _perm_mask(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> int:
+    """Return the bits of permissions that are stored: an acting master has no write permission."""
+    return ~PERM_WRITE if command.enable_acting_master and _is_prime_slave(command, addrs) else -1
 
 
-def _item(*parts: Hashable) -> int:
-    """Digest of one fact; a table's digest is their sum, so the order of changes does not matter."""
-    return int.from_bytes(blake2b(_encode_item(parts), digest_size=16).digest(), "big")
+def _gone_mark(tombstones: Mapping[BaseKind, Mapping[Any, int]]) -> int:
+    topics = tombstones["topic"]
+    total: int = sum(map(mul, map(mark_of_topic, topics), topics.values()))
+    for kind, removals in tombstones.items():
+        if kind != "topic":
+            total += sum(mark_of(kind, key) * removed_at for key, removed_at in removals.items())
+    return total & MASK
 
 
-def _queue_item(topic: str, data: QueueData) -> int:
-    return _item(
-        "q",
-        topic,
-        data.broker_name,
-        data.read_queue_nums,
-        data.write_queue_nums,
-        data.perm,
-        data.topic_sys_flag,
-    )
+def _mapping_mark(name: str, mapping: QueueMapping) -> int:
+    return mark_of("m", mapping.topic, name, mapping.epoch, mapping.info)
 
 
-def _mapping_item(name: str, mapping: QueueMapping) -> int:
-    return _item("m", mapping.topic, name, mapping.epoch, mapping.info)
-
-
-def _name_item(name: str, entry: NameEntry) -> int:
-    return _item(
+def _name_mark(name: str, entry: NameEntry) -> int:
+    return mark_of(
         "n",
         name,
         entry.cluster,
@@ -1170,13 +1277,13 @@ def _name_item(name: str, entry: NameEntry) -> int:
     )
 
 
-def _filter_item(record: Record) -> int:
-    return _item("f", record.broker, record.filter_servers) if record.filter_servers else 0
+def _filter_mark(record: Record) -> int:
+    return mark_of("f", record.broker, record.filter_servers) if record.filter_servers else 0
 
 
-def _record_item(record: Record) -> int:
+def _record_mark(record: Record) -> int:
     version = record.data_version
-    return _item(
+    return mark_of(
         "R",
         record.broker,
         record.broker_name,

@@ -103,3 +103,11 @@ def test_broker_history_is_kept_apart_from_topics() -> None:
 
 def test_every_reason_to_leave_has_words() -> None:
     assert set(WORDS) == set(LeaveReason)
+
+
+def test_of_more_topics_than_can_be_remembered_the_last_ones_are() -> None:
+    history = History(subjects_max=3, events_max=2)
+    history.topics_changed(["old", "T3"], Note.REGISTERED, at_ms=1)
+    history.topics_changed([f"T{i}" for i in range(5)], LeaveReason.LEASE_EXPIRED, at_ms=2)
+    assert [len(history.of_topic(f"T{i}")) for i in range(5)] == [0, 0, 1, 2, 1]
+    assert history.of_topic("old") == ()
