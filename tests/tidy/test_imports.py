@@ -55,6 +55,9 @@ IO_MODULES = {
     "bench/micro/echo.py",
     "bench/micro/load.py",
     "bench/micro/route_query.py",
+    "bench/micro/raft/__main__.py",
+    "bench/micro/raft/load.py",
+    "bench/micro/raft/systems.py",
 }
 MAY_IMPORT = {
     "remoting": {"remoting"},

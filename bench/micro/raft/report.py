@@ -9,6 +9,7 @@ from bench.micro.raft.figures import middle, paired, percentile, spread, table
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"
+_ORDER: Final = (OURS, "routekeeper-memory", "zookeeper", "etcd")
 _HEADS: Final = {
     "ack": "one in flight",
     "writes": "64 connections, one in flight on each",
@@ -23,7 +24,8 @@ def _of(samples: Samples, part: str, system: str, name: str) -> list[float]:
 
 
 def _systems(samples: Samples, part: str) -> list[str]:
-    return list(dict.fromkeys(str(s["system"]) for s in samples if s["part"] == part))
+    found = {str(s["system"]) for s in samples if s["part"] == part}
+    return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 
 def _cpu_per_1000(samples: Samples, part: str, system: str, name: str) -> list[float]:

@@ -1,0 +1,79 @@
+"""From samples to the lines of the raft benchmark."""
+
+from typing import Any
+
+from bench.micro.raft.figures import paired, percentile, spread, table
+from bench.micro.raft.report import tables, targets
+
+
+def sample(system: str, part: str, **figures: Any) -> dict[str, Any]:
+    base = {"ms_p50": 1.0, "ms_p99": 2.0, "per_s": 1000.0, "answered": 1000}
+    return (
+        {"part": part, "system": system, "server_cpu_s": [0.1, 0.2], "generator_cpu_s": 0.1} | base | figures
+    )
+
+
+def test_percentile_is_a_value_that_was_measured() -> None:
+    assert [percentile([1, 2, 3, 4], share) for share in (0.01, 0.5, 0.51, 0.99, 1.0)] == [1, 2, 3, 4, 4]
+
+
+def test_spread_shows_median_and_extremes() -> None:
+    assert [spread(values, ".1f") for values in ([], [2.0], [3.0, 1.0, 2.0])] == [
+        "-",
+        "2.0",
+        "2.0 (1.0..3.0)",
+    ]
+
+
+def test_paired_ratio_is_taken_round_by_round() -> None:
+    assert paired([2.0, 20.0, 9.0], [1.0, 10.0, 3.0]) == 2.0
+    assert paired([], []) is None
+
+
+def test_table_lines_up() -> None:
+    assert table(("a", "n"), [("bb", "1"), ("c", "100")]) == ["a     n", "bb    1", "c   100"]
+
+
+def test_missed_and_reached_targets_are_told_apart() -> None:
+    samples = [
+        sample("routekeeper-fsync", "ack", ms_p50=0.9),
+        sample("zookeeper", "ack", ms_p50=0.8),
+        sample("routekeeper-fsync", "writes", per_s=9000.0),
+        sample("zookeeper", "writes", per_s=6000.0),
+        sample("etcd", "writes", per_s=8000.0),
+        sample("routekeeper-fsync", "visible", ms_p50=1.0),
+        sample("etcd", "visible", ms_p50=1.5),
+        *(sample("routekeeper-fsync", "failover", ms=ms) for ms in (100.0, 200.0, 1600.0)),
+        sample("routekeeper-fsync", "reads", stale_per_s=1000.0, linearizable_per_s=790.0),
+        sample(
+            "routekeeper-fsync",
+            "idle",
+            cpu_share=[0.01, 0.03, 0.01],
+            raft_kb_per_s=[9.0, 30.0, 10.5],
+            roles=["follower", "leader", "follower"],
+        ),
+        sample("routekeeper-fsync", "elections", load="idle", minutes=20.0, terms=0, leaders=0),
+        sample("routekeeper-fsync", "elections", load="busy", minutes=20.0, terms=1, leaders=1),
+    ]
+    assert [line.split()[0] for line in targets(samples)] == [
+        "MISSED",  # acknowledgement
+        "reached",  # writes/s
+        "MISSED",  # twice
+        "reached",  # visible
+        "reached",  # failover, half
+        "MISSED",  # failover, longest
+        "MISSED",  # linearizable
+        "MISSED",  # CPU
+        "MISSED",  # bytes of the second follower
+        "reached",
+        "MISSED",
+    ]
+
+
+def test_tables_hold_only_what_was_measured() -> None:
+    lines = list(tables([sample("etcd", "ack"), sample("routekeeper-fsync", "ack", per_s=500.0)]))
+    assert lines[0].strip() == "one in flight"
+    assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "etcd"]
+    assert lines[-1].endswith("ours x 0.50")
+    assert not list(tables([]))
+    assert not list(targets([]))
