@@ -40,6 +40,7 @@ class Call:
         value: What was written, or what a successful read returned.
         begun, ended: Instants of sending and of the answer; ``ended`` counts only if the outcome is ok.
         caller: Who called, for people.
+        lag: Of a read: it was promised to miss nothing acknowledged longer than this before it began.
     """
 
     key: Hashable
@@ -49,6 +50,7 @@ class Call:
     ended: float
     outcome: Outcome = Outcome.OK
     caller: str = ""
+    lag: float = 0.0
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.OK and self.ended < self.begun:
@@ -72,12 +74,13 @@ def by_key(history: Iterable[Call]) -> Mapping[Hashable, list[Call]]:
     return split
 
 
-def reads_allowed_to_lag(history: Iterable[Call], by: float) -> list[Call]:
-    """Return the history with each read begun earlier by ``by``.
+def as_promised(history: Iterable[Call]) -> list[Call]:
+    """Return the history with each read begun earlier by its ``lag``.
 
-    It is linearizable exactly if no read misses a write acknowledged more than ``by`` before the read began,
-    and each read is otherwise explained by one order of all writes.
+    It is linearizable exactly if no read misses a write acknowledged more than its lag before it began, and
+    each read is otherwise explained by one order of all writes.
     """
     return [
-        replace(call, begun=call.begun - by) if call.operation is Operation.READ else call for call in history
+        replace(call, begun=call.begun - call.lag) if call.operation is Operation.READ and call.lag else call
+        for call in history
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bench.history import Call, Operation, Outcome, by_key, reads_allowed_to_lag
+from bench.history import Call, Operation, Outcome, as_promised, by_key
 
 
 def call(key: str, operation: Operation, begun: float, ended: float, outcome: Outcome = Outcome.OK) -> Call:
@@ -17,9 +19,10 @@ def test_history_is_split_by_key_in_order_of_first_appearance() -> None:
     assert list(by_key(calls)) == ["b", "a"]
 
 
-def test_only_reads_may_lag() -> None:
+def test_only_reads_may_lag_and_each_by_its_own_promise() -> None:
     read, write = call("k", Operation.READ, 5, 6), call("k", Operation.WRITE, 5, 6)
-    assert [c.begun for c in reads_allowed_to_lag([read, write], 2)] == [3, 5]
+    history = [replace(read, lag=2), replace(write, lag=2), read]
+    assert [c.begun for c in as_promised(history)] == [3, 5, 5]
 
 
 def test_answer_before_the_request_is_refused() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.history import Call, Operation, Outcome, reads_allowed_to_lag
+from bench.history import Call, Operation, Outcome, as_promised
 from bench.linearizability import Undecided, check
 
 
@@ -91,9 +92,11 @@ def test_initial_values_count() -> None:
 
 
 def test_reads_may_lag_by_what_was_promised_and_no_more() -> None:
-    history = [write(1, 0, 1), write(2, 2, 3), read(1, 4, 5)]
-    assert check(reads_allowed_to_lag(history, 2)) == ()
-    assert check(reads_allowed_to_lag(history, 0.5))
+    history = [write(1, 0, 1), write(2, 2, 3)]
+    late = read(1, 4, 5)
+    assert check(as_promised([*history, replace(late, lag=2)])) == ()
+    assert check(as_promised([*history, replace(late, lag=0.5)]))
+    assert check(as_promised([*history, replace(late, lag=2), late])), "the other read promised more"
 
 
 def test_search_without_an_answer_is_not_taken_for_one() -> None:

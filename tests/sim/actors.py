@@ -341,7 +341,8 @@ class Client(Actor):
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code != ResponseCode.SYSTEM_ERROR:
                 found = answer.ext_fields.get("value") if answer.code == ResponseCode.SUCCESS else None
-                self._record(key, Operation.READ, found, begun, Outcome.OK)
+                promised = self.world.election_timeout_ms / 1000
+                self._record(key, Operation.READ, found, begun, Outcome.OK, lag=promised)
             then()
 
         if not self.call(member, self._request(RequestCode.GET_KV_CONFIG, key), done):
@@ -376,7 +377,14 @@ class Client(Actor):
             then()
 
     def _record(
-        self, key: str, operation: Operation, value: str | None, begun: float, outcome: Outcome
+        self,
+        key: str,
+        operation: Operation,
+        value: str | None,
+        begun: float,
+        outcome: Outcome,
+        *,
+        lag: float = 0.0,
     ) -> None:
         self.world.truth.history.append(
             Call(
@@ -387,6 +395,7 @@ class Client(Actor):
                 ended=self.world.clock.now,
                 outcome=outcome,
                 caller=self.name,
+                lag=lag,
             )
         )
 

@@ -239,8 +239,7 @@ class MemberLoop(NetLoop):
             running.pop()
 
     def after_turn(self) -> None:
-        if not self.dead:
-            self.run_inside(lambda: self.member.world.truth.look(self.member))
+        self.member.world.truth.look(self.member)
 
 
 class Member:

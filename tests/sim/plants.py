@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,10 +14,15 @@ from nameserver import evidence, replicated
 from nameserver.commands import Evict, encode_command
 from nameserver.evidence import Evidence, Judgement
 from nameserver.exchange import Line, Report
+from nameserver.raft import RaftMember, driver
 from nameserver.raft.contact import Contact
+from nameserver.raft.driver import Joined
+from nameserver.raft.engine import Engine
 from nameserver.raft.hardening import LEADER, RaftCore
+from nameserver.raft.journal import Replay
 from nameserver.raft.log import RaftLog
-from nameserver.raft.messages import Append, AppendReply, PreVote
+from nameserver.raft.messages import Append, AppendReply, PreVote, SnapshotPart
+from nameserver.raft.snapshot import Image
 from nameserver.replicated import Replicated
 from nameserver.route_table import Record, RouteTable
 from nameserver.types import LeaveReason
@@ -143,6 +149,78 @@ def snapshots_are_encoded_from_the_live_table(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Replicated, "snapshot", snapshot)
 
 
+# -- fixes of the library, switched off: D-numbers as in nameserver/raft/hardening.py
+
+
+def d1_entries_sent_again_truncate(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore.on_append
+
+    def on_append(core: Any, node: Any, m: Append) -> None:
+        log = core._log
+        known = log.base_index <= m.prev_index < log.last_index and log.term_at(m.prev_index) == m.prev_term
+        if m.term >= core.term and known:
+            core._SyncObj__deleteEntriesFrom(m.prev_index + 1)
+        real(core, node, m)
+
+    patch.setattr(RaftCore, "on_append", on_append)
+
+
+def d2_snapshots_bring_a_commit_index(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._on_snapshot_part
+
+    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
+        if m.term >= engine.term:
+            engine._core.follow(engine._core.node(peer), m.term, min(m.last, engine._log.last_index))
+        real(engine, peer, m)
+
+    patch.setattr(Engine, "_on_snapshot_part", on_part)
+
+
+def d3_answers_of_any_term_count(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore._heard_follower
+
+    def heard(core: Any, node: Any, m: Any) -> Any:
+        return real(core, node, msgspec.structs.replace(m, term=core.term))
+
+    patch.setattr(RaftCore, "_heard_follower", heard)
+
+
+def d7_votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_flush_vote", lambda engine: None)
+
+
+def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftMember, "in_contact", lambda member: member.leader is not None)
+
+
+def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    real = driver.join
+
+    def join(image: Image | None, replay: Replay, **named: Any) -> Joined | None:
+        joined = real(image, replay, **named)
+        if image is not None and joined is not None and replay.base_index not in (None, image.index):
+            found = joined.recovered
+            index = found.base_index
+            return Joined(dataclasses.replace(found, entries=[], commit_index=index), replaced=True)
+        return joined
+
+    patch.setattr(driver, "join", join)
+
+
+def d17_a_link_keeps_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore._set_progress
+
+    def set_progress(core: Any, peer: str) -> None:
+        if peer not in core._progress:
+            real(core, peer)
+
+    patch.setattr(RaftCore, "_set_progress", set_progress)
+
+
+def d25_an_emptied_member_votes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "may_vote", property(lambda engine: True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """A bug, where it shows, and what must be said of it.
@@ -242,5 +320,25 @@ PLANTS: Final = _named(
         says="finds other verdicts",
         faults=("kill all", "wipe", "kill"),
     ),
+    Planted(install=d1_entries_sent_again_truncate, says="", faults=("reset", "kill leader", "slow")),
+    Planted(
+        install=d2_snapshots_bring_a_commit_index, says="another", faults=("partition", "kill", "one way")
+    ),
+    Planted(
+        install=d3_answers_of_any_term_count, says="another", faults=("partition", "one way", "slow", "pause")
+    ),
+    Planted(install=d7_votes_are_not_stored, says="two leaders", faults=("kill", "kill all", "partition")),
+    Planted(
+        install=d8_whoever_knows_a_leader_is_in_contact,
+        says="a default read at index",
+        faults=("partition", "one way", "pause leader"),
+    ),
+    Planted(install=d14_the_journal_behind_an_image_is_dropped, says="another", faults=("kill all", "kill")),
+    Planted(
+        install=d17_a_link_keeps_what_was_acknowledged,
+        says="another",
+        faults=("reset", "kill", "kill leader"),
+    ),
+    Planted(install=d25_an_emptied_member_votes, says="another", faults=("wipe", "partition", "kill leader")),
 )
 """By name."""
