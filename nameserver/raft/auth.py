@@ -38,6 +38,7 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
     receiver: str
     cluster: str
     nonce: bytes
+    open: bool = False
 
 
 class Seal:
@@ -85,12 +86,19 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What one member brings to each handshake."""
+    """What one member brings to each handshake.
+
+    Attributes:
+        members: Whom this member knows to take part. Another one of the same cluster is let in, too: it may
+            have been added while this one was away, or removed while it was away itself.
+        open: This member is empty: it is of no cluster yet, and names the one that it would found.
+    """
 
     me: str
     members: frozenset[str]
     cluster: str
     secret: bytes | None
+    open: bool = False
 
 
 class Handshake:
@@ -108,13 +116,14 @@ class Handshake:
         self._peer = peer
         self._nonce = nonce
         self._their_nonce = b""
+        self._cluster = credentials.cluster  # as the dialler names it
         self.session: Session | None = None
 
     def begin(self) -> bytes:
         """The dialler's first frame."""
         assert self._peer is not None
         return msgspec.msgpack.encode(
-            _Hello(MAGIC, self._mine.me, self._peer, self._mine.cluster, self._nonce)
+            _Hello(MAGIC, self._mine.me, self._peer, self._mine.cluster, self._nonce, self._mine.open)
         )
 
     def receive(self, frame: bytes) -> bytes | None:
@@ -142,10 +151,12 @@ class Handshake:
             raise AuthError("no hello of ours")
         if hello.receiver != mine.me:
             raise AuthError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
-        if hello.sender not in mine.members or hello.sender == mine.me:
+        stranger = hello.sender not in mine.members and (hello.open or hello.cluster != mine.cluster)
+        if (stranger and not mine.open) or hello.sender == mine.me:
             raise AuthError(f"{hello.sender[:80]!r} is no member")
-        if hello.cluster != mine.cluster:
-            raise AuthError(f"{hello.sender} is of another cluster: its peers differ from ours")
+        if hello.cluster != mine.cluster and hello.open == mine.open:
+            raise AuthError(f"{hello.sender[:80]!r} is of another cluster: its peers differ from ours")
+        self._cluster = hello.cluster
         self._peer, self._their_nonce = hello.sender, hello.nonce
         return self._nonce
 
@@ -162,7 +173,7 @@ class Handshake:
             if self._dials
             else (peer, me, self._their_nonce, self._nonce)
         )
-        return msgspec.msgpack.encode((MAGIC, self._mine.cluster, *ends))
+        return msgspec.msgpack.encode((MAGIC, self._cluster, *ends))
 
     def _proof(self, role: str) -> bytes:
         if self._mine.secret is None:

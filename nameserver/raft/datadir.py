@@ -8,6 +8,7 @@ one, and no write needs new space.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import struct
@@ -21,13 +22,21 @@ from .journal import Journal, sync_directory
 from .members import Standing, cluster_id
 from .types import RaftConfig, RaftStartError
 
+logger = logging.getLogger(__name__)
+
 FORMAT: Final = 1
 _SLOT_SIZE: Final = 512
 _SLOT: Final = struct.Struct(">IQH")  # crc of the rest, sequence, bytes of payload
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of identity.json."""
+    """Contents of identity.json.
+
+    Attributes:
+        members: The founders, or those whom this member was started to join; the log knows who takes part.
+        forcing: A new cluster is being made of this member's data (``--force-new-cluster``): incomplete.
+        forced: That was done by the last start. The flag left in place must not do it again and again.
+    """
 
     format: int
     mode: str
@@ -38,6 +47,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     voter: bool
     founders: dict[str, str]
+    formats: dict[str, tuple[int, int]] = {}
+    removed: bool = False
+    forced: bool = False
+    forcing: bool = False
 
 
 class DataDirectory:
@@ -54,6 +67,7 @@ class DataDirectory:
         self._lock = -1
         self._vote = -1
         self._sequence = 0
+        self.fresh = False  # the directory was empty until now
         try:
             self.raft.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -64,6 +78,42 @@ class DataDirectory:
         except RaftStartError:
             self.close()
             raise
+
+    def _force(self, identity: Identity) -> Identity:
+        """Begin a new cluster of this member alone, under another name, so that no former member links to it.
+
+        The log follows, see :meth:`forced`; a start in between begins again here.
+        """
+        config = self._config
+        if not config.force_new_cluster and not identity.forcing:
+            if identity.forced:
+                identity = msgspec.structs.replace(identity, forced=False)
+                self._store(identity)
+            return identity
+        if identity.forced and not identity.forcing:
+            logger.warning(
+                "force-new-cluster ignored cluster=%s: done by the last start; start once without it to "
+                "be able to do it again",
+                identity.cluster,
+            )
+            return identity
+        identity = msgspec.structs.replace(
+            identity,
+            members=(config.me,),
+            cluster=secrets.token_hex(16),
+            founders={},
+            formats={},
+            removed=False,
+            forcing=True,
+        )
+        self._store(identity)
+        return identity
+
+    def forced(self, *, voter: bool) -> None:
+        """The log names this member alone, durably; without ``voter`` it is empty and will found itself."""
+        self.identity = msgspec.structs.replace(self.identity, voter=voter, forcing=False, forced=True)
+        self._store(self.identity)
+        logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.identity.cluster)
 
     def _take_lock(self) -> None:
         self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -95,7 +145,8 @@ class DataDirectory:
             )
             self._create_vote()
             self._store(identity)
-            return identity
+            self.fresh = True
+            return self._force(identity)
         identity = self._load(path)
         if identity.mode != "raft":
             raise RaftStartError(
@@ -110,17 +161,22 @@ class DataDirectory:
                 f"raft: data directory {self._root} was made with durability {identity.durability}, not "
                 f"{config.durability}; use an empty one (the member then catches up from the others)"
             )
+        if identity.removed and not config.force_new_cluster:
+            raise RaftStartError(
+                f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
+                "have the member added again"
+            )
         if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
             identity = msgspec.structs.replace(
                 identity, instance=secrets.token_hex(16), voter=False, founders={}
             )
             self._store(identity)
-            return identity
+            return self._force(identity)
         if identity.voter and not segments:
             raise RaftStartError(
                 f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
             )
-        return identity
+        return self._force(identity)
 
     @staticmethod
     def _load(path: Path) -> Identity:
@@ -150,16 +206,40 @@ class DataDirectory:
     @property
     def standing(self) -> Standing:
         return Standing(
-            instance=self.identity.instance, voter=self.identity.voter, founders=dict(self.identity.founders)
+            instance=self.identity.instance,
+            voter=self.identity.voter,
+            founders=dict(self.identity.founders),
+            cluster=self.identity.cluster,
+            formats=dict(self.identity.formats),
+            removed=self.identity.removed,
         )
 
     def save_standing(self, standing: Standing) -> None:
-        """Durable on return; a member without durable data has no durable standing either."""
+        """Durable on return; of a member without durable data only what concerns it in another life, too."""
+        self.identity = msgspec.structs.replace(
+            self.identity,
+            cluster=standing.cluster,
+            formats=dict(standing.formats),
+            removed=standing.removed,
+        )
         if self._config.durability != "memory":
             self.identity = msgspec.structs.replace(
                 self.identity, voter=standing.voter, founders=dict(standing.founders)
             )
-            self._store(self.identity)
+        self._store(self.identity)
+
+    def save_members(self, members: tuple[str, ...]) -> None:
+        """Remember who takes part, for a member that has no log to tell it after a restart."""
+        self.identity = msgspec.structs.replace(self.identity, members=members)
+        self._store(self.identity)
+
+    def abandon(self) -> None:
+        """A first start that came to nothing, before anything was promised, leaves nothing behind."""
+        if self.fresh:
+            for path in (self._root / "identity.json", *self.raft.iterdir()):
+                path.unlink(missing_ok=True)
+            sync_directory(self._root)
+            self.fresh = False
 
     # ---- term and vote
 

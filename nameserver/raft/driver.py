@@ -8,11 +8,11 @@ import logging
 import math
 import os
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Final
 
 from .auth import Credentials
@@ -20,12 +20,12 @@ from .datadir import DataDirectory
 from .engine import Engine
 from .hardening import Stopped
 from .journal import Journal, Replay, StorageFull
-from .log import FIRST_INDEX, FIRST_TERM, OP_RESET, Op, Recovered
-from .members import Standing
+from .log import CONFIGURATION, FIRST_INDEX, FIRST_TERM, OP_ENTRY, OP_RESET, Op, Recovered
+from .members import Standing, decode_configuration, encode_configuration, founding
 from .messages import MessageError
-from .snapshot import Image, Snapshots
+from .snapshot import Image, Snapshots, parse
 from .transport import APPLICATION, RAFT, LinkError, Transport
-from .types import RaftConfig, RaftStartError, StateMachine, StopMember
+from .types import ChangeRefused, RaftConfig, RaftStartError, SnapshotInfo, StateMachine, StopMember
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,7 @@ class Driver:
 
     Args:
         on_fatal: Called at most once, on the loop.
+        on_removed: The cluster removed this member, which takes part no more; called at most once.
     """
 
     def __init__(
@@ -147,22 +148,24 @@ class Driver:
         on_peer_message: Callable[[str, bytes], None],
         on_change: Callable[[], None],
         on_fatal: Callable[[str], None],
+        on_removed: Callable[[str], None],
     ) -> None:
         self._config = config
         self._machine = machine
         self._on_peer_message = on_peer_message
         self._on_change = on_change
         self._on_fatal = on_fatal
+        self._on_removed = on_removed
         self._volatile = config.durability == "memory"
         self._directory: DataDirectory | None = None
         self._journal: Journal | None = None
         self._snapshots: Snapshots | None = None
         self._writer: _Writer | None = None
-        self._memory_image: tuple[int, int, bytes] | None = None
+        self._memory_image: tuple[int, int, bytes, bytes] | None = None  # index, term, configuration, image
         self._step_due = self._change_due = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         try:
             self.engine, self.transport = self._open()
@@ -178,34 +181,57 @@ class Driver:
         identity = directory.identity
         term, vote = directory.load_vote()
         recovered = (
-            Recovered(term=term, vote=vote) if self._volatile else self._recover(directory, term, vote)
+            Recovered(term=term, vote=vote, configuration=founding(identity.members))
+            if self._volatile
+            else self._recover(directory, term, vote)
         )
-        if set(identity.members) != set(config.peers):
-            logger.warning(
-                "stored members rule stored=%s peers=%s", ",".join(identity.members), ",".join(config.peers)
-            )
+        if identity.forcing:
+            recovered = self._force(directory, recovered)
         engine = Engine(
             me=config.me,
-            members=identity.members,
             machine=self._machine,
             ports=self,
             clock=boot_clock,
-            rng=random.Random(os.urandom(16)),
+            rng=Random(os.urandom(16)),
             standing=directory.standing,
             recovered=recovered,
             election_timeout_ms=config.election_timeout_ms,
             volatile=self._volatile,
             compact_bytes=config.compact_bytes,
             entry_size_max=config.entry_size_max,
+            machine_format=config.machine_format,
         )
+        if not engine.empty and set(engine.members) != set(config.peers):
+            logger.warning(
+                "stored members rule stored=%s peers=%s", ",".join(engine.members), ",".join(config.peers)
+            )
         credentials = Credentials(
             me=config.me,
-            members=frozenset(identity.members),
-            cluster=identity.cluster,
+            members=frozenset(engine.members),
+            cluster=directory.identity.cluster,
             secret=config.secret,
+            open=engine.empty,
         )
         frame_size_max = config.entry_size_max + FRAME_OVERHEAD
         return engine, Transport(credentials, owner=self, frame_size_max=frame_size_max)
+
+    def _force(self, directory: DataDirectory, recovered: Recovered) -> Recovered:
+        """The log gets an entry that leaves this member alone; all that it holds counts from then on.
+
+        Without any data there is nothing to add it to: the engine founds a cluster of one.
+        """
+        last = recovered.base_index + len(recovered.entries)
+        if last == FIRST_INDEX or self._journal is None:
+            directory.forced(voter=False)
+            return replace(recovered, configuration=founding((self._config.me,)))
+        command = CONFIGURATION + encode_configuration(founding((self._config.me,)))
+        try:
+            self._journal.append([(OP_ENTRY, last + 1, recovered.term, command)])
+            self._journal.rotate()  # synced, whatever the durability
+        except (OSError, StorageFull) as error:
+            raise RaftStartError(f"raft: {directory.raft}: {error}") from error
+        directory.forced(voter=True)
+        return replace(recovered, entries=[*recovered.entries, (command, last + 1, recovered.term)])
 
     def _recover(self, directory: DataDirectory, term: int, vote: str | None) -> Recovered:
         self._snapshots = Snapshots(directory.raft)
@@ -215,11 +241,13 @@ class Driver:
             replay, journal_bytes = self._journal.recover()
         except (OSError, StorageFull) as error:
             raise RaftStartError(f"raft: {directory.raft}: {error}") from error
-        image = None
+        image, configuration = None, founding(directory.identity.members)
         if found is not None:
             image, data = found
             try:
-                self._machine.restore(data)
+                self._machine.prepare(data)()
+                if image.configuration:
+                    configuration = decode_configuration(image.configuration)
             except StopMember as error:
                 raise RaftStartError(f"raft: {image.path}: {error}") from error
         joined = join(image, replay, term=term, vote=vote, size=journal_bytes)
@@ -228,7 +256,7 @@ class Driver:
                 f"raft: {directory.raft}: the journal begins after the snapshot ends: a file is missing; "
                 "restore it, or empty this member's data directory while the others are up"
             )
-        recovered = joined.recovered
+        recovered = replace(joined.recovered, configuration=configuration)
         if joined.replaced:
             self._journal.append([(OP_RESET, recovered.base_index, recovered.base_term)])
         return recovered
@@ -243,6 +271,8 @@ class Driver:
             self._writer = _Writer(self._journal, done=self._written, failed=self._write_failed)
             self._writer.start()
         bound = await self.transport.listen(self._config.listen or self._config.me)
+        assert self._directory is not None
+        self._directory.fresh = False
         try:
             self.engine.start()
         except (Stopped, StopMember) as error:
@@ -278,6 +308,7 @@ class Driver:
         if self._snapshots is not None:
             self._snapshots.close()
         if self._directory is not None:
+            self._directory.abandon()
             self._directory.close()
 
     # ---- time
@@ -327,7 +358,24 @@ class Driver:
     def _tell_change(self) -> None:
         self._change_due = False
         if not self._closed:
+            self._renew_credentials()
             self._on_change()
+
+    def _renew_credentials(self) -> None:
+        assert self._directory is not None
+        credentials = replace(
+            self.transport.credentials,
+            members=frozenset(self.engine.members),
+            cluster=self._directory.identity.cluster,
+            open=self.engine.empty,
+        )
+        if credentials != self.transport.credentials:
+            self.transport.follow(credentials)
+
+    def follow(self, members: tuple[str, ...]) -> None:
+        if self._volatile:  # a member that starts empty again waits for those that take part now
+            self._saved(lambda directory: directory.save_members(members))
+        self._renew_credentials()
 
     # ---- links (transport.Owner, engine.Ports)
 
@@ -411,31 +459,108 @@ class Driver:
             logger.critical("raft member stops me=%s reason=%s", self._config.me, reason)
             self._on_fatal(reason)
 
+    def removed(self, reason: str) -> None:
+        if not self._closed:
+            self.engine.stop()
+            logger.warning("raft member removed me=%s reason=%s", self._config.me, reason)
+            self._on_removed(f"raft: {reason}; it stops, and must not start on this data again")
+
     # ---- state images (engine.Ports)
 
-    def image(self) -> tuple[int, int, int] | None:
+    def image(self) -> tuple[int, int, int, bytes] | None:
         if self._volatile:
             held = self._memory_image
-            return None if held is None else (held[0], held[1], len(held[2]))
+            return None if held is None else (held[0], held[1], len(held[3]), held[2])
         newest = self._snapshots.newest if self._snapshots is not None else None
-        return None if newest is None else (newest.index, newest.term, newest.size)
+        return None if newest is None else (newest.index, newest.term, newest.size, newest.configuration)
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
         if self._volatile:
             held = self._memory_image
-            return held[2][offset : offset + size] if held is not None and held[0] == index else None
+            return held[3][offset : offset + size] if held is not None and held[0] == index else None
         return self._snapshots.read(index, offset, size) if self._snapshots is not None else None
 
-    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+    def make_image(self, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
         if self._writer is not None:
             self._writer.call(self._rotate)
-        made = self.engine.image_made
-        self._in_background(self._store(index, term, encode, lambda _: made(index), self.engine.image_failed))
+        self._in_background(self._make_image(index, term, configuration, encode))
 
-    def install_image(self, index: int, term: int, image: bytes) -> None:
-        done, failed = self.engine.image_installed, self.engine.install_failed
-        store = self._store(index, term, lambda: image, lambda data: done(index, term, data), failed)
-        self._in_background(store)
+    async def _make_image(
+        self, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]
+    ) -> None:
+        """A failure costs nothing but room (D28)."""
+        try:
+            await self._store(index, term, configuration, await asyncio.to_thread(encode))
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("snapshot failed index=%d", index)
+            self.engine.image_failed(str(error))
+        else:
+            self.engine.image_made(index)
+
+    def install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
+        self._in_background(self._install_image(index, term, configuration, image))
+
+    async def _install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
+        """All of it that takes long is done in threads; then the state is replaced on the loop."""
+        try:
+            data = await asyncio.to_thread(bytes, image)
+            install = await asyncio.to_thread(self._machine.prepare, data)
+            await self._store(index, term, configuration, data)
+        except StopMember as error:
+            self.fatal(f"snapshot {index} from the leader: {error}")
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("snapshot not installed index=%d", index)
+            self.engine.install_failed(str(error))
+        else:
+            if not self._closed:
+                self.engine.image_installed(index, term, configuration, install)
+
+    def image_file(self, index: int) -> SnapshotInfo | None:
+        """The newest image as a file, if it covers ``index`` and is one."""
+        newest = self._snapshots.newest if self._snapshots is not None else None
+        if newest is None or newest.index < index:
+            return None
+        return SnapshotInfo(
+            path=newest.path, index=newest.index, term=newest.term, size=newest.path.stat().st_size
+        )
+
+    async def write_image_file(self, index: int) -> None:
+        """A member that keeps its image in memory writes it for once."""
+        held = self._memory_image
+        if self._volatile and held is not None and held[0] >= index:
+            assert self._directory is not None
+            snapshots = self._snapshots = self._snapshots or Snapshots(self._directory.raft)
+            at, term, configuration, data = held
+            snapshots.publish(await asyncio.to_thread(snapshots.store, at, term, configuration, data))
+
+    async def restore(self, raw: bytes) -> None:
+        """Make the snapshot file ``raw`` log and state.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        try:
+            image, data = await asyncio.to_thread(parse, raw, self._config.data_dir)
+            install = await asyncio.to_thread(self._machine.prepare, data)
+        except (ValueError, StopMember) as error:
+            raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
+        engine = self.engine
+        engine.begin_restore()
+        try:
+            while not engine.settled:
+                await asyncio.sleep(0.005)
+                if self._closed:
+                    raise ChangeRefused("this member stops")
+            index, term, configuration = engine.restore_at(image.index)
+            await self._store(index, term, configuration, data)
+        except OSError as error:
+            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
+        else:
+            engine.restored(index, term, configuration, install)
+        finally:
+            engine.restore_ended()
 
     def trim(self, index: int) -> None:
         if self._writer is not None and self._journal is not None:
@@ -450,35 +575,20 @@ class Driver:
         except StorageFull as error:
             logger.error("journal full: %s; the segment goes on", error)
 
-    async def _store(
-        self,
-        index: int,
-        term: int,
-        encode: Callable[[], bytes],
-        done: Callable[[bytes], None],
-        failed: Callable[[str], None],
-    ) -> None:
-        """Encode and store one image in a thread, then tell the engine; a failure costs nothing but room
-        (D28).
-        """
-        try:
-            data = await asyncio.to_thread(encode)
-            if self._volatile:
-                self._memory_image = (index, term, data)
-            else:
-                snapshots = self._snapshots
-                assert snapshots is not None
-                snapshots.publish(await asyncio.to_thread(snapshots.store, index, term, data))
-        except Exception as error:
-            if not isinstance(error, OSError):
-                logger.exception("snapshot failed index=%d", index)
-            failed(str(error))
-        else:
-            if not self._closed:
-                done(data)
+    async def _store(self, index: int, term: int, configuration: bytes, data: bytes) -> None:
+        """Store one image durably, in a thread."""
+        if self._volatile:
+            self._memory_image = (index, term, configuration, data)
+            return
+        snapshots = self._snapshots
+        assert snapshots is not None
+        snapshots.publish(await asyncio.to_thread(snapshots.store, index, term, configuration, data))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work, name="raft snapshot")
+        self.keep(self._loop.create_task(work, name="raft snapshot"))
+
+    def keep(self, task: asyncio.Future[None]) -> None:
+        """Wait for it before the files are closed."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

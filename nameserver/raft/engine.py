@@ -10,30 +10,34 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from . import members as membership
 from .contact import Contact
 from .hardening import CANDIDATE, LEADER, RaftCore, Stopped
 from .log import FIRST_INDEX, Op, RaftLog, Recovered
-from .members import Standing
+from .members import Configuration, Standing, decode_configuration, encode_configuration
 from .messages import (
-    FORMAT,
+    FORMAT_CONFIGURATION,
+    FORMAT_MAX,
     Append,
     Hello,
     Message,
     MessageError,
+    Removed,
     SnapshotPart,
     SnapshotReply,
     Stale,
     decode,
     encode,
 )
-from .types import Role, StateMachine
+from .types import ChangeRefused, NotLeader, RaftStartError, Role, StateMachine, StopMember, split_address
+
+if TYPE_CHECKING:
+    import random
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,8 @@ HOUSEKEEPING_S: Final = 0.25
 SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
 #: Largest state image that is taken from a leader.
 IMAGE_SIZE_MAX: Final = 1 << 31
+#: A learner that lacks fewer entries than this has caught up: they are on their way.
+CAUGHT_UP_ENTRIES: Final = 128
 #: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
 TAIL_BYTES: Final = 1024 * 1024
 
@@ -64,20 +70,28 @@ class Ports(Protocol):
     def save_standing(self, standing: Standing) -> None:
         """Make the standing durable before returning."""
 
-    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+    def make_image(self, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
         """Encode and store in the background; ``Engine.image_made`` or ``image_failed`` follows."""
 
-    def install_image(self, index: int, term: int, image: bytes) -> None:
-        """Store an image from a leader; ``Engine.image_installed`` or ``install_failed`` follows."""
+    def install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
+        """Prepare and store an image from a leader in the background; ``Engine.image_installed`` or
+        ``install_failed`` follows.
+        """
 
-    def image(self) -> tuple[int, int, int] | None:
-        """Index, term and size of the newest durable image."""
+    def image(self) -> tuple[int, int, int, bytes] | None:
+        """Index, term, size and encoded configuration of the newest durable image."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
         """A piece of the image at ``index``; None if it is there no more."""
 
     def trim(self, index: int) -> None:
         """The journal needs nothing up to ``index`` any more."""
+
+    def follow(self, members: tuple[str, ...]) -> None:
+        """Keep links to these from now on; a link to another stays as long as it does by itself."""
+
+    def removed(self, reason: str) -> None:
+        """The cluster has removed this member: it must stop, and not start again."""
 
     def wake(self) -> None:
         """Call :meth:`Engine.step` soon."""
@@ -96,7 +110,6 @@ class Engine:
         self,
         *,
         me: str,
-        members: tuple[str, ...],
         machine: StateMachine,
         ports: Ports,
         clock: Callable[[], float],
@@ -107,9 +120,9 @@ class Engine:
         volatile: bool,
         compact_bytes: int,
         entry_size_max: int,
+        machine_format: int = 1,
     ) -> None:
         self.me = me
-        self.members = members
         self._machine = machine
         self._ports = ports
         self._clock = clock
@@ -118,9 +131,13 @@ class Engine:
         self._compact_bytes = compact_bytes
         self._entry_size_max = entry_size_max
         self._election_timeout_ms = election_timeout_ms
-        self._log = RaftLog(recovered)
+        self._machine_format = machine_format
+        try:
+            self._log = RaftLog(recovered)
+        except StopMember as error:
+            raise RaftStartError(f"raft: {error}") from error
         self._replay_end = self._log.last_index
-        self._contact = Contact(len(members))
+        self._contact = Contact(1)
         self._hellos: dict[str, Hello] = {}
         self._contact_limit = election_timeout_ms / 1000
         self._links: set[str] = set()
@@ -131,16 +148,19 @@ class Engine:
         self._image_retry_at = -math.inf
         self._image_retry_s = SNAPSHOT_RETRY_S[0]
         self._image_failures = 0
+        self._image_error = ""
+        self._restoring = False
+        self._told: set[str] = set()  # whom this leader told that they are removed
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
         self._installing = 0
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._handing_over_until = -math.inf
+        self._round_since = math.inf  # of the newest round, until it is done
         self._stopped = False
         self._seen: tuple[object, ...] = ()
         self._said_waiting_for: tuple[str, ...] = ()
         self._core = RaftCore(
             me=me,
-            members=members,
             log=self._log,
             host=self,
             contact=self._contact,
@@ -148,12 +168,13 @@ class Engine:
             rng=rng,
             election_timeout_s=election_timeout_ms / 1000,
         )
+        self._followed = self._core.configuration
 
     # ---- public state
 
     @property
     def role(self) -> Role:
-        if not self._standing.voter:
+        if not self._standing.voter or self.me not in self.voters:
             return Role.LEARNER
         state = self._core.state
         return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
@@ -179,8 +200,32 @@ class Engine:
         return self._core.leads
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners of the configuration in force."""
+        return self._core.configuration.members
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        return self._core.configuration.voters
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        return self._core.configuration.learners
+
+    @property
     def linked(self) -> frozenset[str]:
-        return frozenset(self._hellos)
+        """Members to which a link is up; and the leader, which may be one that is not known here yet."""
+        return frozenset(self._hellos.keys() & {*self.members, self.leader})
+
+    @property
+    def machine_format(self) -> int:
+        """Rule 7: the highest format of the state machine's entries that every member reads."""
+        return self._read_by_all(1, self._machine_format)
+
+    def _read_by_all(self, part: int, mine: int, *, besides: str | None = None) -> int:
+        stated = self._standing.formats
+        others = (stated.get(name, (1, 1))[part] for name in self.members if name not in (self.me, besides))
+        return min([mine, *others])
 
     @property
     def empty(self) -> bool:
@@ -221,6 +266,37 @@ class Engine:
             return 0.0
         return max(0.0, self._clock() - self._contact.member_date(member))
 
+    def begin_round(self) -> float:
+        """Leader: have every member say that it still follows; see :meth:`round_done`.
+
+        Returns:
+            The instant, on the engine's clock, that :meth:`round_done` is asked for.
+        """
+        self._core.enter()
+        since = self._round_since = self._clock()
+        self._core.beat_all()
+        self._ports.wake()
+        return since
+
+    def round_done(self, since: float | None, *, asker: str | None = None) -> bool:
+        """Whether this member certainly led at some instant from ``since`` on, an entry of its own committed.
+
+        Ask again whenever :meth:`Ports.changed` is called.
+
+        Args:
+            since: From :meth:`begin_round`, in this term; None counts no answers, only the asker.
+            asker: A voter that asked in this term, and so stands by this leader since it asked.
+        """
+        if not self.leads or (asker is not None and asker not in self.voters):
+            return False
+        return self._contact.accepted_since(math.inf if since is None else since, asker=asker)
+
+    def _look_at_round(self) -> None:
+        if self._round_since < math.inf:
+            if self._contact.accepted_since(self._round_since, asker=None):
+                self._round_since = math.inf
+            self._ports.changed()
+
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
         return min(self._core.next_wake(), self._next_housekeeping)
@@ -240,9 +316,13 @@ class Engine:
             "last_contact_ms": None if age == math.inf else round(age * 1000, 3),
             "contact_limit_ms": round(self.contact_limit * 1000),
             "members": list(self.members),
+            "voters": list(self.voters),
+            "learners": list(self.learners),
+            "configuration_index": self._log.configuration_index,
+            "cluster": self._standing.cluster,
             "linked": sorted(self.linked),
             "waiting_for": list(self.waiting_for),
-            "peer_format": min([FORMAT, *(hello.format_max for hello in self._hellos.values())]),
+            "peer_format": self._read_by_all(0, FORMAT_MAX),
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,
@@ -265,15 +345,16 @@ class Engine:
         self._core.enter()
         self._core.apply_committed()
         self._consider_founding()
-        if len(self.members) == 1:
+        if self.may_stand and not self._core.other_voters:
             self._core.stand_now()
+        self._core.restart_watch()
         self.step()
 
     # ---- links and messages
 
     def link_up(self, peer: str) -> None:
         """An authenticated link to ``peer`` is up; the peer's hello is the first message on it."""
-        if self._stopped or peer == self.me or peer not in self.members:
+        if self._stopped or peer == self.me:
             return
         self._core.enter()
         if peer in self._links:
@@ -286,6 +367,7 @@ class Engine:
             return
         self._core.enter()
         self._links.discard(peer)
+        self._told.discard(peer)
         if self._hellos.pop(peer, None) is not None:
             self._core.link_down(peer)
         if self._incoming is not None and self._incoming[0] == peer:
@@ -306,7 +388,23 @@ class Engine:
             self._on_hello(peer, message)
         elif peer not in self._hellos:
             raise MessageError(f"{type(message).__name__} before a hello")
-        elif isinstance(message, SnapshotPart):
+        elif isinstance(message, Removed):
+            self._on_removed(peer, message)
+        else:
+            try:
+                self._on_message(peer, message)
+            except StopMember as error:
+                if not self._stopped:
+                    self._stop(str(error))
+                return
+        self._look_at_round()
+        self._ports.wake()
+
+    def _on_message(self, peer: str, message: Message) -> None:
+        was_empty = self.empty
+        if was_empty and isinstance(message, Append | SnapshotPart):
+            self._join(peer)
+        if isinstance(message, SnapshotPart):
             self._on_snapshot_part(peer, message)
         elif self._installing and isinstance(message, Append) and message.term >= self.term:
             # The log is about to be replaced; keep the leader, and let it know that we live.
@@ -314,26 +412,51 @@ class Engine:
             self._heard(peer, message)
             self._core.say_alive(peer)
         else:
-            was_empty = self.empty
             self._core.receive(peer, message)
+            self._follow_configuration()
             if isinstance(message, Append) and not self._standing.voter:
                 self._leave_learning(peer, message)
             if was_empty and not self.empty:
                 self._say_hello_to_all()
-        self._ports.wake()
+
+    def _join(self, leader: str) -> None:
+        """An empty member belongs to the cluster whose leader sends it a log, whatever it was to found."""
+        cluster = self._hellos[leader].cluster
+        if cluster and cluster != self._standing.cluster:
+            logger.info("cluster joined me=%s cluster=%s leader=%s", self.me, cluster, leader)
+            self._set_standing(replace(self._standing, cluster=cluster))
+            for peer, hello in list(self._hellos.items()):
+                if hello.cluster != cluster and not hello.empty:
+                    self.link_down(peer)
 
     def _heard(self, peer: str, m: Append | SnapshotPart) -> None:
         age, commit = (m.age, m.commit) if isinstance(m, Append) else (None, 0)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=age, commit=commit)
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
+        self._check_cluster(peer, hello)
         first = peer not in self._hellos
         self._hellos[peer] = hello
         self._contact_limit = min(self._contact_limit, hello.election_timeout_ms / 1000)
+        formats = (hello.format_max, hello.machine_format)
+        if self._standing.formats.get(peer) != formats:
+            self._set_standing(replace(self._standing, formats={**self._standing.formats, peer: formats}))
         if first:
             logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
             self._core.link_up(peer)
         self._consider_founding()
+
+    def _check_cluster(self, peer: str, hello: Hello) -> None:
+        """D10: two members of different clusters are strangers; an empty one is of none yet.
+
+        Whoever is not in the configuration here may have been added while this member was away, or removed
+        while it was away itself. Both belong to the cluster; neither counts.
+        """
+        mine, theirs = self._standing.cluster, hello.cluster
+        if theirs and mine != theirs and self.empty == hello.empty:
+            raise MessageError(f"{peer} is of another cluster: {theirs}, this is {mine}")
+        if peer not in self.members and not self.empty and (hello.empty or mine != theirs):
+            raise MessageError(f"{peer} is no member")
 
     def _say_hello(self, peer: str) -> None:
         standing = self._standing
@@ -346,6 +469,9 @@ class Engine:
                 self._election_timeout_ms,
                 dict(standing.founders),
                 self.term,
+                FORMAT_MAX,
+                standing.cluster,
+                self._machine_format,
             ),
         )
 
@@ -393,6 +519,137 @@ class Engine:
             logger.info("learner caught up me=%s index=%d term=%d", self.me, m.commit, m.term)
             self._say_hello_to_all()
 
+    # ---- who takes part
+
+    def _follow_configuration(self) -> None:
+        """Tell everyone concerned that another configuration is in force."""
+        configuration = self._core.configuration
+        if configuration != self._followed:
+            self._followed = configuration
+            logger.info(
+                "members changed me=%s index=%d voters=%s learners=%s",
+                self.me,
+                self._log.configuration_index,
+                ",".join(configuration.voters),
+                ",".join(configuration.learners) or "none",
+            )
+            self._ports.follow(configuration.members)
+            self._ports.wake()
+
+    def _change(self, configuration: Configuration) -> int:
+        found = self._core.change(configuration)
+        if isinstance(found, str):
+            raise ChangeRefused(found)
+        self._follow_configuration()
+        return found
+
+    def _may_change(self, *, besides: str | None = None) -> None:
+        """Rule 7: configurations travel in entries that older programs cannot read.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._core.enter()
+        if self._stopped or self._core.state != LEADER:
+            raise NotLeader(self.leader)
+        if self._clock() < self._handing_over_until:
+            raise ChangeRefused("leadership is being handed over; ask again")
+        stated = self._standing.formats
+        old = [
+            name
+            for name in self.members
+            if name not in (self.me, besides) and stated.get(name, (1, 1))[0] < FORMAT_CONFIGURATION
+        ]
+        if old:
+            raise ChangeRefused(
+                f"{','.join(old)} has not said that it can read a change of the members: upgrade it, or "
+                "start it so that it can say so"
+            )
+
+    def add_member(self, member: str) -> int | None:
+        """Append the configuration with ``member`` as a learner; None if it is a learner or voter already.
+
+        The leader makes it a voter by another entry as soon as it has caught up.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._may_change()
+        if member in self.members:
+            return None
+        try:
+            split_address(member)
+        except RaftStartError as error:
+            raise ChangeRefused(str(error)) from error
+        return self._change(self._core.configuration.with_learner(member))
+
+    def _consider_promotion(self) -> None:
+        """A learner that is no longer empty and has nearly everything becomes a voter."""
+        configuration = self._core.configuration
+        if not configuration.learners or not self.configuration_committed:
+            return
+        for name in configuration.learners:
+            progress = self._core.progress.get(name)
+            if (
+                progress is not None
+                and name in self._hellos
+                and not progress.learner
+                and progress.transfer is None
+                and progress.match >= self._log.configuration_index
+                and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
+                and self._standing.formats.get(name, (1, 1))[0] >= FORMAT_CONFIGURATION
+            ):
+                logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
+                if isinstance(self._core.change(configuration.promoting(name)), int):
+                    self._follow_configuration()
+                return
+
+    def remove_member(self, member: str) -> int | None:
+        """Append the configuration without ``member``; None if it is not in the one in force.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
+        """
+        self._may_change(besides=member)
+        if member not in self.members:
+            return None
+        configuration = self._core.configuration.without(member)
+        here = [n for n in configuration.voters if n == self.me or self.member_age(n) < self._alive_s]
+        if len(here) < membership.majority(len(configuration.voters)):
+            raise ChangeRefused(
+                f"of the voters that would remain, {','.join(configuration.voters) or 'none'}, only "
+                f"{','.join(here) or 'none'} can be reached: no majority; remove those that are down first"
+            )
+        return self._change(configuration)
+
+    @property
+    def _alive_s(self) -> float:
+        """A member that answered no longer ago than this is there: one pause of it is no absence."""
+        return 4 * self._election_timeout_ms / 1000
+
+    @property
+    def configuration_committed(self) -> bool:
+        """Whether the configuration in force here is committed."""
+        return self._log.configuration_index <= self.commit_index
+
+    def _tell_removed(self) -> None:
+        """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
+        if not self.configuration_committed:
+            return
+        for peer in self._hellos.keys() - set(self.members) - self._told:
+            hello = self._hellos[peer]
+            self._told.add(peer)
+            if not hello.empty and hello.format_max >= FORMAT_CONFIGURATION:
+                self._send(peer, Removed(self.term, self._log.configuration_index))
+
+    def _on_removed(self, peer: str, m: Removed) -> None:
+        """A leader of an older term may not know that this member was added again."""
+        if m.term < self.term or self.empty:
+            return
+        self._set_standing(replace(self._standing, removed=True))
+        self._stopped = True
+        self._ports.removed(f"{peer}, which leads term {m.term}, says that {self.me} was removed")
+
     # ---- entries
 
     def append(self, payload: bytes, *, term: int) -> int | None:
@@ -403,7 +660,7 @@ class Engine:
         """
         if len(payload) > self._entry_size_max:
             raise ValueError(f"entry of {len(payload)} bytes, at most {self._entry_size_max} are allowed")
-        if self._stopped or self._clock() < self._handing_over_until:
+        if self._stopped or self._restoring or self._clock() < self._handing_over_until:
             return None
         self._core.enter()
         index = self._core.append(payload, term)
@@ -445,6 +702,9 @@ class Engine:
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
             self._look_for_stalls(now)
+        if self._core.leads:
+            self._consider_promotion()
+            self._tell_removed()
         self._flush(now, commit_too=housekeeping)
         self._consider_image(now)
         self._tell_changes()
@@ -452,7 +712,16 @@ class Engine:
     def _tell_changes(self) -> None:
         in_contact = self.contact_age() < self._contact_limit
         indexes = (self.commit_index, self.applied_index)
-        seen = (self.role, self.term, self.leader, self.leads, in_contact, len(self._hellos), *indexes)
+        seen: tuple[object, ...] = (
+            self.role,
+            self.term,
+            self.leader,
+            self.leads,
+            in_contact,
+            len(self._hellos),
+            *indexes,
+        )
+        seen = (*seen, self._log.configuration_index, self.empty)
         if seen != self._seen:
             self._seen = seen
             self._ports.changed()
@@ -487,7 +756,7 @@ class Engine:
             logger.warning("journal stalls me=%s seconds=%.1f", self.me, now - self._writes[0][1])
             if self._core.state == LEADER:
                 self._core.hand_over()
-                self._core.step_down()
+                self._core.step_down("journal stalls")
 
     def _stop(self, reason: str) -> None:
         self._stopped = True
@@ -505,18 +774,40 @@ class Engine:
             self._flush(self._clock(), commit_too=True)
             self._stopped = True
 
-    def hand_over(self) -> bool:
-        """Ask the best follower to take over; False if this member does not lead (any more).
+    def hand_over(self, to: str | None = None) -> bool:
+        """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more).
 
         For one election timeout nothing is appended, so that a follower can hold the whole log.
         """
         self._core.enter()
-        if self._core.state != LEADER or len(self.members) == 1:
+        if self._core.state != LEADER or not self._core.other_voters:
             return False
         self._handing_over_until = self._clock() + self._election_timeout_ms / 1000
-        self._core.hand_over()
+        self._core.hand_over(to)
         self._ports.wake()
         return True
+
+    def may_hand_over(self, to: str | None) -> None:
+        """Check that there is somebody to take over.
+
+        Raises:
+            NotLeader, ChangeRefused: And why not.
+        """
+        self._core.enter()
+        if self._stopped or self._core.state != LEADER:
+            raise NotLeader(self.leader)
+        others = self._core.other_voters
+        if to is not None and to not in others:
+            raise ChangeRefused(
+                f"{to} leads already"
+                if to == self.me
+                else f"{to} is none of the voters {','.join(self.voters)}"
+            )
+        ready = [n for n in others if n in self._hellos and self.member_age(n) < self._alive_s]
+        if not ready or (to is not None and to not in ready):
+            raise ChangeRefused(
+                f"{to or 'no other voter'} can be reached" if to is None else f"{to} cannot be reached"
+            )
 
     # ---- state images
 
@@ -524,14 +815,37 @@ class Engine:
         """Rule 10 of compaction: by bytes; the shallow copy is made here, everything else elsewhere (D28,
         D29).
         """
-        if self._making_image or self._installing or now < self._image_retry_at:
+        if self._making_image or self._installing or self._restoring or now < self._image_retry_at:
             return
         image = self._ports.image()
         threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
-        if self._log.journal_bytes < threshold or self._core.applied_index <= (
+        if self._log.journal_bytes >= threshold and self._core.applied_index > (
             image[0] if image else FIRST_INDEX
         ):
-            return
+            self._begin_image()
+
+    def save_image(self) -> None:
+        """Begin an image of the state as it is now, unless one is being made.
+
+        Raises:
+            ChangeRefused: There is no state yet.
+        """
+        self._core.enter()
+        if self._stopped or self._core.applied_index <= FIRST_INDEX:
+            raise ChangeRefused("nothing was written yet: there is no state to store")
+        if not (self._making_image or self._installing or self._restoring):
+            self._begin_image()
+
+    @property
+    def image_failures(self) -> int:
+        return self._image_failures
+
+    @property
+    def image_error(self) -> str:
+        """Why storing an image failed last."""
+        return self._image_error
+
+    def _begin_image(self) -> None:
         index = self._core.applied_index
         term = self._log.term_at(index)
         assert term is not None
@@ -543,7 +857,8 @@ class Engine:
             self.image_failed(str(error))
             return
         self._making_image = True
-        self._ports.make_image(index, term, encode_image)
+        configuration = encode_configuration(self._log.configuration_at(index))
+        self._ports.make_image(index, term, configuration, encode_image)
 
     def image_made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
@@ -555,6 +870,7 @@ class Engine:
         if index > self._log.base_index:
             self._log.trim(self._tail_from(index))
             self._ports.trim(index)
+        self._ports.changed()
         self._ports.wake()
 
     def _tail_from(self, index: int) -> int:
@@ -572,6 +888,8 @@ class Engine:
         self._core.enter()
         self._making_image = False
         self._image_failures += 1
+        self._image_error = error
+        self._ports.changed()
         self._image_retry_at = self._clock() + self._image_retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self.me, error, self._image_retry_s)
         self._image_retry_s = min(2 * self._image_retry_s, SNAPSHOT_RETRY_S[1])
@@ -623,11 +941,13 @@ class Engine:
         if complete:
             self._incoming = None
             self._installing = m.index
-            self._ports.install_image(m.index, m.index_term, bytes(buffer))
+            self._ports.install_image(m.index, m.index_term, m.configuration, buffer)
 
-    def image_installed(self, index: int, term: int, image: bytes) -> None:
-        """An image received from a leader is durable: it becomes the state unless that has moved beyond
-        (D16).
+    def image_installed(
+        self, index: int, term: int, configuration: bytes, install: Callable[[], None]
+    ) -> None:
+        """An image received from a leader is durable and ready: it becomes the state unless that has moved
+        beyond (D16).
         """
         if self._stopped:
             return
@@ -635,20 +955,86 @@ class Engine:
         self._installing = 0
         if index > self._core.applied_index:
             was_empty = self.empty
-            logger.info("snapshot installed me=%s index=%d bytes=%d", self.me, index, len(image))
-            try:
-                self._machine.restore(image)
-            except Exception as error:  # whatever it is, the state may be half replaced
-                logger.exception("restore raised index=%d", index)
-                self._stop(f"snapshot {index} cannot be restored: {error}")
+            logger.info("snapshot installed me=%s index=%d", self.me, index)
+            if not self._replace_state(index, term, configuration, install):
                 return
-            self._log.reset(index, term)
-            self._core.restored(index)
-            self._ports.trim(index)
             if was_empty:
                 self._say_hello_to_all()
         self._core.acknowledge_committed()
         self._ports.wake()
+
+    def _replace_state(
+        self, index: int, term: int, configuration: bytes, install: Callable[[], None]
+    ) -> bool:
+        """Base log and state on a durable image at ``index``; False if the member must stop."""
+        try:
+            held = decode_configuration(configuration) if configuration else self._log.configuration
+            install()
+        except Exception as error:  # whatever it is, the state may be half replaced
+            logger.exception("restore raised index=%d", index)
+            self._stop(f"snapshot {index} cannot be restored: {error}")
+            return False
+        self._log.reset(index, term, held)
+        self._core.restored(index)
+        self._follow_configuration()
+        self._ports.trim(index)
+        return True
+
+    def may_restore(self) -> None:
+        """Check that this is a cluster of one.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._core.enter()
+        if self._stopped or not self._core.leads:
+            raise NotLeader(self.leader)
+        if self.members != (self.me,):
+            raise ChangeRefused(
+                f"a snapshot is restored in a cluster of one member only, this has {','.join(self.members)}: "
+                "start one member with --force-new-cluster, restore there, empty the disks of the others, "
+                "and add them again with addMember"
+            )
+        if self._restoring or self._making_image:
+            raise ChangeRefused("a snapshot is being made or restored; ask again")
+
+    def begin_restore(self) -> None:
+        """Append nothing and make no image until :meth:`restore_ended`.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self.may_restore()
+        self._restoring = True
+
+    @property
+    def settled(self) -> bool:
+        """Everything appended here is durable and applied."""
+        return self._core.applied_index == self._log.last_index == self._log.durable_index
+
+    def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
+        """Index, term and configuration under which an image becomes the base: behind all there is."""
+        index = max(image_index, self._log.last_index) + 1
+        return index, self.term, encode_configuration(self._core.configuration)
+
+    def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
+        """The image is durable under ``index``: it becomes log and state, and a new term begins.
+
+        So whatever was computed from the former state knows that it is void.
+        """
+        if self._stopped:
+            return
+        self._core.enter()
+        logger.warning("snapshot restored me=%s index=%d", self.me, index)
+        if self._replace_state(index, term, configuration, install):
+            self._core.step_down("a snapshot was restored")
+            self._core.stand_now()
+            self._ports.changed()
+            self._ports.wake()
+
+    def restore_ended(self) -> None:
+        """Go on, whether it was restored or not."""
+        self._restoring = False
 
     # ---- sending
 
@@ -664,7 +1050,7 @@ class Engine:
 
     @property
     def may_stand(self) -> bool:
-        return self._standing.voter and not self._stalled
+        return self._standing.voter and not self._stalled and self.me in self.voters
 
     def send(self, peer: str, message: Message) -> bool:
         return peer in self._hellos and self._send(peer, message)
@@ -672,14 +1058,16 @@ class Engine:
     def apply(self, payload: bytes, index: int, term: int) -> None:
         self._machine.apply(payload, index=index, term=term, live=index > self._replay_end)
 
-    def image(self) -> tuple[int, int, int] | None:
+    def image(self) -> tuple[int, int, int, bytes] | None:
         return self._ports.image()
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
         return self._ports.read_image(index, offset, size)
 
     def role_changed(self) -> None:
+        self._round_since = math.inf
         self._handing_over_until = -math.inf
+        self._told.clear()
         self._ports.wake()
 
     def linked_to(self, peer: str) -> bool:

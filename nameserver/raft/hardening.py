@@ -43,8 +43,8 @@ D25
 D28, D29, D30
     Failing dumps without back-off, forked children, FileJournal. :class:`.engine.Engine`, :mod:`.journal`
 D31
-    A version command above a member's own version is applied repeatedly. There is none: an entry of a kind that
-    this program does not know stops the member. ``_SyncObj__doApplyCommand``
+    A version command above a member's own version is applied repeatedly. There is none: an entry of a kind
+    that this program does not know stops the member. ``_SyncObj__doApplyCommand``
 D35
     A second membership change is accepted while the first is uncommitted. :meth:`RaftCore.change`
 D36
@@ -60,9 +60,8 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from .contact import Contact
 from .library import LibraryTransport, Node, SyncObj, SyncObjConf, check_library, seam
@@ -95,6 +94,9 @@ from .replication import (
 )
 from .types import StopMember
 from .watch import Watch
+
+if TYPE_CHECKING:
+    import random
 
 logger = logging.getLogger(__name__)
 
@@ -202,9 +204,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._me = me
         self._configuration = log.configuration
         # All that are or were linked or configured; only voters count, only members are sent the log.
-        self._nodes: dict[str, Any] = {
-            name: Node(name) for name in self._configuration.members if name != me
-        }
+        self._nodes: dict[str, Any] = {name: Node(name) for name in self._configuration.members if name != me}
         self._progress: dict[str, Progress] = {}
         self._votes: set[str] = set()
         self._pre_term = 0
@@ -352,6 +352,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
         The library's set of other nodes is that of the voters: it counts their votes, matches and answers.
         """
+        former = set(self._configuration.voters)
         self._configuration = configuration = self._log.configuration
         for name in configuration.members:
             if name != self._me:
@@ -369,9 +370,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                 if name != self._me and name not in self._progress:
                     self._set_progress(name)
                     self._SyncObj__lastResponseTime[self._nodes[name]] = -math.inf
-            for node in voters:  # a new voter has as long to answer as any at the beginning of a term
-                times = self._SyncObj__lastResponseTime
-                times[node] = max(times.get(node, -math.inf), self._clock())
+            for node in voters:  # a new voter has as long to answer as all at the beginning of a term
+                if node.id not in former:
+                    self._SyncObj__lastResponseTime[node] = self._clock()
 
     def _know(self, peer: str) -> Any:
         return self._nodes.setdefault(peer, Node(peer))
@@ -959,7 +960,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         index = self.applied_index + 1
         term = self._log.term_at(index) or 0
         kind = command[:1]
-        if kind == NO_OP or kind == CONFIGURATION:  # the latter is in force since it was appended
+        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
             return
         if kind != REGULAR:
             raise Stopped(

@@ -10,10 +10,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from .members import NOBODY, Configuration, decode_configuration
+
 Entry = tuple[bytes, int, int]  # command with its kind in the first byte, index, term: the library's order
 
 REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
+CONFIGURATION: Final = b"\x02"
 
 #: Index and term of the base of a log that never held anything.
 FIRST_INDEX: Final = 1
@@ -29,7 +32,7 @@ Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a member finds on its disk."""
+    """What a member finds on its disk; ``configuration`` is the one in force at the base."""
 
     base_index: int = FIRST_INDEX
     base_term: int = FIRST_TERM
@@ -38,16 +41,24 @@ class Recovered:
     term: int = 0
     vote: str | None = None
     journal_bytes: int = 0
+    configuration: Configuration = NOBODY
 
 
 class RaftLog:
     """Entries from the base on; records each change as an operation for the journal.
 
     ``durable_index`` is the last index up to which the journal certainly holds this log.
+
+    Raises:
+        StopMember: An entry holds a configuration that this program cannot read, here and in :meth:`add`.
     """
 
     def __init__(self, recovered: Recovered) -> None:
         self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
+        # (index, configuration) in rising order; the first is in force at the base
+        self._configurations = [(recovered.base_index, recovered.configuration)]
+        for command, index, _ in recovered.entries:
+            self._note(command, index)
         self._ops: list[Op] = []
         self._position = 0
         self._unwritten: deque[tuple[int, int]] = deque()  # (position, last index once it is durable)
@@ -73,6 +84,23 @@ class RaftLog:
         """The term of the entry at ``index``, None outside the log."""
         offset = index - self._entries[0][1]
         return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
+
+    @property
+    def configuration(self) -> Configuration:
+        """D36: the newest one in the log, committed or not."""
+        return self._configurations[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        return self._configurations[-1][0]
+
+    def configuration_at(self, index: int) -> Configuration:
+        """The one in force at ``index``, which is not before the base."""
+        return next(held for at, held in reversed(self._configurations) if at <= index)
+
+    def _note(self, command: bytes, index: int) -> None:
+        if command[:1] == CONFIGURATION:
+            self._configurations.append((index, decode_configuration(command[1:])))
 
     def size_at(self, index: int) -> int:
         return len(self._entries[index - self._entries[0][1]][0])
@@ -121,8 +149,10 @@ class RaftLog:
         if offset > 0:
             self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[:offset])
             del self._entries[:offset]
+            later = [(at, held) for at, held in self._configurations if at > index]
+            self._configurations = [(index, self.configuration_at(index)), *later]
 
-    def reset(self, index: int, term: int) -> None:
+    def reset(self, index: int, term: int, configuration: Configuration) -> None:
         """A durable image at ``index`` replaces the log, keeping what follows it if the log is the same
         there.
         """
@@ -131,6 +161,7 @@ class RaftLog:
             self.durable_index = max(self.durable_index, index)
             return
         self._entries = [(NO_OP, index, term)]
+        self._configurations = [(index, configuration)]
         self._ops = [(OP_RESET, index, term)]
         self._unwritten = deque((position, index) for position, _ in self._unwritten)
         self.durable_index = index  # the image is
@@ -140,6 +171,7 @@ class RaftLog:
     # ---- what the library calls
 
     def add(self, command: bytes, idx: int, term: int) -> None:
+        self._note(command, idx)
         self._entries.append((command, idx, term))
         self._ops.append((OP_ENTRY, idx, term, command))
         self.journal_bytes += len(command) + 32
@@ -149,6 +181,8 @@ class RaftLog:
         first = self._entries[0][1] + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
+        while self._configurations[-1][0] >= first:  # the former one is in force again
+            self._configurations.pop()
         self._ops.append((OP_TRUNCATE, first))
         self.durable_index = min(self.durable_index, first - 1)
         self._unwritten = deque((position, min(last, first - 1)) for position, last in self._unwritten)

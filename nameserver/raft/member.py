@@ -6,18 +6,32 @@ import asyncio
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .driver import Driver
 from .library import check_library
-from .types import ChangeRefused, RaftConfig, Role, SnapshotInfo, StateMachine
+from .types import (
+    ChangeRefused,
+    ChangeUnknown,
+    NotLeader,
+    RaftConfig,
+    Role,
+    SnapshotInfo,
+    StateMachine,
+)
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 logger = logging.getLogger(__name__)
 
 #: How long a closing leader waits for another one.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
+#: How the process of a member that was removed ends.
+REMOVED_EXIT_CODE: Final = 3
 
 
 class RaftMember:
@@ -29,6 +43,8 @@ class RaftMember:
         on_change: Role, term, leader, indexes, links or contact may have changed; coalesced, on the loop.
         on_fatal: The member cannot go on (broken disk, unreadable entry) and takes part no more; the argument
             is one line. By default the process ends: whatever it would still answer could be wrong.
+        on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
+            default the process ends with exit code 3.
 
     Raises:
         RaftStartError: The settings are wrong, or the library is not the one this was written for.
@@ -42,6 +58,7 @@ class RaftMember:
         on_peer_message: Callable[[str, bytes], None],
         on_change: Callable[[], None],
         on_fatal: Callable[[str], None] | None = None,
+        on_removed: Callable[[str], None] | None = None,
     ) -> None:
         config.validate()
         check_library()
@@ -51,6 +68,9 @@ class RaftMember:
         self._on_peer_message = on_peer_message
         self._on_change = on_change
         self._on_fatal = on_fatal if on_fatal is not None else _end_process
+        self._on_removed = on_removed if on_removed is not None else _end_removed
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._closed = False
         self._driver: Driver | None = None
 
     async def start(self) -> None:
@@ -65,8 +85,9 @@ class RaftMember:
             self._config,
             self._machine,
             on_peer_message=self._on_peer_message,
-            on_change=self._on_change,
+            on_change=self._changed,
             on_fatal=self._on_fatal,
+            on_removed=self._on_removed,
         )
         self._driver = driver
         try:
@@ -89,6 +110,8 @@ class RaftMember:
         driver = self._driver
         if driver is None:
             return
+        self._closed = True
+        self._wake_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
                 if not driver.engine.linked or not driver.engine.hand_over():
@@ -118,22 +141,45 @@ class RaftMember:
     async def add_member(self, address: str, *, deadline: float) -> None:
         """Take ``address`` in: a learner first, a voter once it has caught up. Nothing if it is a voter.
 
+        Its process is started with an empty disk and with the current members and itself as ``peers``.
+        Whoever leads makes it a voter, also after this call has given up.
+
         Raises:
             NotLeader: Nothing was done.
             ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not a voter by the deadline; it may be a learner, and asking again goes on from there.
+            ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
         """
-        raise ChangeRefused("not offered yet")
+        engine = self._engine()
+        engine.add_member(address)
+        await self._until(
+            lambda: address in engine.voters and engine.configuration_committed,
+            deadline,
+            lambda: (
+                f"{address} is a learner: it becomes a voter when it has caught up"
+                if address in engine.learners
+                else f"{address} is not known to be a member yet"
+            ),
+        )
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Take ``address`` out; it stops. A leader hands over first, then answers :class:`NotLeader`.
+        """Take ``address`` out; it stops. Nothing if it is no member.
+
+        A leader that is to go hands over first and does no more (D37): ask again where leadership went.
 
         Raises:
-            NotLeader: Nothing was done here; ask the leader that is named.
+            NotLeader: Nothing was removed; ask the leader that is named.
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Not committed by the deadline.
         """
-        raise ChangeRefused("not offered yet")
+        engine = self._engine()
+        if address == self._config.me and engine.role is Role.LEADER:
+            raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
+        engine.remove_member(address)
+        await self._until(
+            lambda: address not in engine.members and engine.configuration_committed,
+            deadline,
+            lambda: f"the removal of {address} is not known to be committed",
+        )
 
     async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
         """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
@@ -143,26 +189,115 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Nobody else was seen to lead by the deadline.
         """
-        raise ChangeRefused("not offered yet")
+        engine, me = self._engine(), self._config.me
+        engine.may_hand_over(to)
+        term = engine.term
+        # While it is tried nothing is appended, so it is not tried for ever.
+        give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
+        while engine.role is Role.LEADER and engine.term == term and engine.hand_over(to):
+            if asyncio.get_running_loop().time() >= give_up:
+                raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
+            await asyncio.sleep(HANDOVER_STEP_S)
+        await self._until(
+            lambda: engine.leader is not None and engine.term > term,
+            deadline,
+            lambda: "nobody is known to lead yet",
+        )
+        leader = engine.leader
+        if leader is None or leader == me:
+            raise ChangeUnknown("this member leads again")
+        return leader
 
     async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
         """Store an image of the state as it is now; the file can be copied and restored elsewhere.
+
+        Any member can do that: the image is of what was applied there.
 
         Raises:
             ChangeRefused: There is nothing to store, or it could not be stored.
             ChangeUnknown: Not stored by the deadline.
         """
-        raise ChangeRefused("not offered yet")
+        engine, driver = self._engine(), self._driver
+        assert driver is not None
+        index, failures = engine.applied_index, engine.image_failures
+
+        def done() -> bool:
+            held = driver.image()
+            if held is not None and held[0] >= index:
+                return True
+            if engine.image_failures > failures:
+                raise ChangeRefused(f"the snapshot cannot be stored: {engine.image_error}")
+            engine.save_image()
+            return False
+
+        await self._until(done, deadline, lambda: "the snapshot is not stored yet")
+        try:
+            await driver.write_image_file(index)
+        except OSError as error:
+            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
+        found = driver.image_file(index)
+        assert found is not None
+        return found
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
         """Replace log and state by the contents of a snapshot file; only in a cluster of one.
 
+        What was written since the snapshot was made is gone; a new term begins.
+
         Raises:
             NotLeader: Nothing was done.
             ChangeRefused: Nothing was done, and why.
-            ChangeUnknown: Not durable by the deadline.
+            ChangeUnknown: Not durable by the deadline; it goes on.
         """
-        raise ChangeRefused("not offered yet")
+        engine, driver = self._engine(), self._driver
+        assert driver is not None
+        engine.may_restore()
+        restoring = asyncio.ensure_future(driver.restore(image))
+        driver.keep(restoring)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.shield(restoring)
+        except TimeoutError as error:
+            raise ChangeUnknown("the snapshot is being restored") from error
+        await self._until(
+            lambda: engine.leads, deadline, lambda: "the snapshot is restored, nobody leads yet"
+        )
+
+    def _engine(self) -> Engine:
+        if self._driver is None:
+            raise NotLeader(None)
+        return self._driver.engine
+
+    async def _until(
+        self, condition: Callable[[], bool], deadline: float, unknown: Callable[[], str]
+    ) -> None:
+        """Wait until ``condition``, which is asked again at each change.
+
+        Raises:
+            ChangeUnknown: With what ``unknown`` says, at the deadline or when the member closes.
+        """
+        loop = asyncio.get_running_loop()
+        while not condition():
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError as error:
+                raise ChangeUnknown(unknown()) from error
+            finally:
+                self._waiters.discard(waiter)
+            if self._closed:
+                raise ChangeUnknown(unknown())
+
+    def _changed(self) -> None:
+        self._wake_waiters()
+        self._on_change()
+
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # ---- state
 
@@ -203,12 +338,17 @@ class RaftMember:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return self._driver.engine.members if self._driver is not None else self._config.peers
+        return self._driver.engine.voters if self._driver is not None else self._config.peers
 
     @property
     def learners(self) -> tuple[str, ...]:
         """Members that were added and have not caught up yet: they do not count."""
-        return ()
+        return self._driver.engine.learners if self._driver is not None else ()
+
+    @property
+    def machine_format(self) -> int:
+        """Rule 7: the highest format of the state machine's entries that every member said it reads."""
+        return self._driver.engine.machine_format if self._driver is not None else 1
 
     @property
     def contact_limit(self) -> float:
@@ -230,6 +370,17 @@ class RaftMember:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._driver is not None and self._driver.engine.in_contact()
 
+    def begin_round(self) -> float:
+        """Leader: have every member say that it still follows; the instant that :meth:`round_done` takes."""
+        return self._driver.engine.begin_round() if self._driver is not None else math.inf
+
+    def round_done(self, since: float | None, *, asker: str | None = None) -> bool:
+        """Whether this member certainly led at some instant from ``since`` on, see :class:`.engine.Engine`.
+
+        Ask again whenever ``on_change`` is called.
+        """
+        return self._driver is not None and self._driver.engine.round_done(since, asker=asker)
+
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
         return self._driver.engine.member_age(member) if self._driver is not None else math.inf
@@ -245,3 +396,10 @@ def _end_process(reason: str) -> None:
     """Rule 9: after a broken sync nothing this process says can be trusted; the reason is already logged."""
     logging.shutdown()
     os._exit(70)
+
+
+def _end_removed(line: str) -> None:
+    """Rule 11: there is nothing left to serve; all that was promised is on the disk."""
+    print(line, file=sys.stderr, flush=True)
+    logging.shutdown()
+    os._exit(REMOVED_EXIT_CODE)

@@ -4,6 +4,10 @@ A data directory that never took part is empty. Empty members found a cluster on
 every other one linked and empty at the same time (or hear from one that has just done so that its own
 instance was among them). Any later empty member is a learner (D25): what it once promised is lost, so it
 neither votes nor counts until it has caught up.
+
+Who takes part after that is the configuration in the log: the newest one that a member holds is in force from
+the moment it is appended (D36), and one that is dropped with a conflicting tail gives way to the one before.
+One change at a time (D35), of one member: so the majorities before and after have a member in common.
 """
 
 from __future__ import annotations
@@ -11,8 +15,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
 
 from .messages import Hello
+from .types import StopMember
+
+#: Version of an encoded configuration.
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +34,79 @@ class Standing:
         instance: Names this life of the data directory; another one after it was emptied.
         voter: It may vote, and what it acknowledges counts.
         founders: Instance of each member when the cluster was founded, if this member saw it.
+        cluster: The cluster's name: its founders', whoever takes part now. An empty member has only the name
+            of the cluster that it would found; it takes over that of the leader from which it gets a log.
+        formats: The highest formats that each member said it reads (rule 7), of the engine and of the state
+            machine; also of members that are down.
+        removed: The cluster has removed this member, which must not start again.
     """
 
     instance: str
     voter: bool = False
     founders: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
+    formats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who takes part: voters count, learners only receive. Sorted, so that equal ones are equal."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(sorted((*self.voters, *self.learners)))
+
+    def with_learner(self, member: str) -> Configuration:
+        return Configuration(self.voters, tuple(sorted({*self.learners, member})))
+
+    def promoting(self, member: str) -> Configuration:
+        learners = tuple(name for name in self.learners if name != member)
+        return Configuration(tuple(sorted({*self.voters, member})), learners)
+
+    def without(self, member: str) -> Configuration:
+        return Configuration(
+            tuple(name for name in self.voters if name != member),
+            tuple(name for name in self.learners if name != member),
+        )
+
+
+#: Before anything is known.
+NOBODY: Final = Configuration(())
+
+
+def founding(members: tuple[str, ...]) -> Configuration:
+    """The configuration of a cluster that was just founded."""
+    return Configuration(tuple(sorted(members)))
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Return the configuration as a log entry or an image's header carries it."""
+    return msgspec.msgpack.encode((FORMAT, configuration.voters, configuration.learners))
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """Read what :func:`encode_configuration` made.
+
+    Raises:
+        StopMember: A newer program wrote it, or it is damaged.
+    """
+    try:
+        version, *rest = msgspec.msgpack.decode(data, type=list[object])
+        if version != FORMAT:
+            raise StopMember(f"configuration of format {version}, this program knows {FORMAT}")
+        voters, learners = msgspec.convert(rest, type=tuple[tuple[str, ...], tuple[str, ...]])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StopMember(f"configuration of {len(data)} bytes cannot be read: {error}") from error
+    return Configuration(voters, learners)
+
+
+def majority(members: int) -> int:
+    """How many of so many are more than half."""
+    return members // 2 + 1
 
 
 def cluster_id(members: tuple[str, ...]) -> str:

@@ -11,6 +11,10 @@ from typing import Annotated, Final
 import msgspec
 
 FORMAT: Final = 1
+#: What this program reads, as its hello states it (rule 7). 2: log entries that hold a configuration, and
+#: :class:`Removed`.
+FORMAT_MAX: Final = 2
+FORMAT_CONFIGURATION: Final = 2
 
 Index = Annotated[int, msgspec.Meta(ge=0)]
 Term = Annotated[int, msgspec.Meta(ge=0)]
@@ -26,6 +30,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
     cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
     highest format that the sender reads: a new one is used only when every member has said that it knows it.
+    ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``machine_format`` is
+    the highest format of the state machine's entries that the sender reads.
     """
 
     instance: str
@@ -35,6 +41,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     founders: dict[str, str]
     term: Term
     format_max: int = FORMAT
+    cluster: str = ""
+    machine_format: int = 1
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
@@ -114,7 +122,10 @@ class AppendReply(msgspec.Struct, array_like=True, frozen=True, tag=8):
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
-    """A piece of the state image at ``index``; says nothing about the commit index (D2)."""
+    """A piece of the state image at ``index``; says nothing about the commit index (D2).
+
+    ``configuration`` is the one in force at ``index``.
+    """
 
     term: Term
     seq: int
@@ -126,6 +137,7 @@ class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
     last: Index
     clock: float
     echo: float | None
+    configuration: bytes = b""
 
 
 class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
@@ -137,6 +149,13 @@ class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
     learner: bool
     clock: float
     echo: float | None
+
+
+class Removed(msgspec.Struct, array_like=True, frozen=True, tag=11):
+    """From a leader: the committed configuration at ``index`` has no place for you: stop."""
+
+    term: Term
+    index: Index
 
 
 Message = (
@@ -151,6 +170,7 @@ Message = (
     | AppendReply
     | SnapshotPart
     | SnapshotReply
+    | Removed
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -27,6 +27,7 @@ class Transfer:
     index: int
     index_term: int
     size: int
+    configuration: bytes
     moved_at: float
     sent: int = 0
     acknowledged: int = 0

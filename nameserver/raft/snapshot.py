@@ -1,15 +1,19 @@
 """State images on disk: one file each, written aside, synced and renamed, so that a name always means a whole
-image.
+image. A file is complete in itself: it can be copied, and restored in another cluster.
 
 Layout, big-endian::
 
-    magic   4 bytes  RKSN
-    format  u32
-    index   u64      last log index the image covers
-    term    u64      its term
-    size    u64      bytes of image
-    crc     u32      CRC-32 of everything else
-    image   bytes    as the state machine made it
+    magic          4 bytes  RKSN
+    format         u32
+    index          u64      last log index the image covers
+    term           u64      its term
+    size           u64      bytes of image
+    crc            u32      CRC-32 of everything else
+    members_size   u32
+    members        bytes    the configuration in force at index, see members.encode_configuration
+    image          bytes    as the state machine made it
+
+Format 1, which is still read, had no members.
 """
 
 from __future__ import annotations
@@ -27,24 +31,29 @@ from .types import RaftStartError
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_FORMAT_WITHOUT_MEMBERS: Final = 1
 _MAGIC: Final = b"RKSN"
 _HEAD: Final = struct.Struct(">4sIQQQ")
 _CRC: Final = struct.Struct(">I")
 _PREFIX: Final = "snapshot-"
+_SIZE: Final = struct.Struct(">I")
 _OFFSET: Final = _HEAD.size + _CRC.size
+#: Bytes of members that are believed; a configuration is far smaller.
+_MEMBERS_MAX: Final = 1024 * 1024
 #: Images kept: the newest, and the one before it for transfers that are under way.
 _KEEP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Where an image is; ``size`` counts its bytes without the header."""
+    """Where an image is; ``size`` counts its bytes without the header, which holds ``configuration``."""
 
     index: int
     term: int
     size: int
     path: Path
+    configuration: bytes = b""
 
 
 class Snapshots:
@@ -53,7 +62,9 @@ class Snapshots:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._newest: Image | None = None
-        self._open: dict[int, int] = {}  # index -> descriptor: a replaced image stays readable (D20)
+        self._open: dict[
+            int, tuple[int, int]
+        ] = {}  # index -> descriptor, offset: a replaced image stays readable (D20)
 
     @property
     def newest(self) -> Image | None:
@@ -72,7 +83,7 @@ class Snapshots:
             return None
         path = paths[-1]
         try:
-            image, data = _read(path)
+            image, data = parse(path.read_bytes(), path)
         except ValueError as error:
             raise RaftStartError(
                 f"raft: {path} is damaged: {error}; restore it, or empty this member's data directory while "
@@ -81,7 +92,7 @@ class Snapshots:
         self._newest = image
         return image, data
 
-    def store(self, index: int, term: int, data: bytes) -> Image:
+    def store(self, index: int, term: int, configuration: bytes, data: bytes) -> Image:
         """Write an image durably; blocking.
 
         Raises:
@@ -90,10 +101,12 @@ class Snapshots:
         path = self._directory / f"{_PREFIX}{index:020d}"
         temporary = path.with_suffix(".tmp")
         head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data))
+        members = _SIZE.pack(len(configuration)) + configuration
         try:
             with open(temporary, "wb") as file:
                 file.write(head)
-                file.write(_CRC.pack(zlib.crc32(data, zlib.crc32(head))))
+                file.write(_CRC.pack(zlib.crc32(data, zlib.crc32(head + members))))
+                file.write(members)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -102,7 +115,7 @@ class Snapshots:
             temporary.unlink(missing_ok=True)
             raise
         sync_directory(self._directory)
-        return Image(index, term, len(data), path)
+        return Image(index, term, len(data), path, configuration)
 
     def publish(self, image: Image) -> None:
         """Make a stored image the newest and delete what nobody needs."""
@@ -112,35 +125,52 @@ class Snapshots:
         for path in sorted(self._directory.glob(f"{_PREFIX}*"))[:-_KEEP]:
             path.unlink(missing_ok=True)
         for index in sorted(self._open)[:-_KEEP]:
-            os.close(self._open.pop(index))
+            os.close(self._open.pop(index)[0])
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the image at ``index``; None if it is gone."""
-        descriptor = self._open.get(index)
-        if descriptor is None:
+        held = self._open.get(index)
+        if held is None:
             try:
                 path = self._directory / f"{_PREFIX}{index:020d}"
-                descriptor = self._open[index] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
-        return os.pread(descriptor, size, _OFFSET + offset)
+            start = _image_at(os.pread(descriptor, _OFFSET + _SIZE.size, 0))
+            held = self._open[index] = (descriptor, start)
+        descriptor, start = held
+        return os.pread(descriptor, size, start + offset)
 
     def close(self) -> None:
         while self._open:
-            os.close(self._open.popitem()[1])
+            os.close(self._open.popitem()[1][0])
 
 
-def _read(path: Path) -> tuple[Image, bytes]:
-    raw = path.read_bytes()
-    if len(raw) < _OFFSET:
+def _image_at(raw: bytes) -> int:
+    """Where the image begins in a file that begins so."""
+    if _HEAD.unpack_from(raw)[1] == _FORMAT_WITHOUT_MEMBERS:
+        return _OFFSET
+    return _OFFSET + _SIZE.size + int.from_bytes(raw[_OFFSET : _OFFSET + _SIZE.size], "big")
+
+
+def parse(raw: bytes, path: Path) -> tuple[Image, bytes]:
+    """Take a file apart: what its header says, and the image.
+
+    Raises:
+        ValueError: It is damaged, of another format, or no snapshot.
+    """
+    if len(raw) < _OFFSET + _SIZE.size:
         raise ValueError(f"{len(raw)} bytes, less than a header")
     magic, version, index, term, size = _HEAD.unpack_from(raw)
     (checksum,) = _CRC.unpack_from(raw, _HEAD.size)
-    if magic != _MAGIC or version != FORMAT:
+    if magic != _MAGIC or version not in (_FORMAT_WITHOUT_MEMBERS, FORMAT):
         raise ValueError(f"not an image of format {FORMAT}")
-    data = raw[_OFFSET:]
+    start = _image_at(raw)
+    if start - _OFFSET > _MEMBERS_MAX:
+        raise ValueError(f"{start - _OFFSET} bytes of members")
+    data = raw[start:]
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes of image, {size} expected")
-    if zlib.crc32(data, zlib.crc32(raw[: _HEAD.size])) != checksum:
+    if zlib.crc32(memoryview(raw)[_OFFSET:], zlib.crc32(raw[: _HEAD.size])) != checksum:
         raise ValueError("bad checksum")
-    return Image(index, term, size, path), data
+    return Image(index, term, size, path, raw[_OFFSET + _SIZE.size : start]), data

@@ -1,7 +1,8 @@
 """Links between members on the running event loop: framing, handshake, bounds, keeping alive, redialling.
 
 A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
-the MAC. Of two members the one with the greater identity dials. Nothing is read from a peer before it is
+the MAC. Of two members the one with the greater identity dials; the other only if there has been no link for
+a while, for the greater one may not know it yet (or any more). Nothing is read from a peer before it is
 proven, except handshake frames of at most 1 KB within 3 s, from a bounded number of connections at a time; a
 flood pushes out its own oldest.
 
@@ -35,6 +36,8 @@ APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
 CHECK_S: Final = 1.0
 SILENT_CHECKS_MAX: Final = 4
 RETRY_S: Final = (0.05, 0.5)
+#: Without a link for so long, the lesser of two members dials as well.
+LESSER_DIALS_AFTER_S: Final = 3.0
 
 PING: Final = 0
 RAFT: Final = 1
@@ -81,6 +84,11 @@ class Link(asyncio.Protocol):
     @property
     def peer(self) -> str | None:
         return self._session.peer if self._session is not None else None
+
+    @property
+    def dialled(self) -> str | None:
+        """The member that was dialled, None if it dialled us."""
+        return self._dialled
 
     # ---- asyncio.Protocol
 
@@ -243,6 +251,8 @@ class Transport:
         self._unproven: dict[Link, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._dials: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         self._reports = _ReportLimit()
 
@@ -293,6 +303,14 @@ class Transport:
         if self._server is not None:
             await self._server.wait_closed()
 
+    def follow(self, credentials: Credentials) -> None:
+        """Take part as somebody else from the next handshake on, and dial those that are members now.
+
+        Links that are up stay, whoever is at the other end.
+        """
+        self.credentials = credentials
+        self._dial_members()
+
     def send(self, peer: str, kind: int, payload: bytes) -> bool:
         link = self._links.get(peer)
         return link is not None and link.send(kind, payload)
@@ -317,12 +335,20 @@ class Transport:
 
     def joined(self, link: Link, peer: str) -> None:
         self._unproven.pop(link, None)
-        old = self._links.pop(peer, None)
+        old = self._links.get(peer)
+        if old is not None and self._rank(old, peer) > self._rank(link, peer):
+            link.close()  # both dialled at once: both keep the same connection
+            return
+        self._links.pop(peer, None)
         if old is not None:  # nothing of the old connection may arrive after the new one is up
             old.close()
             self.owner.link_down(peer)
         self._links[peer] = link
         self.owner.link_up(peer)
+
+    def _rank(self, link: Link, peer: str) -> bool:
+        """Whether the greater of the two identities dialled, as it should."""
+        return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:
         self._unproven.pop(link, None)
@@ -345,9 +371,19 @@ class Transport:
 
     async def _dial_all(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for member in self.credentials.members:
-                if member < self.credentials.me:
-                    group.create_task(self._dial(member), name=f"raft dial {member}")
+            self._group = group
+            self._dial_members()
+            # Others may come at any time: the group is never done by itself.
+            await asyncio.get_running_loop().create_future()
+
+    def _dial_members(self) -> None:
+        if self._group is None or self._closing:
+            return
+        others = self.credentials.members - {self.credentials.me}
+        for member in self._dials.keys() - others:
+            self._dials.pop(member).cancel()
+        for member in sorted(others - self._dials.keys()):
+            self._dials[member] = self._group.create_task(self._dial(member), name=f"raft dial {member}")
 
     def _dialling_ended(self, task: asyncio.Task[None]) -> None:
         """Only :meth:`close` may end it: a member that dials nobody would look alive and be alone."""
@@ -360,7 +396,10 @@ class Transport:
         loop = asyncio.get_running_loop()
         host, port = split_address(member)
         wait = RETRY_S[0]
+        greater = member < self.credentials.me
         while True:
+            if not greater and not await self._missed(member):
+                continue
             link: Link | None = None
             try:
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
@@ -375,6 +414,12 @@ class Transport:
                     wait = RETRY_S[0]
             await asyncio.sleep(wait)
             wait = min(2 * wait, RETRY_S[1])
+
+    async def _missed(self, member: str) -> bool:
+        """Wait for as long as the greater one has to dial; whether it has not."""
+        before = self._links.get(member)
+        await asyncio.sleep(LESSER_DIALS_AFTER_S)
+        return before is None and member not in self._links
 
 
 class _ReportLimit:

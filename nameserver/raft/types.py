@@ -51,7 +51,7 @@ class ChangeRefused(Exception):
 
 
 class ChangeUnknown(Exception):
-    """The deadline passed after the change was begun: it may still come to pass. The text says how far it was."""
+    """The deadline passed after the change was begun; it may still happen. The text says how far it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,15 @@ class StateMachine(Protocol):
     def snapshot(self) -> Callable[[], bytes]:
         """Return quickly with a function that encodes the state as it is now; it runs in a thread."""
 
-    def restore(self, image: bytes) -> None:
-        """Replace the state by an image that :meth:`snapshot` made, here or on another member."""
+    def prepare(self, image: bytes) -> Callable[[], None]:
+        """Read an image that :meth:`snapshot` made, here or on another member; runs in a thread.
+
+        Returns:
+            What replaces the state by it, quickly, on the event loop; it may never be called.
+
+        Raises:
+            StopMember: A newer program made it.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +106,7 @@ class RaftConfig:
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
             (or by twice the last image, if that is more).
+        machine_format: Highest format of its entries that the state machine reads (rule 7).
         force_new_cluster: After a quorum is lost for good: become the only member of a new cluster, with the
             data that is here, or with none. Old members are refused until their disks are emptied.
     """
@@ -112,6 +120,7 @@ class RaftConfig:
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
     compact_bytes: int = 16 * 1024 * 1024
+    machine_format: int = 1
     force_new_cluster: bool = False
 
     def validate(self) -> None:

@@ -12,7 +12,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ from nameserver.raft.driver import join
 from nameserver.raft.engine import Engine
 from nameserver.raft.journal import Replay
 from nameserver.raft.log import OP_RESET, Op
-from nameserver.raft.members import Standing
+from nameserver.raft.members import Standing, cluster_id, decode_configuration, founding
 from nameserver.raft.snapshot import Image
 from nameserver.raft.types import Role
 
@@ -56,8 +56,9 @@ class Machine:
         copy = list(self.applied)
         return lambda: msgspec.msgpack.encode(copy)
 
-    def restore(self, image: bytes) -> None:
-        self.applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+    def prepare(self, image: bytes) -> Callable[[], None]:
+        applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+        return lambda: setattr(self, "applied", applied)
 
 
 class SimMember:
@@ -76,6 +77,8 @@ class SimMember:
         self._step_due = False
         self._timer_at = math.inf
         self.stopped = ""
+        self.was_removed = ""
+        self.peers = world.names
         self._waiting: list[tuple[int, int, list[Op]]] = []
 
     @property
@@ -95,14 +98,15 @@ class SimMember:
         self._waiting.clear()
         disk = self.disk
         if disk.standing is None or world.volatile:
-            disk.standing = Standing(instance=f"{self.name}.{self.life}")
+            disk.standing = Standing(instance=f"{self.name}.{self.life}", cluster=cluster_id(self.peers))
         replay = Replay()
         for op in itertools.chain.from_iterable(disk.frames):
             replay.apply(list(op))
-        image = None
+        image, configuration = None, founding(self.peers)
         if disk.images:
             image, data = disk.images[-1]
-            self.machine.restore(data)
+            configuration = decode_configuration(image.configuration)
+            self.machine.prepare(data)()
         joined = join(image, replay, term=disk.vote[0], vote=disk.vote[1], size=0)
         assert joined is not None
         if joined.replaced:
@@ -110,13 +114,12 @@ class SimMember:
             disk.written = len(disk.frames)
         self.engine = Engine(
             me=self.name,
-            members=world.names,
             machine=self.machine,
             ports=self,
             clock=self.clock,
             rng=random.Random(world.rng.getrandbits(64)),
             standing=disk.standing,
-            recovered=joined.recovered,
+            recovered=replace(joined.recovered, configuration=configuration),
             election_timeout_ms=TIMEOUT_MS,
             volatile=world.volatile,
             compact_bytes=world.compact_bytes,
@@ -217,40 +220,45 @@ class SimMember:
     def save_standing(self, standing: Standing) -> None:
         self.disk.standing = standing
 
-    def make_image(self, index: int, term: int, encode: Callable[[], bytes]) -> None:
+    def make_image(self, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
         self.world.stat["images"] += 1
-        self.world.at(self.world.rng.uniform(0.001, 0.3), self._image_made, self.life, index, term, encode)
+        delay = self.world.rng.uniform(0.001, 0.3)
+        self.world.at(delay, self._image_made, self.life, index, term, configuration, encode)
 
-    def _store(self, index: int, term: int, data: bytes) -> None:
+    def _store(self, index: int, term: int, configuration: bytes, data: bytes) -> None:
         if not self.disk.images or self.disk.images[-1][0].index < index:
-            self.disk.images.append((Image(index, term, len(data), None), data))  # type: ignore[arg-type]
+            image = Image(index, term, len(data), None, configuration)  # type: ignore[arg-type]
+            self.disk.images.append((image, data))
             del self.disk.images[:-2]
 
-    def _image_made(self, life: int, index: int, term: int, encode: Callable[[], bytes]) -> None:
+    def _image_made(
+        self, life: int, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]
+    ) -> None:
         if life == self.life and self.engine is not None:
-            self._store(index, term, encode())
+            self._store(index, term, configuration, encode())
             if self.world.rng.random() < self.world.kill_after_image:
                 self.world.crash(self)
             else:
                 self.engine.image_made(index)
 
-    def install_image(self, index: int, term: int, image: bytes) -> None:
+    def install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
         self.world.stat["installs"] += 1
-        self.world.at(self.world.rng.uniform(0.001, 0.1), self._installed, self.life, index, term, image)
+        delay = self.world.rng.uniform(0.001, 0.1)
+        self.world.at(delay, self._installed, self.life, index, term, configuration, bytes(image))
 
-    def _installed(self, life: int, index: int, term: int, image: bytes) -> None:
+    def _installed(self, life: int, index: int, term: int, configuration: bytes, image: bytes) -> None:
         if life == self.life and self.engine is not None:
-            self._store(index, term, image)
+            self._store(index, term, configuration, image)
             if self.world.rng.random() < self.world.kill_after_image:
                 self.world.crash(self)
             else:
-                self.engine.image_installed(index, term, image)
+                self.engine.image_installed(index, term, configuration, self.machine.prepare(image))
 
-    def image(self) -> tuple[int, int, int] | None:
+    def image(self) -> tuple[int, int, int, bytes] | None:
         if not self.disk.images:
             return None
         newest = self.disk.images[-1][0]
-        return newest.index, newest.term, newest.size
+        return newest.index, newest.term, newest.size, newest.configuration
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
         for image, data in self.disk.images:
@@ -271,6 +279,12 @@ class SimMember:
 
     def fatal(self, reason: str) -> None:
         self.stopped = reason
+
+    def follow(self, members: tuple[str, ...]) -> None:
+        """Everyone is linked to everyone here."""
+
+    def removed(self, reason: str) -> None:
+        self.was_removed = reason
 
 
 class World:

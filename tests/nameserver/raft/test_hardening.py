@@ -12,11 +12,13 @@ import pytest
 
 from nameserver.raft import hardening, library
 from nameserver.raft.messages import (
+    FORMAT_MAX,
     MATCH,
     RESET,
     Append,
     AppendReply,
     Hello,
+    MessageError,
     PreVote,
     PreVoteReply,
     RequestVote,
@@ -284,7 +286,12 @@ def test_d10_messages_of_strangers_and_before_the_hello_change_nothing(world: Ma
     term = follower.term
     follower.receive("z:1", encode(_append(follower, 1, [], term=term + 1000)))
     follower.link_up("z:1")
-    follower.receive("z:1", encode(Hello("i", True, False, 300, {}, 0)))
+    for cluster in ("", "another"):
+        hello = Hello("i", True, False, 300, {}, 0, FORMAT_MAX, cluster)
+        with pytest.raises(MessageError, match=r"no member|another cluster"):
+            follower.receive("z:1", encode(hello))
+    with pytest.raises(MessageError, match="before a hello"):
+        follower.receive("z:1", encode(_append(follower, 1, [], term=term + 1000)))
     follower._core.receive("z:1", _append(follower, 1, [], term=term + 1000))
     assert follower.term == term
 
@@ -324,8 +331,8 @@ def test_an_entry_that_cannot_be_read_stops_the_member_and_is_not_applied(world:
     assert w.engine("a").applied_index >= index
 
 
-@pytest.mark.parametrize("kind", [2, 3, 200])
-def test_d31_d35_membership_version_and_unknown_entries_stop_the_member(world: Make, kind: int) -> None:
+@pytest.mark.parametrize("kind", [3, 4, 200])
+def test_d31_version_and_unknown_entries_stop_the_member_and_lose_nothing(world: Make, kind: int) -> None:
     w = world()
     w.elect("a")
     w.settle()
@@ -574,7 +581,7 @@ def test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause(world: Make)
     attempts = []
     member = w["a"]
 
-    def fail(index: int, term: int, encode: Callable[[], bytes]) -> None:
+    def fail(index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
         attempts.append(w.now)
         w.at(0.01, member.engine.image_failed, "no room")
 

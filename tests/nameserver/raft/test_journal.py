@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 
 import pytest
@@ -303,7 +305,7 @@ def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> 
     snapshots = Snapshots(tmp_path)
     assert snapshots.recover() is None
     for index in (5, 9, 14):
-        snapshots.publish(snapshots.store(index, 2, b"state %d" % index * 100))
+        snapshots.publish(snapshots.store(index, 2, b"members", b"state %d" % index * 100))
     assert snapshots.newest is not None
     assert (snapshots.newest.index, snapshots.newest.size) == (14, 800)
     assert snapshots.read(14, 8, 8) == b"state 14"
@@ -319,16 +321,16 @@ def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> 
 
 def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path)
-    snapshots.publish(snapshots.store(5, 1, b"a" * 100))
+    snapshots.publish(snapshots.store(5, 1, b"members", b"a" * 100))
     assert snapshots.read(5, 0, 10) == b"a" * 10
-    snapshots.publish(snapshots.store(6, 1, b"b" * 100))
+    snapshots.publish(snapshots.store(6, 1, b"other members", b"b" * 100))
     assert snapshots.read(5, 10, 10) == b"a" * 10
     snapshots.close()
 
 
 def test_d15_a_damaged_image_is_refused_at_any_byte(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path)
-    path = snapshots.store(5, 1, b"0123456789").path
+    path = snapshots.store(5, 1, b"members", b"0123456789").path
     whole = path.read_bytes()
     for at in range(len(whole)):
         damaged = bytearray(whole)
@@ -340,3 +342,15 @@ def test_d15_a_damaged_image_is_refused_at_any_byte(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(RaftStartError, match="damaged"):
             Snapshots(tmp_path).recover()
+
+
+def test_an_image_without_members_is_still_read(tmp_path: Path) -> None:
+    head = struct.pack(">4sIQQQ", b"RKSN", 1, 7, 3, 5)
+    whole = head + struct.pack(">I", zlib.crc32(head + b"state")) + b"state"
+    (tmp_path / f"snapshot-{7:020d}").write_bytes(whole)
+    snapshots = Snapshots(tmp_path)
+    found = snapshots.recover()
+    assert found is not None
+    image, data = found
+    assert (image.index, image.term, image.configuration, data) == (7, 3, b"", b"state")
+    assert snapshots.read(7, 2, 10) == b"ate"

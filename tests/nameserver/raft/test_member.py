@@ -40,8 +40,9 @@ class Machine:
         copy = list(self.applied)
         return lambda: msgspec.msgpack.encode(copy)
 
-    def restore(self, image: bytes) -> None:
-        self.applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+    def prepare(self, image: bytes) -> Callable[[], None]:
+        applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+        return lambda: setattr(self, "applied", applied)
 
 
 async def _until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -376,7 +377,7 @@ def test_an_entry_or_image_that_cannot_be_read_is_refused_at_start_with_one_line
         def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
             raise StopMember("command format 9, this program knows 1")
 
-        def restore(self, image: bytes) -> None:
+        def prepare(self, image: bytes) -> Callable[[], None]:
             raise StopMember("image format 9, this program knows 1")
 
     async def scenario() -> None:

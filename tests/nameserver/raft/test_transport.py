@@ -10,6 +10,7 @@ import pickle
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -63,7 +64,8 @@ def test_both_ends_learn_who_is_there() -> None:
     [
         (_credentials("b:1", secret=b"another secret there"), "another secret"),
         (_credentials("b:1", cluster="c2"), "another cluster"),
-        (_credentials("x:1"), "no member"),
+        (_credentials("x:1", cluster="c2"), "no member"),
+        (replace(_credentials("x:1"), open=True), "no member"),
         (_credentials("a:1"), "no member"),
         (_credentials("b:1", secret=None), "another secret"),
     ],
