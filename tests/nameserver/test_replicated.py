@@ -760,7 +760,7 @@ def test_state_image_restores_the_table_and_the_last_leaders_term(tmp_path: Path
                 target.changed("T", 0, deadline=asyncio.get_running_loop().time() + 5.0)
             )
             await asyncio.sleep(0)
-            target.restore(await asyncio.to_thread(source.snapshot()))
+            target.prepare(await asyncio.to_thread(source.snapshot()))()
             assert target.status().state_digest == source.status().state_digest
             assert await waiting == source.view(Freshness.STALE).topic_revision("T")
             assert target.snapshot()() == source.snapshot()()
