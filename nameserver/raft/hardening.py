@@ -788,6 +788,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         seen = self._contact.member_date(node.id) if counts else -math.inf
         times = self._SyncObj__lastResponseTime
         times[node] = max(seen, times.get(node, -math.inf)) if counts else seen
+        self._watch.heard()
         return progress
 
     def _counts(self, peer: str, progress: Progress) -> bool:
