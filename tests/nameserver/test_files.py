@@ -10,10 +10,12 @@ import pytest
 
 from nameserver.files import (
     FILE_SIZE_MAX,
+    TOKEN_SIZE_MAX,
     FileError,
     encode_kv,
     load_kv_file,
     load_settings_file,
+    load_token,
     save_kv_file,
     save_settings_file,
     write_atomic,
@@ -123,3 +125,52 @@ def test_settings_file_in_utf8_is_mojibake_as_in_java(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.properties"
     path.write_bytes("a=é".encode())
     assert load_settings_file(path) == {"a": "Ã©"}
+
+
+def token_file(folder: Path, content: bytes, mode: int = 0o600) -> Path:
+    path = folder / "token"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def test_token_is_one_word_and_blanks_around_it_do_not_count(tmp_path: Path) -> None:
+    assert load_token(token_file(tmp_path, b"  0123456789abcdef\n")) == ("0123456789abcdef", "")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_token_file_that_others_can_read_is_a_warning(tmp_path: Path, mode: int) -> None:
+    token, warning = load_token(token_file(tmp_path, b"0123456789abcdef", mode))
+    assert token == "0123456789abcdef"
+    assert "can be read by others" in warning
+    assert f"{mode:04o}" in warning
+    assert token not in warning
+
+
+def test_short_token_is_a_warning_that_does_not_tell_it(tmp_path: Path) -> None:
+    token, warning = load_token(token_file(tmp_path, b"zqx"))
+    assert token == "zqx"
+    assert "3 characters" in warning
+    assert token not in warning
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"two words", "one word of visible ASCII"),
+        (b"two\nlines", "one word of visible ASCII"),
+        ("schlüssel".encode(), "one word of visible ASCII"),
+        (b"x" * (TOKEN_SIZE_MAX + 1), f"more than {TOKEN_SIZE_MAX} bytes"),
+    ],
+    ids=["nothing", "blank", "words", "lines", "umlaut", "large"],
+)
+def test_token_file_that_holds_no_token_is_an_error(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(FileError, match=words):
+        load_token(token_file(tmp_path, content))
+
+
+def test_token_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be read: No such file"):
+        load_token(tmp_path / "token")

@@ -110,6 +110,9 @@ BAD = {
     "raft without peers": ("--mode", "raft"),
     "missing file": ("-c", "/nonexistent/namesrv.properties"),
     "address of another machine": ("--listen", "192.0.2.1:9876", "--http", "off"),
+    "durability in another mode": ("--durability", "journal"),
+    "token file missing": ("--http-token-file", "/nonexistent/token"),
+    "token file empty": ("--http-token-file", "/dev/null"),
     "abbreviated flag": ("--lis", "127.0.0.1:0"),
 }
 
@@ -171,6 +174,13 @@ def test_settings_changed_at_run_time_hold_after_a_restart(tmp_path: Path) -> No
     with started(tmp_path, "--http", "off") as (_, ready), BlockingClient() as client:
         shown = client.invoke(ready["listen"], RemotingCommand.request(319)).body.decode()
         assert "orderMessageEnable=true\n" in shown
+
+
+def test_settings_shown_by_319_name_the_ports_that_port_0_became(tmp_path: Path) -> None:
+    with started(tmp_path, "--http", "127.0.0.1:0") as (_, ready), BlockingClient() as client:
+        shown = client.invoke(ready["listen"], RemotingCommand.request(319)).body.decode().splitlines()
+        assert f"listenPort={ready['listen'].rpartition(':')[2]}" in shown
+        assert f"httpListen={ready['http']}" in shown
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])

@@ -1,0 +1,225 @@
+"""Administration over HTTP: what is refused and how, and changes of a real group of three in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import jsonschema
+import pytest
+
+from nameserver.config import LiveSettings, load_settings
+from nameserver.http import HttpServer
+from nameserver.http_admin import BODY_MAX, SNAPSHOT_MAX
+from nameserver.independent import Independent
+from nameserver.replicated import Replicated
+from nameserver.server import NameServer
+
+TOKEN = "a-token-of-the-operators"
+DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
+CHANGES = [
+    ("POST", "/v1/raft/members", {"address": "127.0.0.1:1"}),
+    ("DELETE", "/v1/raft/members/127.0.0.1:1", None),
+    ("POST", "/v1/raft/transfer", {}),
+    ("POST", "/v1/raft/snapshot", None),
+    ("POST", "/v1/raft/restore", None),
+]
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Any
+    body: Any
+
+
+@dataclass
+class Node:
+    """One nameserver with its HTTP side."""
+
+    raft: str
+    mode: Replicated | Independent
+    http: HttpServer
+    addr: str
+    web: aiohttp.ClientSession
+
+    async def ask(
+        self, method: str, path: str, document: object = None, *, token: str | None = TOKEN, data: Any = None
+    ) -> Answer:
+        """Ask, and hold the answer to the OpenAPI document."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with self.web.request(
+            method, f"http://{self.addr}{path}", json=document, data=data, headers=headers
+        ) as answer:
+            raw = await answer.read()
+            body = json.loads(raw) if answer.content_type.endswith("json") else raw
+            check_answer(method, path, answer.status, answer.content_type, body)
+            return Answer(answer.status, answer.headers, body)
+
+
+def check_answer(method: str, path: str, status: int, content_type: str, body: Any) -> None:
+    template = path.partition("?")[0]
+    if template.startswith("/v1/raft/members/"):
+        template = "/v1/raft/members/{address}"
+    response = DOCUMENT["paths"][template][method.lower()]["responses"][str(status)]
+    if "$ref" in response:
+        response = DOCUMENT["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    schema = response["content"][content_type]["schema"] | {"components": DOCUMENT["components"]}
+    if isinstance(body, dict):
+        jsonschema.Draft202012Validator(schema).validate(body)
+    if status >= 400:
+        assert body["status"] == status
+        assert body["instance"] == path.partition("?")[0]
+
+
+def free_addresses(count: int) -> tuple[str, ...]:
+    with contextlib.ExitStack() as held:
+        found = []
+        for _ in range(count):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            found.append(f"127.0.0.1:{sock.getsockname()[1]}")
+    return tuple(found)
+
+
+@contextlib.asynccontextmanager
+async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -> AsyncIterator[Node]:
+    """Run one nameserver; without peers in independent mode."""
+    token = settings.pop("token", TOKEN)
+    flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | settings
+    if peers:
+        flags |= {"mode": "raft", "raftAddress": raft, "raftPeers": ",".join(peers)}
+    live = LiveSettings(load_settings(flags=flags).settings)
+    async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
+        server = NameServer(settings=live, group=group)
+        mode: Replicated | Independent
+        if peers:
+            mode = Replicated.open(live, server, boot_id=secrets.randbits(48))
+            await mode.start()
+        else:
+            mode = Independent.open(live, server, boot_id=1)
+            mode.start()
+        http = HttpServer(consistency=mode, server=server, settings=live, version="test", token=token or None)
+        try:
+            yield Node(raft, mode, http, await http.start("127.0.0.1", 0), web)
+        finally:
+            await http.close()
+            await server.close(drain_s=1.0)
+            await mode.close()
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await body()
+
+    asyncio.run(main())
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+def test_changes_without_a_token_file_are_off(tmp_path: Path) -> None:
+    async def body() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,), token="") as one:
+            for method, path, document in CHANGES:
+                for token in (None, TOKEN):
+                    answer = await one.ask(method, path, document, token=token)
+                    assert answer.status == 403
+                    assert "--http-token-file" in answer.body["detail"]
+            assert (await one.ask("GET", "/v1/raft/status", token=None)).status == 200
+
+    run(body)
+
+
+def test_changes_need_the_token_and_say_which_challenge(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,)) as one:
+            for method, path, document in CHANGES:
+                for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
+                    answer = await one.ask(method, path, document, token=token)
+                    assert answer.status == 401, (path, token)
+                    assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="mqnamesrv"')
+                    assert TOKEN not in json.dumps(answer.body)
+            async with one.web.post(
+                f"http://{one.addr}/v1/raft/transfer", headers={"Authorization": f"Basic {TOKEN}"}
+            ) as basic:
+                assert basic.status == 401
+            assert one.mode.status().members == (raft,)
+
+    run(body)
+    refusals = [r for r in caplog.records if r.getMessage().startswith("admin request refused")]
+    assert 1 <= len(refusals) < 10, "said, but not once for each of a flood"
+    assert TOKEN[:-1] not in caplog.text
+
+
+def test_independent_mode_has_no_group(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with node(tmp_path, "", ()) as one:
+            for method, path, document in [("GET", "/v1/raft/status", None), *CHANGES]:
+                answer = await one.ask(method, path, document)
+                assert answer.status == 404
+                assert "mode independent" in answer.body["detail"]
+
+    run(body)
+
+
+BAD_BODIES: dict[str, tuple[str, bytes, str]] = {
+    "no JSON": ("/v1/raft/members", b"address=1", "no JSON"),
+    "no object": ("/v1/raft/members", b'["127.0.0.1:1"]', "no JSON object"),
+    "nothing": ("/v1/raft/members", b"", '{"address": "HOST:PORT"}'),
+    "another member": ("/v1/raft/members", b'{"adress": "127.0.0.1:1"}', "unknown member adress"),
+    "no text": ("/v1/raft/members", b'{"address": 1}', "HOST:PORT"),
+    "no port": ("/v1/raft/members", b'{"address": "127.0.0.1"}', "is not HOST:PORT"),
+    "port 0": ("/v1/raft/members", b'{"address": "127.0.0.1:0"}', "port of 1 to 65535"),
+    "transfer": ("/v1/raft/transfer", b'{"to": "nowhere"}', "is not HOST:PORT"),
+    "snapshot": ("/v1/raft/snapshot", b'{"path": "/etc/passwd"}', "unknown member path, allowed: none"),
+    "restore": ("/v1/raft/restore", b"", "empty"),
+    "timeout 0": ("/v1/raft/transfer?timeout=0s", b"{}", "timeout=0s"),
+    "timeout word": ("/v1/raft/transfer?timeout=soon", b"{}", "timeout=soon"),
+    "timeout large": ("/v1/raft/transfer?timeout=101s", b"{}", "up to 100s"),
+    "parameter": ("/v1/raft/transfer?wait=1s", b"{}", "unknown parameter wait"),
+}
+
+
+def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    async def body() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,)) as one:
+            for name, (path, data, words) in BAD_BODIES.items():
+                answer = await one.ask("POST", path, data=data)
+                assert answer.status == 400, name
+                assert words in answer.body["detail"], name
+            answer = await one.ask("DELETE", "/v1/raft/members/nowhere")
+            assert answer.status == 400
+            large = await one.ask("POST", "/v1/raft/members", data=b" " * (BODY_MAX + 1))
+            assert large.status == 413
+            assert (await one.ask("GET", "/v1/raft/status?x=1")).status == 400
+
+    run(body)
+
+
+def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b" " * BODY_MAX
+
+    async def body() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,)) as one:
+            assert (await one.ask("POST", "/v1/raft/members", data=chunks())).status == 413
+
+    run(body)
+    assert SNAPSHOT_MAX >= 1 << 30
