@@ -57,6 +57,7 @@ class Bench:
         self.arguments = arguments
         self.root = root
         self.samples: list[dict[str, Any]] = []
+        self.failures: list[str] = []
         self.order = random.Random(arguments.seed)
         self.topics_large = _topics_for(VALUE_SIZES["large"])
 
@@ -226,18 +227,36 @@ class Bench:
     def rounds(self, systems: list[System], parts: list[str]) -> None:
         """Measure each part of each system in turn, in another order each round."""
         if set(parts) & {"ack", "writes", "visible", "ack-large", "writes-large"}:
-            for system in systems:
+            for system in list(systems):
                 warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
-                self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.1)
+                with self.failing(system, systems, "warm-up"):
+                    self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.1)
         for round_ in range(self.arguments.rounds):
             for part in parts:
                 for system in self.order.sample(systems, len(systems)):
-                    self.measure(part, system, round_)
+                    with self.failing(system, systems, part):
+                        self.measure(part, system, round_)
 
     def kills(self, systems: list[System]) -> None:
+        """Kill the leader of each system in turn, as often as asked."""
         for round_ in range(self.arguments.kills):
             for system in self.order.sample(systems, len(systems)):
-                self.kill_leader(system, round_)
+                with self.failing(system, systems, "failover"):
+                    self.kill_leader(system, round_)
+
+    @contextlib.contextmanager
+    def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
+        """Say and count a failure, and go on; a system that does not get whole again is left out."""
+        try:
+            yield
+        except Unhealthy as error:
+            self.failures.append(f"{part}, {error}")
+            print(f"FAILED {part}, {error}", flush=True)
+            try:
+                system.wait_healthy()
+            except Unhealthy as still:
+                systems.remove(system)
+                print(f"left out from now on: {still}", flush=True)
 
 
 def raft_bytes(system: RouteKeeper) -> list[int] | None:
@@ -371,6 +390,10 @@ def main() -> None:
             _print(bench)
             raise SystemExit(f"\nunhealthy, the rest is not measured: {error}") from None
         _print(bench)
+        if bench.failures:
+            raise SystemExit(
+                "\nfailures\n" + "\n".join(failure.splitlines()[0] for failure in bench.failures)
+            )
 
 
 def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
@@ -447,7 +470,8 @@ def _print(bench: Bench) -> None:
         for line in aims:
             print(line)
     if bench.arguments.json is not None:
-        bench.arguments.json.write_text(json.dumps(bench.samples, indent=1))
+        failed = [{"part": "failed", "system": "", "why": failure} for failure in bench.failures]
+        bench.arguments.json.write_text(json.dumps([*bench.samples, *failed], indent=1))
 
 
 if __name__ == "__main__":

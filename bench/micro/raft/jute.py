@@ -24,7 +24,7 @@ _REQUEST: Final = struct.Struct(">iii")
 _REPLY: Final = struct.Struct(">iiqi")
 #: protocol version, last zxid seen, timeout in ms, session id, password, read-only
 _CONNECT: Final = struct.Struct(">iqiq")
-#: protocol version, timeout in ms granted (0: refused), session id
+#: packet length, protocol version, timeout in ms granted (0: refused), session id; the password follows
 _CONNECTED: Final = struct.Struct(">iiiq")
 _MARK_SIZE: Final = 12
 

@@ -379,11 +379,18 @@ class Run:
             lanes.append(await self.connect(lane, lane % len(plan.members), answered, gone))
         await self.prepare([client for client in lanes if client], answered)
 
-        async def reconnect(lane: int) -> None:
+        def write(client: Client, number: int) -> None:
+            request = client.wire.write(number)
+            sent[client, client.wire.tag] = now()
+            client.send(request)
+
+        async def reconnect(lane: int, number: int) -> None:
             try:
-                lanes[lane] = await self.connect(lane, lane % len(plan.members), answered, gone)
+                client = await self.connect(lane, lane % len(plan.members), answered, gone)
             except (OSError, TimeoutError):
-                pass
+                return
+            lanes[lane] = client
+            write(client, number)  # at once: who may speak again does not wait for its turn
 
         async def drive() -> None:
             connecting: dict[int, asyncio.Task[None]] = {}
@@ -392,11 +399,9 @@ class Run:
                     lane = member + len(plan.members) * (number % FAILOVER_KEYS)
                     client = lanes[lane]
                     if client is not None:
-                        request = client.wire.write(number)
-                        sent[client, client.wire.tag] = now()
-                        client.send(request)
+                        write(client, number)
                     elif lane not in connecting or connecting[lane].done():
-                        connecting[lane] = self._loop.create_task(reconnect(lane))
+                        connecting[lane] = self._loop.create_task(reconnect(lane, number))
                 await asyncio.sleep(FAILOVER_EVERY_S)
 
         driver = self._loop.create_task(drive())

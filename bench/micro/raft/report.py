@@ -61,7 +61,15 @@ def tables(samples: Samples) -> Iterator[str]:
             )
             continue
         yield from table(
-            ("system", "p50 ms", "p99 ms", "writes/s", "server CPU s per 1,000", "generator's", "of ours"),
+            (
+                "system",
+                "p50 ms",
+                "p99 ms",
+                "writes/s",
+                "server CPU s per 1,000",
+                "generator's",
+                "ours / this",
+            ),
             [
                 (
                     one,
@@ -85,7 +93,7 @@ def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
     if system == OURS:
         return "-"
     ratio = paired(_of(samples, part, OURS, name), _of(samples, part, system, name))
-    return "-" if ratio is None else f"ours x {ratio:.2f}"
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def _reads(samples: Samples) -> Iterator[str]:

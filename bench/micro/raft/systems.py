@@ -214,7 +214,7 @@ class ZooKeeper(System):
 
     def _command(self, index: int) -> list[str]:
         home = self.folder / str(index)
-        return ["java", "-Xmx512m", "-cp", f"{home}:{_ZOOKEEPER_JARS}", _QUORUM_PEER, str(home / "zoo.cfg")]
+        return ["java", "-Xmx1g", "-cp", f"{home}:{_ZOOKEEPER_JARS}", _QUORUM_PEER, str(home / "zoo.cfg")]
 
     def _modes(self) -> list[str]:
         modes = []

@@ -74,6 +74,6 @@ def test_tables_hold_only_what_was_measured() -> None:
     lines = list(tables([sample("etcd", "ack"), sample("routekeeper-fsync", "ack", per_s=500.0)]))
     assert lines[0].strip() == "one in flight"
     assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "etcd"]
-    assert lines[-1].endswith("ours x 0.50")
+    assert lines[-1].endswith(" 0.50")
     assert not list(tables([]))
     assert not list(targets([]))
