@@ -75,6 +75,7 @@ from remoting.lenient import canonical
 from remoting.route import (
     DataVersion,
     RegisterBody,
+    TopicNumbers,
     TopicRouteData,
     body_crc32,
     decode_queue_datas,
@@ -82,6 +83,7 @@ from remoting.route import (
     dialect_for,
     encode_cluster_info,
     encode_route,
+    read_plain_registration,
 )
 
 LEASE_MS: Final = 120_000
@@ -214,6 +216,16 @@ def decode_registration(request: Request) -> Registration | Answer:
         return _failure(f"brokerId {fields.broker_id} is negative")
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
         return _failure("crc32 not match")
+    if not fields.compressed:
+        plain = read_plain_registration(request.body)
+        if plain is not None:
+            return Registration(
+                fields=fields,
+                data_version=plain.data_version,
+                topics=_plain_topics(plain.topics),
+                filter_servers=plain.filter_servers,
+                mappings=(),
+            )
     try:
         body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
         mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
@@ -228,8 +240,18 @@ def decode_registration(request: Request) -> Registration | Answer:
     )
 
 
+def _plain_topics(table: Mapping[str, TopicNumbers]) -> tuple[TopicQueues, ...]:
+    topics = {}
+    for key, numbers in table.items():
+        topic = numbers.topic_name or key
+        topics[topic] = TopicQueues(
+            topic, numbers.read_queue_nums, numbers.write_queue_nums, numbers.perm, numbers.topic_sys_flag
+        )
+    return tuple(topics.values())
+
+
 def _topics_of(body: RegisterBody) -> tuple[TopicQueues, ...]:
-    # A compressed body can name a topic twice; the last one counts, as it does in Java's map.
+    # A body can name a topic twice; the last one counts, as it does in Java's map.
     topics = {
         config.topic_name: TopicQueues(
             topic=config.topic_name,

@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
+import msgspec
 import orjson
 
 from remoting.codes import VERSION_3_0_11, VERSION_4_9_4, VERSION_5_0_0
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.lenient import (
+    INT32_MAX,
     INT64_MAX,
     as_object,
     as_text_map,
@@ -212,6 +214,57 @@ class RegisterBody:
     mapping_infos: Mapping[str, Any] = field(default_factory=dict)
 
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-INT32_MAX - 1, le=INT32_MAX)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+
+
+class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What a nameserver keeps of a topic's configuration.
+
+    Attributes:
+        topic_name: Empty if the object states none: the key counts then.
+    """
+
+    topic_name: str = ""
+    read_queue_nums: _Int32 = 16
+    write_queue_nums: _Int32 = 16
+    perm: _Int32 = 6
+    topic_sys_flag: _Int32 = 0
+
+
+class _PlainVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    state_version: _Int64 = 0
+    timestamp: _Int64 = 0
+    counter: _Int64 = 0
+
+
+class _PlainWrapper(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    data_version: _PlainVersion = _PlainVersion()
+    topic_config_table: dict[str, TopicNumbers]
+    topic_queue_mapping_info_map: dict[str, msgspec.Raw] = {}
+
+
+class _PlainBody(msgspec.Struct, frozen=True, rename="camel"):
+    topic_config_serialize_wrapper: _PlainWrapper
+    filter_server_list: tuple[str, ...] | None = None
+
+
+_plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
+
+
+class PlainRegistration(msgspec.Struct, frozen=True):
+    """A registration in the usual form, see :func:`read_plain_registration`.
+
+    Attributes:
+        topics: By the keys they stood under.
+        filter_servers: As in :class:`RegisterBody`.
+    """
+
+    data_version: DataVersion
+    topics: Mapping[str, TopicNumbers]
+    filter_servers: tuple[str, ...] | None
+
+
 def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> RouteDialect:
     """Choose the dialect of a route for a caller, as 4.9.4 and later do.
 
@@ -380,6 +433,36 @@ def decode_register_body(
         topic_configs=tuple(TopicConfig.from_json(value, topic_name=name) for name, value in table.items()),
         filter_servers=filters,
         mapping_infos={name: _mapping_info(value) for name, value in mapping.items()},
+    )
+
+
+def read_plain_registration(
+    body: bytes, *, topics_max: int = REGISTER_TOPICS_MAX
+) -> PlainRegistration | None:
+    """Read what a nameserver needs of a registration, some 10 times faster than :func:`decode_register_body`.
+
+    Reads what brokers usually send: not compressed, standard JSON, numbers as numbers, no static topics. What
+    it reads it reads alike, but for members that a nameserver does not use: those are skipped, not checked.
+
+    Returns:
+        None if the body is anything else, or wrong: :func:`decode_register_body` tells which.
+    """
+    try:
+        found = _plain_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    wrapper = found.topic_config_serialize_wrapper
+    if wrapper.topic_queue_mapping_info_map or len(wrapper.topic_config_table) > topics_max:
+        return None
+    if "" in wrapper.topic_config_table:
+        return None
+    version = wrapper.data_version
+    return PlainRegistration(
+        DataVersion(
+            state_version=version.state_version, timestamp=version.timestamp, counter=version.counter
+        ),
+        wrapper.topic_config_table,
+        found.filter_server_list,
     )
 
 

@@ -31,6 +31,7 @@ from remoting.route import (
     encode_cluster_info,
     encode_register_body,
     encode_route,
+    read_plain_registration,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)
@@ -234,6 +235,115 @@ def test_garbage_registration_is_refused_or_read_but_raises_nothing_else(
         decode_register_body(zlib.compress(data) if compressed else data, compressed=compressed, version=479)
     except RemoteProtocolError:
         pass
+
+
+def kept(body: bytes) -> tuple[object, ...] | None:
+    """What a nameserver keeps of a registration, read by the tolerant reader; None if it refuses."""
+    try:
+        read = decode_register_body(body, compressed=False, version=479)
+    except RemoteProtocolError:
+        return None
+    topics = {
+        c.topic_name: (c.read_queue_nums, c.write_queue_nums, c.perm, c.topic_sys_flag)
+        for c in read.topic_configs
+    }
+    return read.data_version, topics, read.filter_servers, dict(read.mapping_infos)
+
+
+def kept_of_plain(body: bytes) -> tuple[object, ...] | None:
+    """The same, read by the fast reader; None if it leaves the body to the tolerant one."""
+    read = read_plain_registration(body)
+    if read is None:
+        return None
+    topics = {
+        n.topic_name or key: (n.read_queue_nums, n.write_queue_nums, n.perm, n.topic_sys_flag)
+        for key, n in read.topics.items()
+    }
+    return read.data_version, topics, read.filter_servers, {}
+
+
+@given(register_bodies)
+def test_usual_registration_is_read_by_the_fast_reader_and_alike(body: RegisterBody) -> None:
+    data = encode_register_body(body, compressed=False, version=479)
+    if body.mapping_infos:
+        assert read_plain_registration(data) is None
+    else:
+        assert kept_of_plain(data) == kept(data) is not None
+
+
+oddities = st.sampled_from(
+    [
+        None,
+        True,
+        "",
+        "7",
+        "x",
+        7,
+        -1,
+        7.0,
+        7.5,
+        2**31,
+        2**63,
+        2**64 - 1,
+        -(2**31) - 1,
+        [],
+        ["a"],
+        [1],
+        {},
+        {"a": 1},
+    ]
+)
+odd_topics = st.dictionaries(
+    st.sampled_from(
+        ["topicName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "topicFilterType", "more"]
+    ),
+    oddities,
+    max_size=4,
+)
+odd_wrappers = st.dictionaries(
+    st.sampled_from(["counter", "timestamp", "stateVersion"]), oddities, max_size=2
+).flatmap(
+    lambda version: st.fixed_dictionaries(
+        {
+            "topicConfigTable": st.dictionaries(st.sampled_from(["", "T", "U"]), odd_topics, max_size=2)
+            | oddities
+        },
+        optional={"dataVersion": st.just(version) | oddities, "topicQueueMappingInfoMap": oddities},
+    )
+)
+odd_bodies = st.fixed_dictionaries(
+    {"topicConfigSerializeWrapper": odd_wrappers | oddities}, optional={"filterServerList": oddities}
+)
+
+
+@given(odd_bodies | odd_wrappers)
+def test_what_the_fast_reader_reads_of_an_odd_registration_the_tolerant_one_reads_alike(body: object) -> None:
+    data = orjson.dumps(body)
+    fast = kept_of_plain(data)
+    assert fast is None or fast == kept(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        zlib.compress(plain()),
+        b"{topicConfigSerializeWrapper:{}}",
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":06}}}}',
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"\xff":{}}}}',
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{},"a":' + b"[" * 5000 + b"]" * 5000 + b"}}",
+    ],
+    ids=["empty", "compressed", "bare words", "leading zero", "not UTF-8", "deep"],
+)
+def test_unusual_registration_is_left_to_the_tolerant_reader(data: bytes) -> None:
+    assert read_plain_registration(data) is None
+
+
+def test_registration_above_the_limit_is_left_to_the_tolerant_reader() -> None:
+    table = RegisterBody(topic_configs=tuple(TopicConfig(topic_name=f"T{i}") for i in range(3)))
+    data = encode_register_body(table, compressed=False, version=479)
+    assert read_plain_registration(data, topics_max=3) is not None
+    assert read_plain_registration(data, topics_max=2) is None
 
 
 def test_decompression_bomb_is_refused_at_the_limit() -> None:
