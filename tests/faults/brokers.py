@@ -1,0 +1,452 @@
+"""Brokers and readers that never rest, the history of what they were told, and the judge of it.
+
+:class:`Writers` bring one new topic with each registration, so that every acknowledgement can be looked for
+in the table afterwards. :class:`Registers` write and read a few topics from all members at once, so that the
+history can be checked for linearizability.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Self
+from urllib.parse import quote
+
+from bench import history
+from bench.linearizability import check
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.transport.blocking import BlockingClient
+
+from .cluster import CONDITION_S, Cluster, Member, until
+
+#: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
+ANSWER_S = 3.0
+#: How long our clients wait: a late answer shall be seen as one, and a paused member's client stay connected.
+PATIENCE_S = 20.0
+WRITERS_PER_MEMBER = 2
+REGISTERS = 3
+
+Outcome = Literal["applied", "not applied", "unknown"]
+
+
+def registration(
+    name: str,
+    addr: str,
+    topics: tuple[str, ...],
+    *,
+    counter: int,
+    lease_ms: int = 120_000,
+    queues: int = 8,
+    padding: int = 0,
+) -> RemotingCommand:
+    """A complete registration; ``padding`` makes it larger by about that many bytes."""
+    configs = [TopicConfig(topic_name=t, read_queue_nums=queues, write_queue_nums=queues) for t in topics]
+    body = encode_register_body(
+        RegisterBody(
+            data_version=DataVersion(counter=counter),
+            topic_configs=tuple(configs),
+            filter_servers=("x" * padding,) if padding else (),
+            mapping_infos={},
+        ),
+        compressed=False,
+        version=479,
+    )
+    fields = {
+        "brokerName": name,
+        "brokerAddr": addr,
+        "clusterName": "C",
+        "brokerId": "0",
+        "haServerAddr": "",
+        "bodyCrc32": str(body_crc32(body)),
+        "heartbeatTimeoutMillis": str(lease_ms),
+    }
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body=body)
+
+
+def route_query(topic: str) -> RemotingCommand:
+    return RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a caller knows of a write: its outcome, and whether the server itself said it."""
+
+    outcome: Outcome
+    answered: bool = True
+
+
+def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
+    """Send a write and say what is known of it then."""
+    try:
+        answer = client.invoke(addr, request, timeout_s=PATIENCE_S)
+    except RemotingError as error:
+        unsent = getattr(error, "sent", True) is False
+        return Told(outcome="not applied" if unsent else "unknown", answered=False)
+    if answer.code == ResponseCode.SUCCESS:
+        return Told(outcome="applied")
+    assert answer.remark is not None, answer
+    if answer.remark.startswith("[NO_QUORUM]"):
+        return Told(outcome="not applied")
+    assert answer.remark.startswith("[OUTCOME_UNKNOWN]"), answer.remark
+    return Told(outcome="unknown")
+
+
+def ask(client: BlockingClient, addr: str, request: RemotingCommand) -> Outcome:
+    return tell(client, addr, request).outcome
+
+
+def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> bool:
+    return ask(client, addr, request) == "applied"
+
+
+# -- one topic a registration -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One registration, which brings one topic that no other call brings. Instants in s, monotonic."""
+
+    member: int
+    topic: str
+    start: float
+    end: float
+    outcome: Outcome
+    answered: bool = True
+
+
+Silences = dict[int, list[tuple[float, float]]]
+
+
+def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = None) -> list[str]:
+    """Return what is wrong with the table after a history.
+
+    Args:
+        silences: By member, when nobody could expect an answer; else each call is answered in time.
+    """
+    wrong, sent = [], {"shared"}
+    for call in calls:
+        sent.add(call.topic)
+        if call.outcome == "applied" and call.topic not in topics:
+            wrong.append(f"lost: {call}")
+        if call.outcome == "not applied" and call.topic in topics:
+            wrong.append(f"refused, yet there: {call}")
+        excused = any(
+            call.start < end and start < call.end and call.end < end + ANSWER_S
+            for start, end in (silences or {}).get(call.member, [])
+        )
+        if not excused and call.end - call.start > ANSWER_S:
+            wrong.append(f"late: {call}")
+        if not excused and not call.answered:
+            wrong.append(f"unanswered: {call}")
+    return wrong + [f"from nowhere: {t}" for t in sorted(topics - sent) if not t.startswith("register-")]
+
+
+class _Threads:
+    """Threads that work until they are stopped and then keep their connections until they are closed.
+
+    Brokers that close theirs are gone, and so are their topics.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self._release = threading.Event()
+        self.errors: list[BaseException] = []
+        self._idle: list[threading.Event] = []
+        self._threads: list[threading.Thread] = []
+
+    def run(self, work: Callable[[BlockingClient], None]) -> None:
+        """Call ``work`` again and again in a thread of its own, with a client of its own."""
+        idle = threading.Event()
+
+        def body() -> None:
+            try:
+                with BlockingClient() as client:
+                    while not self.stopping.is_set():
+                        work(client)
+                    idle.set()
+                    self._release.wait()
+            except BaseException as error:  # told by stop()
+                self.errors.append(error)
+            finally:
+                idle.set()
+
+        thread = threading.Thread(target=body, daemon=True)
+        self._idle.append(idle)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """Send nothing more; raise what went wrong in a thread."""
+        self.stopping.set()
+        for idle in self._idle:
+            assert idle.wait(CONDITION_S), "a request hangs"
+        if self.errors:
+            raise self.errors[0]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.stopping.set()
+        self._release.set()
+        for thread in self._threads:
+            thread.join(CONDITION_S)
+            assert not thread.is_alive(), "a request hangs"
+
+
+@dataclass
+class Writers:
+    """Brokers, some at each member, that register a new topic again and again.
+
+    Args:
+        pause_s: Between two calls of one broker.
+    """
+
+    cluster: Cluster
+    pause_s: float = 0.02
+    padding: int = 0
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._threads = _Threads()
+        for member in self.cluster.members:
+            for number in range(WRITERS_PER_MEMBER):
+                self._threads.run(partial(self._call, member, number, itertools.count(1)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._threads.close()
+
+    def _call(
+        self, member: Member, number: int, counters: itertools.count[int], client: BlockingClient
+    ) -> None:
+        name, addr = f"broker-{member.number}-{number}", f"10.1.{member.number}.{number}:10911"
+        counter = next(counters)
+        topic = f"{name}-{counter}"
+        request = registration(name, addr, (topic, "shared"), counter=counter, padding=self.padding)
+        start = time.monotonic()
+        told = tell(client, member.listen, request)
+        end = time.monotonic()
+        self.calls.append(
+            Call(
+                member=member.number,
+                topic=topic,
+                start=start,
+                end=end,
+                outcome=told.outcome,
+                answered=told.answered,
+            )
+        )
+        self._threads.stopping.wait(self.pause_s if told.outcome == "applied" else 0.05)
+
+    def _acknowledged(self, member: Member, since: float) -> bool:
+        """Whether a call to this member that began after an instant has succeeded, or a writer broke."""
+        recent = self.calls[-500:]
+        return bool(self._threads.errors) or any(
+            call.member == member.number and call.start > since and call.outcome == "applied"
+            for call in recent
+        )
+
+    def wait_for_progress(self, members: list[Member], *, since: float | None = None) -> float:
+        """Wait until a call to each of these members that began after an instant has succeeded.
+
+        Returns:
+            Seconds from then to the first of these successes, whichever member gave it.
+        """
+        since = time.monotonic() if since is None else since
+        for member in members:
+            until(
+                partial(self._acknowledged, member, since),
+                f"registrations succeed at member {member.number}",
+            )
+        if self._threads.errors:
+            self._threads.stop()
+        numbers = {member.number for member in members}
+        ends = [
+            c.end
+            for c in self.calls[-5000:]
+            if c.start > since and c.outcome == "applied" and c.member in numbers
+        ]
+        return min(ends) - since
+
+    def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
+        """Wait until registrations flow at all of these members, and enough of them to lose some."""
+        self.wait_for_progress(members)
+        enough = len(self.calls) + calls
+        until(lambda: self._threads.errors or len(self.calls) >= enough, f"{calls} more calls are answered")
+
+    def stop(self) -> list[Call]:
+        """Send nothing more, but stay connected, so that the brokers stay listed; return the history."""
+        self._threads.stop()
+        return self.calls
+
+    def check(self) -> str:
+        """Stop; hold the tables of all members, once these are equal, against the history."""
+        calls = self.stop()
+        self.cluster.wait_ready()
+        self.cluster.wait_equal()
+        silences = {member.number: member.silences for member in self.cluster.members}
+        for member in self.cluster.members:
+            topics = member.topics("stale")
+            assert topics is not None
+            wrong = judge(calls, topics, silences)
+            assert not wrong, f"member {member.number}: {len(wrong)} wrong, the first: {wrong[:5]}"
+        count = {o: sum(call.outcome == o for call in calls) for o in ("applied", "not applied", "unknown")}
+        return f"registrations: {count}"
+
+
+# -- registers ----------------------------------------------------------------------------------------------
+
+
+def route_value(body: dict[str, Any], broker: str) -> int | None:
+    """What a route says: the queue count of one broker."""
+    for queues in body["route"]["queueDatas"]:
+        if queues["brokerName"] == broker:
+            value: int = queues["readQueueNums"]
+            return value
+    return None
+
+
+class Registers:
+    """A few topics whose queue counts are written and read at all members at once.
+
+    One broker stands behind each, connected with all members, so that it stays while one of them can speak.
+
+    Attributes:
+        history: Writes, and reads with ``consistency=linearizable``.
+        default_reads: Reads with ``consistency=default``.
+    """
+
+    def __init__(self, cluster: Cluster, *, pause_s: float = 0.05) -> None:
+        self.writes: list[history.Call] = []
+        self.reads: list[history.Call] = []
+        self.default_reads: list[history.Call] = []
+        self._pause_s = pause_s
+        self._values = itertools.count(1)
+        self._threads = _Threads()
+        self._readers: list[_Reader] = []
+        for member in cluster.members:
+            keys = itertools.cycle(range(REGISTERS))
+            self._threads.run(partial(self._write, member, keys))
+            for consistency, calls in (("linearizable", self.reads), ("default", self.default_reads)):
+                reader = _Reader(member)
+                self._readers.append(reader)
+                keys = itertools.cycle(range(REGISTERS))
+                self._threads.run(partial(self._read, reader, consistency, calls, keys))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._threads.close()
+        for reader in self._readers:
+            reader.close()
+
+    def _write(self, member: Member, keys: itertools.cycle[int], client: BlockingClient) -> None:
+        key, value = next(keys), next(self._values)
+        name = f"register-{key}"
+        request = registration(
+            name, f"10.9.0.{key}:10911", (name, "register-all"), counter=value, queues=value
+        )
+        begun = time.monotonic()
+        told = tell(client, member.listen, request)
+        outcomes = {
+            "applied": history.Outcome.OK,
+            "not applied": history.Outcome.FAILED,
+            "unknown": history.Outcome.UNKNOWN,
+        }
+        self.writes.append(
+            history.Call(
+                key=name,
+                operation=history.Operation.WRITE,
+                value=value,
+                begun=begun,
+                ended=time.monotonic(),
+                outcome=outcomes[told.outcome],
+                caller=f"writer at {member.number}",
+            )
+        )
+        self._threads.stopping.wait(self._pause_s)
+
+    def _read(
+        self,
+        reader: _Reader,
+        consistency: str,
+        calls: list[history.Call],
+        keys: itertools.cycle[int],
+        _client: BlockingClient,
+    ) -> None:
+        name = f"register-{next(keys)}"
+        begun = time.monotonic()
+        code, body = reader.get(f"/v1/topics/{quote(name)}/route?consistency={consistency}")
+        ended = time.monotonic()
+        if code in (200, 404):
+            calls.append(
+                history.Call(
+                    key=name,
+                    operation=history.Operation.READ,
+                    value=route_value(body, name) if code == 200 else None,
+                    begun=begun,
+                    ended=ended,
+                    caller=f"{consistency} reader at {reader.member.number}",
+                )
+            )
+        self._threads.stopping.wait(self._pause_s)
+
+    def stop(self) -> None:
+        self._threads.stop()
+
+    def check(self, *, promise_s: float, linearizable: bool = True) -> str:
+        """Stop; check both histories.
+
+        Args:
+            promise_s: What default reads may lag behind acknowledged writes: one minimum election timeout.
+        """
+        self.stop()
+        assert self.default_reads
+        # What is missed was acknowledged up to so long before the read arrived, as if it had arrived earlier.
+        earlier = [replace(read, begun=read.begun - promise_s) for read in self.default_reads]
+        violations = [str(violation) for violation in check([*self.writes, *earlier])]
+        assert not violations, f"default reads: {violations}"
+        if linearizable:
+            assert self.reads
+            violations = [str(violation) for violation in check([*self.writes, *self.reads])]
+            assert not violations, f"linearizable reads: {violations}"
+        return (
+            f"register writes: {len(self.writes)}, linearizable reads: {len(self.reads)}, "
+            f"default reads: {len(self.default_reads)}"
+        )
+
+
+class _Reader:
+    """One HTTP connection that is made anew when it breaks."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and body; status 0 if there was no answer."""
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self.member.http, timeout=PATIENCE_S)
+        try:
+            self._connection.request("GET", path)
+            response = self._connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException):
+            self.close()
+            return 0, None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,288 @@
+"""Real nameserver processes in raft mode, and how to look at them."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+CONDITION_S = 30.0
+
+_T = TypeVar("_T")
+
+
+def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION_S) -> _T:
+    """Return the first true value of a condition."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.01)
+
+
+def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
+    """Find ports below the ephemeral range: no outgoing connection takes one while a member is down."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One nameserver process; the same addresses and data through all its lives.
+
+    Attributes:
+        raft: Identity, and what the others dial.
+        arguments: More flags.
+        prefix: A command that runs the nameserver in other surroundings.
+        silences: Intervals (s, monotonic) in which nobody can expect an answer: killed, paused.
+    """
+
+    number: int
+    root: Path
+    raft: str
+    peers: str
+    listen: str
+    http: str
+    data: Path
+    arguments: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+    process: subprocess.Popen[str] | None = None
+    silences: list[tuple[float, float]] = field(default_factory=list)
+    _silent_since: float | None = None
+
+    @property
+    def command(self) -> list[str]:
+        return [
+            *self.prefix,
+            sys.executable,
+            *("-m", "nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
+            *("--listen", self.listen, "--http", self.http, "--data", str(self.data)),
+            *self.arguments,
+        ]
+
+    def spawn(self) -> subprocess.Popen[str]:
+        with open(self.root / f"member{self.number}.log", "a") as log:  # the child keeps it
+            return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def start(self) -> None:
+        self.process = self.spawn()
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(CONDITION_S), f"member {self.number} said nothing"
+        line = self.process.stdout.readline()
+        assert line.startswith("mqnamesrv ready "), self.log()
+        self._speaks()
+
+    def refuse_to_start(self) -> str:
+        """Start; return the one line with which the member ends at once, with exit code 2."""
+        ended = subprocess.run(self.command, capture_output=True, text=True, timeout=CONDITION_S, check=False)
+        assert ended.returncode == 2, (ended.returncode, ended.stdout, ended.stderr)
+        said = [line for line in ended.stderr.splitlines() if line.startswith("mqnamesrv: ")]
+        assert len(said) == 1, ended.stderr
+        assert "Traceback" not in ended.stderr
+        return said[0]
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self._falls_silent()
+        self.process.kill()
+
+    def reap(self) -> None:
+        if self.process is not None:
+            self.process.wait(timeout=CONDITION_S)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            self.process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        if number == signal.SIGCONT:
+            self.process.send_signal(number)
+            self._speaks()
+            return
+        self._falls_silent()
+        self.process.send_signal(number)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    @contextmanager
+    def file_size_limit(self, size: int) -> Iterator[None]:
+        """No file may grow beyond: to the program it is a full disk (EFBIG)."""
+        assert self.process is not None
+        soft, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+    def _falls_silent(self) -> None:
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+
+    def _speaks(self) -> None:
+        if self._silent_since is not None:
+            self.silences.append((self._silent_since, time.monotonic()))
+            self._silent_since = None
+
+    def log(self) -> str:
+        return (self.root / f"member{self.number}.log").read_text()[-4000:]
+
+    def logged(self, text: str) -> bool:
+        return text in (self.root / f"member{self.number}.log").read_text()
+
+    def get(self, path: str, *, timeout_s: float = 5.0) -> tuple[int, Any]:
+        """Ask over HTTP; status 0 if nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as response:
+                text = response.read()
+                return response.status, json.loads(text) if text[:1] == b"{" else text
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return 0, None
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.get("/v1/status")[1] or {}
+        return status
+
+    def topics(self, consistency: str = "default") -> set[str] | None:
+        code, body = self.get(f"/v1/topics?consistency={consistency}", timeout_s=CONDITION_S)
+        return set(body["topics"]) if code == 200 else None
+
+    def wait_topics(self, wanted: set[str], *, consistency: str = "default") -> None:
+        until(
+            lambda: self.topics(consistency) == wanted,
+            f"member {self.number} has exactly the topics {wanted}",
+        )
+
+    @property
+    def journal(self) -> Path:
+        """The journal's last segment."""
+        return sorted((self.data / "raft").glob("journal-*"))[-1]
+
+
+@dataclass
+class Cluster:
+    """The members of one group."""
+
+    members: list[Member]
+
+    def start(self) -> None:
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            list(pool.map(Member.start, self.members))
+        self.wait_ready()
+
+    def stop(self) -> None:
+        """Kill all of them; data stays."""
+        running = [member for member in self.members if member.process is not None]
+        for member in running:
+            member.kill()
+        for member in running:
+            member.reap()
+
+    def wait_ready(self) -> None:
+        for member in self.members:
+            until(member.ready, f"member {member.number} is ready")
+
+    def leader(self, among: Iterable[Member] | None = None) -> Member:
+        """The running member that leads, the one of the greatest term if an old one has not noticed yet."""
+        asked = [m for m in (self.members if among is None else among) if m.process is not None]
+
+        def leading() -> list[tuple[int, int]]:
+            found = [(number, member.status()) for number, member in enumerate(asked)]
+            return [(status["term"], number) for number, status in found if status.get("role") == "leader"]
+
+        return asked[max(until(leading, "somebody leads"))[1]]
+
+    def others(self, *but: Member) -> list[Member]:
+        return [member for member in self.members if member not in but]
+
+    def wait_equal(self) -> str:
+        """Wait until all members have applied the same; return the digest they share.
+
+        Members at the same index must never differ: that fails at once.
+        """
+
+        def digests() -> set[tuple[int, str, str]]:
+            found = set()
+            for member in self.members:
+                code, body = member.get("/v1/digest")
+                if code != 200:
+                    return set()
+                found.add((body["index"], body["digest"], body["state_digest"]))
+            assert len({index for index, _, _ in found}) == len(found), f"diverged: {sorted(found)}"
+            return found if len(found) == 1 else set()
+
+        return next(iter(until(digests, "all members are equal")))[1]
+
+
+def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:
+    """Members on loopback that talk to each other directly; none is started."""
+    ports = free_ports(3 * size)
+    rafts = [f"127.0.0.1:{port}" for port in ports[:size]]
+    return [
+        Member(
+            number=number,
+            root=root,
+            raft=rafts[number],
+            peers=",".join(rafts),
+            listen=f"127.0.0.1:{ports[size + number]}",
+            http=f"127.0.0.1:{ports[2 * size + number]}",
+            data=root / f"data{number}",
+            arguments=arguments,
+        )
+        for number in range(size)
+    ]
+
+
+@contextmanager
+def running(members: list[Member]) -> Iterator[Cluster]:
+    """Start members, and kill them in the end."""
+    cluster = Cluster(members)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,17 @@
+"""Clusters of real processes, one a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import Cluster, make_members, running
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three members with default settings."""
+    with running(make_members(tmp_path)) as cluster:
+        yield cluster

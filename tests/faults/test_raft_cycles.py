@@ -1,0 +1,156 @@
+"""The same fault again and again under load at all members: nothing acknowledged is lost, nobody hangs.
+
+Environment variable ``RAFT_FAULT_CYCLES`` says how often (2 unless told), ``RAFT_FAULT_PAUSE_S`` how long a
+paused leader stands (3 unless told). Each test prints what it measured.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from .brokers import Registers, Writers
+from .cluster import Cluster, Member, until
+from .proxy import Network, running_behind_proxy
+
+CYCLES = int(os.environ.get("RAFT_FAULT_CYCLES", "2"))
+PAUSE_S = float(os.environ.get("RAFT_FAULT_PAUSE_S", "3"))
+#: The default --election-timeout-ms: what a default read may lag.
+ELECTION_TIMEOUT_S = 0.3
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120 + 90 * CYCLES)]
+
+
+def report(what: str, seconds: list[float]) -> None:
+    print(
+        f"{what}: n={len(seconds)} p50={statistics.median(seconds):.3f} s max={max(seconds):.3f} s",
+        [round(s, 3) for s in seconds],
+    )
+
+
+def hold(instant: float) -> None:
+    """Leave things as they are until an instant: how long a fault lasts is part of the fault."""
+    until(lambda: time.monotonic() > instant, "time passes")
+
+
+def test_killed_leader_loses_no_acknowledged_registration(cluster: Cluster) -> None:
+    took = []
+    with Writers(cluster) as writers, Registers(cluster) as registers:
+        for _ in range(CYCLES):
+            writers.wait_for_load(cluster.members)
+            leader = cluster.leader()
+            leader.kill()
+            took.append(writers.wait_for_progress(cluster.others(leader)))
+            leader.reap()
+            leader.start()
+            cluster.wait_ready()
+        writers.wait_for_progress(cluster.members)
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    report("leader killed to next acknowledged registration", took)
+
+
+def test_all_killed_at_once_lose_no_acknowledged_registration(cluster: Cluster) -> None:
+    with Writers(cluster) as writers:
+        for _ in range(CYCLES):
+            writers.wait_for_load(cluster.members)
+            for member in cluster.members:
+                member.kill()
+            for member in cluster.members:
+                member.reap()
+            cluster.start()
+        writers.wait_for_progress(cluster.members)
+        print(writers.check())
+
+
+def test_paused_leader_loses_no_acknowledged_registration(cluster: Cluster) -> None:
+    took = []
+    with Writers(cluster) as writers, Registers(cluster) as registers:
+        for _ in range(CYCLES):
+            writers.wait_for_load(cluster.members)
+            leader = cluster.leader()
+            with leader.paused():
+                paused_at = time.monotonic()
+                took.append(writers.wait_for_progress(cluster.others(leader)))
+                hold(paused_at + PAUSE_S)
+            writers.wait_for_progress(cluster.members)
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    report("leader paused to next acknowledged registration", took)
+
+
+CUTS = (
+    "leader from all",
+    "one way from the leader",
+    "one way to the leader",
+    "one link",
+    "follower from all",
+    "everybody alone",
+    "flapping",
+)
+
+
+def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
+    took: dict[str, list[float]] = {cut: [] for cut in CUTS}
+    with (
+        running_behind_proxy(tmp_path) as (cluster, network),
+        Writers(cluster) as writers,
+        Registers(cluster) as registers,
+    ):
+        for cycle in range(CYCLES):
+            for cut in CUTS:
+                writers.wait_for_load(cluster.members)
+                begun = time.monotonic()
+                served = make_cut(cluster, network, cut)
+                if served:
+                    took[cut].append(writers.wait_for_progress(served, since=begun))
+                # Long enough for the cut-off ones to notice; sometimes for links to be given up.
+                hold(begun + (5.5 if cycle % 5 == 4 else 1.0))
+                network.heal(reset=cycle % 3 == 2)
+                if not served:
+                    took[cut].append(writers.wait_for_progress(cluster.members))
+            cluster.wait_ready()
+        writers.wait_for_progress(cluster.members)
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    for cut, seconds in took.items():
+        report(f"{cut}: cut to next acknowledged registration (healed, if nobody was served)", seconds)
+
+
+def make_cut(cluster: Cluster, network: Network, cut: str) -> list[Member]:
+    """Cut; return the members that must go on all the same."""
+    leader = cluster.leader()
+    others = cluster.others(leader)
+    names = [member.raft for member in others]
+    match cut:
+        case "leader from all":
+            network.cut_between([leader.raft], names)
+            return others
+        case "one way from the leader":
+            network.cut([(leader.raft, name) for name in names])
+            return others
+        case "one way to the leader":
+            network.cut([(name, leader.raft) for name in names])
+            return others
+        case "one link":
+            network.cut_between([leader.raft], names[:1])
+            return others[1:]
+        case "follower from all":
+            network.cut_between([leader.raft, names[0]], [names[1]])
+            return [leader, others[0]]
+        case "everybody alone":
+            network.cut_between([leader.raft, *names], [leader.raft, *names])
+            return []
+        case "flapping":
+            for _ in range(10):
+                network.cut_between([leader.raft], [random.choice(names)])
+                hold(time.monotonic() + random.uniform(0.02, 0.3))
+                network.heal(reset=random.random() < 0.3)
+            return cluster.members
+        case _:
+            raise AssertionError(cut)
