@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.history import Call, Operation, Outcome
-from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG
+from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
@@ -36,10 +36,10 @@ class Caller:
         end.receive = lambda item: self._answered(*item)
         end.lost = lambda error: self._lost()
 
-    def call(self, request: Request, then: OnAnswer) -> None:
+    def call(self, request: Request, then: OnAnswer, freshness: Freshness | None = None) -> None:
         self._number += 1
         self._pending[self._number] = then
-        self.end.send((self._number, request))
+        self.end.send((self._number, request, freshness))
         self._actor.world.clock.at(CALL_TIMEOUT_S, self._late, self._number)
 
     def _answered(self, number: int, answer: Answer) -> None:
@@ -94,12 +94,18 @@ class Actor:
         self.callers[member.wire] = Caller(self, end)
         return self.callers[member.wire]
 
-    def call(self, member: Member, request: Request, then: OnAnswer) -> bool:
-        """Send a request; False if nothing was sent."""
+    def call(
+        self, member: Member, request: Request, then: OnAnswer, freshness: Freshness | None = None
+    ) -> bool:
+        """Send a request; False if nothing was sent.
+
+        Args:
+            freshness: Of a read that asks for another one than the setting says, as over HTTP.
+        """
         caller = self.caller(member)
         if caller is None:
             return False
-        caller.call(request, then)
+        caller.call(request, then, freshness)
         return True
 
 
@@ -310,7 +316,7 @@ class Client(Actor):
     KEYS = ("x", "y", "z")
 
     def __init__(self, world: World, number: int) -> None:
-        super().__init__(world, f"client-{number}")
+        super().__init__(world, f"{type(self).__name__.lower()}-{number}")
         self._value = 0
         self.busy = True
 
@@ -327,25 +333,28 @@ class Client(Actor):
         rng = self.world.clock.rng
         key = rng.choice(self.KEYS)
         kind = rng.random()
-        if kind < 0.5:
+        if kind < 0.3:
             self.read(member, key, then)
+        elif kind < 0.5:
+            self.read(member, key, then, linearizable=True)
         elif kind < 0.8:
             self._value += 1
             self.write(member, key, f"{self.name}.{self._value}", then)
         else:
             self.write(member, key, None, then)
 
-    def read(self, member: Member, key: str, then: Callable[[], None]) -> None:
+    def read(self, member: Member, key: str, then: Callable[[], None], *, linearizable: bool = False) -> None:
         begun = self.world.clock.now
+        lag = 0.0 if linearizable else self.world.election_timeout_ms / 1000
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code != ResponseCode.SYSTEM_ERROR:
                 found = answer.ext_fields.get("value") if answer.code == ResponseCode.SUCCESS else None
-                promised = self.world.election_timeout_ms / 1000
-                self._record(key, Operation.READ, found, begun, Outcome.OK, lag=promised)
+                self._record(key, Operation.READ, found, begun, Outcome.OK, lag=lag)
             then()
 
-        if not self.call(member, self._request(RequestCode.GET_KV_CONFIG, key), done):
+        request = self._request(RequestCode.GET_KV_CONFIG, key)
+        if not self.call(member, request, done, Freshness.LINEARIZABLE if linearizable else None):
             then()
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
@@ -403,3 +412,13 @@ class Client(Actor):
     def _request(code: int, key: str, value: str | None = None) -> Request:
         fields = {"namespace": NAMESPACE, "key": key}
         return Request(code=code, ext_fields=fields if value is None else fields | {"value": value})
+
+
+class Reader(Client):
+    """Reads without a pause, and nothing but the newest: its reads share barriers with others'."""
+
+    def _again(self) -> None:
+        self.world.clock.at(self.world.clock.rng.uniform(0.0, 0.08), self.go)
+
+    def act(self, member: Member, then: Callable[[], None]) -> None:
+        self.read(member, self.world.clock.rng.choice(self.KEYS), then, linearizable=True)

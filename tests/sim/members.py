@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command, decode_batch
 from nameserver.config import LiveSettings, load_settings
+from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.evidence import Judgement
 from nameserver.handlers import Renewal
 from nameserver.raft import RaftConfig, RaftStartError
@@ -144,6 +145,16 @@ class Watched(Replicated):
             self.truth.check_promise(self, "an answer without the log")
         return decided
 
+    def join_barrier(self, passed: BarrierPassed) -> int:
+        needed = self.truth.acknowledged_index
+
+        def told(number: int, error: NoQuorum | None) -> None:
+            if error is None:
+                self.truth.check_barrier(self, needed)
+            passed(number, error)
+
+        return super().join_barrier(told)
+
     def _report(self) -> bool:
         for broker, contact in self._liveness.contacts():
             if contact.closing is not None:
@@ -181,15 +192,33 @@ class Server:
         if self._ends.pop(origin, None) is not None:
             self.host.running.closed(origin, by_us=by_us)
 
-    def _request(self, origin: ConnectionId, number: int, request: Request) -> None:
+    def _request(
+        self, origin: ConnectionId, number: int, request: Request, freshness: Freshness | None
+    ) -> None:
         self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
-        self.host.loop.create_task(self._serve(origin, number, request))
+        self.host.loop.create_task(self._serve(origin, number, request, freshness))
 
-    async def _serve(self, origin: ConnectionId, number: int, request: Request) -> None:
-        world, loop = self.host.world, self.host.loop
+    async def _execute(self, origin: ConnectionId, request: Request, freshness: Freshness | None) -> Answer:
+        mode = self.host.running
+        deadline = self.host.loop.time() + ANSWER_S
+        if freshness is None:
+            return await mode.execute(request, origin, deadline=deadline)
+        try:
+            view = await mode.await_view(freshness, deadline=deadline)
+        except NoQuorum as error:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
+        entry = view.kv_value(request.ext_fields["namespace"], request.ext_fields["key"])
+        if entry is None or entry.value is None:
+            return Answer(code=ResponseCode.QUERY_NOT_FOUND)
+        return Answer(code=ResponseCode.SUCCESS, ext_fields={"value": entry.value})
+
+    async def _serve(
+        self, origin: ConnectionId, number: int, request: Request, freshness: Freshness | None
+    ) -> None:
+        world = self.host.world
         begun = world.clock.now
         try:
-            answer = await self.host.running.execute(request, origin, deadline=loop.time() + ANSWER_S)
+            answer = await self._execute(origin, request, freshness)
         except Exception as error:
             world.truth.fail(f"{self.host.name} raises for request {request.code}: {error!r}")
             raise

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from nameserver import evidence, replicated
+from nameserver.barriers import Barriers
 from nameserver.commands import Evict, encode_command
 from nameserver.evidence import Evidence, Judgement
 from nameserver.exchange import Line, Report
@@ -65,6 +66,20 @@ def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
 def contact_counts_before_the_commit_index_is_applied(patch: pytest.MonkeyPatch) -> None:
     real = Contact.applied
     patch.setattr(Contact, "applied", lambda contact, index: real(contact, 1 << 60))
+
+
+def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None:
+    real = Barriers.join
+
+    def join(barriers: Any) -> int:
+        under_way = barriers._sent
+        return under_way if under_way > barriers._confirmed else real(barriers)
+
+    patch.setattr(Barriers, "join", join)
+
+
+def barriers_need_no_majority(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftMember, "round_done", lambda member, since, *, asker: True)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
@@ -185,10 +200,6 @@ def d3_answers_of_any_term_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "_heard_follower", heard)
 
 
-def d7_votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_flush_vote", lambda engine: None)
-
-
 def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftMember, "in_contact", lambda member: member.leader is not None)
 
@@ -278,6 +289,18 @@ PLANTS: Final = _named(
         faults=("partition", "pause", "kill", "slow"),
     ),
     Planted(
+        install=barriers_are_joined_that_were_sent_before,
+        likely=1,
+        says="lets a linearizable read go",
+        faults=("slow", "partition", "pause"),
+    ),
+    Planted(
+        install=barriers_need_no_majority,
+        likely=1,
+        says="lets a linearizable read go",
+        faults=("partition", "one way", "pause leader"),
+    ),
+    Planted(
         install=echoes_of_another_term_count,
         likely=26,
         says="a default read at index",
@@ -327,7 +350,6 @@ PLANTS: Final = _named(
     Planted(
         install=d3_answers_of_any_term_count, says="another", faults=("partition", "one way", "slow", "pause")
     ),
-    Planted(install=d7_votes_are_not_stored, says="two leaders", faults=("kill", "kill all", "partition")),
     Planted(
         install=d8_whoever_knows_a_leader_is_in_contact,
         says="a default read at index",

@@ -17,6 +17,8 @@ from typing import Any
 
 import nameserver.raft.datadir
 import nameserver.raft.driver
+import nameserver.raft.engine
+import nameserver.raft.hardening
 import nameserver.raft.journal
 import nameserver.raft.member
 import nameserver.raft.snapshot
@@ -263,6 +265,11 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.replicated, "time", _Time),
+    # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
+    (nameserver.raft.engine, "TAIL_BYTES", 2_000),
+    (nameserver.raft.hardening, "PART_BYTES", 1_500),
+    (nameserver.raft.hardening, "BATCH_BYTES", 1_000),
+    (nameserver.raft.hardening, "APPLY_STEP", 7),
 )
 
 

@@ -124,6 +124,21 @@ class Truth:
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
 
+    @property
+    def acknowledged_index(self) -> int:
+        """The last index at which anything was acknowledged so far."""
+        return self._acknowledged_index[-1] if self._acknowledged_index else 0
+
+    def check_barrier(self, member: Watched, needed: int) -> None:
+        """Rule 8: behind a barrier nothing is missed that was acknowledged before the read arrived."""
+        self.count["barriers"] += 1
+        applied = member.member.applied_index
+        if needed > applied:
+            self.fail(
+                f"{member.host.name} lets a linearizable read go at index {applied}, but {needed} was "
+                "acknowledged before it arrived"
+            )
+
     def check_promise(self, member: Watched, what: str) -> None:
         """Rule 8: whoever is in contact misses nothing acknowledged longer ago than an election timeout."""
         self.count["promises"] += 1

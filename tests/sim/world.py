@@ -10,7 +10,7 @@ from bench.history import as_promised
 from bench.linearizability import Undecided, check
 from nameserver.raft import Role
 
-from .actors import Admin, Broker, Client
+from .actors import Admin, Broker, Client, Reader
 from .clock import Clock, restart_numbers
 from .faults import Victim
 from .members import Member, Watched
@@ -52,6 +52,7 @@ class World:
         members: int = 3,
         brokers: int = 4,
         clients: int = 4,
+        readers: int = 1,
         lease_s: float = 3.0,
         durability: str = "journal",
         election_timeout_ms: int = 300,
@@ -71,6 +72,7 @@ class World:
             self.members.append(Member(self, number, folder / str(number)))
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self.clients = [Client(self, number) for number in range(clients)]
+        self.clients += [Reader(self, number) for number in range(readers)]
         self.admin = Admin(self, "admin")
         self.memory_from = 0.0
         """Since when at least one member has lived on: before that nobody knows who was heard."""
@@ -249,7 +251,8 @@ class World:
         for member in self.members:
             for key in Client.KEYS:
                 client.read(member, key, lambda: reads.append("read"))
-        self.run(4.0, lambda: len(reads) == len(self.members) * len(Client.KEYS))
+                client.read(member, key, lambda: reads.append("read"), linearizable=True)
+        self.run(4.0, lambda: len(reads) == 2 * len(self.members) * len(Client.KEYS))
 
     def _check_history(self) -> None:
         if self.truth.violations:
