@@ -6,6 +6,7 @@ One seed decides everything. ``World`` is the simulator; the ``world`` fixture m
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -24,7 +25,7 @@ from nameserver.raft.journal import Replay
 from nameserver.raft.log import OP_RESET, Op
 from nameserver.raft.members import Standing, cluster_id, decode_configuration, founding
 from nameserver.raft.snapshot import Image
-from nameserver.raft.types import Role
+from nameserver.raft.types import ChangeRefused, NotLeader, Role
 
 TIMEOUT_MS = 300
 TIMEOUT_S = TIMEOUT_MS / 1000
@@ -78,7 +79,7 @@ class SimMember:
         self._timer_at = math.inf
         self.stopped = ""
         self.was_removed = ""
-        self.peers = world.names
+        self.peers = world.names  # as the operator names them
         self._waiting: list[tuple[int, int, list[Op]]] = []
 
     @property
@@ -92,6 +93,7 @@ class SimMember:
 
     def start(self) -> None:
         world = self.world
+        assert not self.was_removed, "started on the data of a removed member"
         self.life += 1
         self.machine = Machine(self)
         self.stopped, self._step_due, self._timer_at = "", False, math.inf
@@ -284,7 +286,15 @@ class SimMember:
         """Everyone is linked to everyone here."""
 
     def removed(self, reason: str) -> None:
+        """The process ends; its data must not be used again."""
+        assert self.disk.standing is not None
+        assert self.disk.standing.removed
         self.was_removed = reason
+        self.world.at(0.0, self._end, self.life)
+
+    def _end(self, life: int) -> None:
+        if life == self.life:
+            self.world.crash(self)
 
 
 class World:
@@ -311,6 +321,7 @@ class World:
         self.names = tuple(f"{chr(97 + i)}:1" for i in range(members))
         self.members = {name: SimMember(self, name, self.rng.uniform(-500, 5000)) for name in self.names}
         self.stat: Counter[str] = Counter()
+        self.refusals: list[tuple[str, str, str]] = []
         # links: what each side believes, as connection ids; order kept per direction
         self._connection = itertools.count(1)
         self._view: dict[tuple[str, str], int] = {}
@@ -355,10 +366,25 @@ class World:
         assert engine is not None
         return engine
 
+    def add(self, name: str, *peers: str) -> SimMember:
+        """A process with an empty disk, told of the current members and itself; the cluster is not told."""
+        name = name if ":" in name else f"{name}:1"
+        if name not in self.members:
+            self.members[name] = SimMember(self, name, self.rng.uniform(-500, 5000))
+            self.names = tuple(sorted((*self.names, name)))
+        member = self.members[name]
+        self.crash(member)
+        member.disk, member.was_removed = Disk(), ""
+        leader = self.leader
+        known = peers or (leader.engine.members if leader is not None and leader.engine else self.names)
+        member.peers = tuple(sorted({*known, name}))
+        self.start(name)
+        return member
+
     def start(self, *names: str) -> None:
         for name in names or self.names:
             member = self[name]
-            if not member.up:
+            if not member.up and not member.was_removed:
                 member.start()
                 for other in self.names:
                     if other != member.name and self.members[other].up:
@@ -399,9 +425,11 @@ class World:
         """Until there is a leader and everything is applied everywhere."""
 
         def done() -> bool:
-            engines = [m.engine for m in self.members.values() if m.engine is not None]
+            leader = self.leader
+            taking_part = leader.engine.members if leader is not None and leader.engine else ()
+            engines = [m.engine for m in self.members.values() if m.engine and m.name in taking_part]
             return (
-                self.leader is not None
+                leader is not None
                 and len({e.applied_index for e in engines}) == 1
                 and all(e.applied_index == e._log.last_index for e in engines)
             )
@@ -486,7 +514,12 @@ class World:
             self.at(member.paused_until - self.now + 1e-9, self._deliver, a, b, connection, message)
             return
         self.stat["messages"] += 1
-        member.engine.receive(a, message)
+        try:
+            member.engine.receive(a, message)
+        except messages.MessageError as error:
+            self.stat["refused"] += 1
+            self.refusals.append((a, b, str(error)))
+            self._drop(b, a, connection)
 
     def block(self, *directions: tuple[str, str]) -> None:
         """Nothing passes in these directions; after a while those concerned notice."""
@@ -567,8 +600,11 @@ class World:
 
     def check_end(self) -> None:
         """Everything acknowledged is there, once, on all members, in one order."""
-        states = {name: member.machine.applied for name, member in self.members.items()}
-        reference = states[self.names[0]]
+        leader = self.leader
+        assert leader is not None
+        assert leader.engine is not None
+        states = {name: self.members[name].machine.applied for name in leader.engine.members}
+        reference = states[leader.name]
         for name, state in states.items():
             assert state == reference, f"{name} differs"
         payloads = [payload for _, payload in reference]
@@ -580,7 +616,7 @@ class World:
 def _break_something(world: World, faults: tuple[str, ...]) -> None:
     rng = world.rng
     up = [member for member in world.members.values() if member.up]
-    down = len(world.names) - len(up)
+    down = sum(not member.up and not member.was_removed for member in world.members.values())
     match rng.choice(faults):
         case "part":
             side = set(rng.sample(world.names, rng.randint(1, len(world.names) // 2)))
@@ -616,10 +652,32 @@ def _break_something(world: World, faults: tuple[str, ...]) -> None:
                 member = rng.choice(up)
                 member.write_delay = float("inf")
                 world.at(rng.uniform(0.1, 2.5), member.resume_disk)
+        case "members":
+            # An operator takes one in (with an empty disk) or out, by and by; refusals are no matter.
+            leader = world.leader
+            if leader is not None and leader.engine is not None:
+                members, spare = leader.engine.members, [f"{c}:1" for c in "abcdefg"]
+                name = rng.choice([n for n in spare if n not in members] or [None])
+                with contextlib.suppress(NotLeader, ChangeRefused):
+                    if name is not None and len(members) < 5 and (rng.random() < 0.6 or len(members) < 3):
+                        if name in world.members:
+                            world.crash(world.members[name])
+                        world.add(name)
+                        leader.engine.add_member(name)
+                        world.stat["added"] += 1
+                    elif len(leader.engine.voters) > 2:
+                        victim = rng.choice(members)
+                        if victim == leader.name:
+                            leader.engine.hand_over()
+                        else:
+                            leader.engine.remove_member(victim)
+                            world.stat["removed"] += 1
         case "wipe":
             # An operator empties one disk while all others are up, caught up and full members.
             engines = [member.engine for member in up if member.engine is not None]
-            if not down and all(e.may_vote for e in engines) and world.leader is not None:
+            # Of two voters none is left to speak for the log of the other.
+            few = world.leader is None or min(len(e.voters) for e in engines) < 3
+            if not down and all(e.may_vote for e in engines) and not few:
                 applied = {e.applied_index for e in engines}
                 if max(applied) - min(applied) < 20:
                     world.crash(rng.choice(up), wipe=True)

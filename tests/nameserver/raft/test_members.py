@@ -1,0 +1,488 @@
+"""Member changes on virtual time: one at a time, by one member, in force from append (rule 11, D35-D37)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nameserver.raft.log import CONFIGURATION
+from nameserver.raft.members import (
+    Configuration,
+    decode_configuration,
+    encode_configuration,
+    founding,
+)
+from nameserver.raft.messages import Append, Hello, Removed, encode
+from nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
+
+Make = Callable[..., Any]
+
+
+def _add(w: Any, name: str) -> Any:
+    """Start a newcomer, add it, and wait until it is a voter everywhere."""
+    member = w.add(name)
+    w.leader.engine.add_member(member.name)
+    _until_voter(w, member.name)
+    return member
+
+
+def _until_voter(w: Any, name: str) -> None:
+    def done() -> bool:
+        leader = w.leader
+        if leader is None or name not in leader.engine.voters:
+            return False
+        engines = [w.engine(member) for member in leader.engine.members]
+        return all(name in e.voters and e.configuration_committed for e in engines)
+
+    assert w.run(10, done), {n: m.engine.status() for n, m in w.members.items() if m.engine}
+
+
+def _remove(w: Any, name: str) -> None:
+    w.leader.engine.remove_member(w[name].name)
+    assert w.run(10, lambda: w[name].was_removed != ""), w[name].engine.status()
+
+
+def test_a_configuration_is_read_back_and_a_newer_one_is_refused() -> None:
+    configuration = founding(("b:1", "a:1")).with_learner("c:1")
+    assert configuration == Configuration(("a:1", "b:1"), ("c:1",))
+    assert decode_configuration(encode_configuration(configuration)) == configuration
+    assert configuration.promoting("c:1") == Configuration(("a:1", "b:1", "c:1"))
+    assert configuration.without("a:1").members == ("b:1", "c:1")
+    for bad in (b"", b"\x93\x02\x90\x90", b"\x93\x01\x90", b"\xff"):
+        with pytest.raises(StopMember):
+            decode_configuration(bad)
+
+
+# ---- taking a member in
+
+
+def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: Make) -> None:
+    w = world(compact_bytes=3000)
+    w.elect("a")
+    for _ in range(80):
+        w.submit(size=100)
+    w.settle()
+    leader = w.engine("a")
+    newcomer = w.add("d")
+    w.run(1)
+    assert newcomer.engine.empty
+    assert newcomer.engine.waiting_for == ()  # a cluster exists: it founds none
+    assert newcomer.engine.role is Role.LEARNER
+    assert leader.add_member("d:1") is not None
+    assert (leader.learners, leader.voters) == (("d:1",), ("a:1", "b:1", "c:1"))
+    assert leader.add_member("d:1") is None  # it is on its way already
+    seen = set()
+    assert w.run(10, lambda: seen.add(newcomer.engine.role) or "d:1" in leader.voters)
+    assert seen == {Role.LEARNER}
+    _until_voter(w, "d:1")
+    w.submit()
+    w.settle()
+    assert newcomer.machine.applied == w["a"].machine.applied
+    assert newcomer.engine.role is Role.FOLLOWER
+    assert {e.members for e in (w.engine(n) for n in "abcd")} == {("a:1", "b:1", "c:1", "d:1")}
+    assert w.elect("d").name == "d:1"
+
+
+def test_the_cluster_keeps_the_name_of_its_founders(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    before = w.engine("a").status()["cluster"]
+    _add(w, "d")
+    _remove(w, "b")
+    assert {w.engine(n).status()["cluster"] for n in "acd"} == {before}
+
+
+def test_a_learner_does_not_count(world: Make) -> None:
+    w = world(members=2)
+    w.elect("a")
+    w.add("c")
+    leader = w.engine("a")
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1" and leader.commit_index < 0
+    leader.add_member("c:1")
+    w.drop_filter = None
+    assert w.run(5, lambda: w.engine("c").commit_index > 1)
+    if leader.learners:
+        w.isolate("b")
+        index = w.submit("a")
+        w.run(0.3)
+        assert index is not None
+        assert leader.commit_index < index
+    w.heal()
+    _until_voter(w, "c:1")
+
+
+def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.add("d")
+    w.engine("a").add_member("d:1")
+    # Nothing of b's and c's arrives any more: only the learner answers.
+    w.block(("b", "a"), ("c", "a"))
+    w.run(0.9)
+    leader = w.engine("a")
+    assert "d:1" in leader.learners
+    assert leader.role is not Role.LEADER
+    assert leader.contact_age() >= 0.3
+
+
+def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    newcomer = w.add("d")
+    w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Hello)
+    w.engine("a").add_member("d:1")
+    w.run(2)
+    assert "d:1" in w.engine("b").learners
+    w.crash(w["a"])
+    w.drop_filter = None
+    assert w.run(5, lambda: w.leader is not None)
+    assert w.leader.name != "d:1"
+    w.start("a")
+    _until_voter(w, "d:1")
+    assert newcomer.engine.role is not Role.LEARNER
+
+
+def test_a_newcomer_of_an_unfounded_cluster_founds_nothing(world: Make) -> None:
+    w = world()
+    newcomer = w.add("d", "a:1", "b:1", "c:1")
+    w.run(5)
+    assert newcomer.engine.empty
+    assert newcomer.engine.term == 0
+    w.crash(w["b"])
+    w.crash(w["c"])
+    w.run(5)
+    assert newcomer.engine.empty  # also when nobody leads
+
+
+def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    term = w.engine("a").term
+    newcomer = w.add("d")
+    w.run(3)
+    assert w.engine("a").term == term
+    assert newcomer.engine.commit_index == 1
+    assert w.engine("a").linked == frozenset({"b:1", "c:1"})
+
+
+# ---- D35, D36, D37
+
+
+def test_d35_a_second_change_is_refused_while_the_first_is_uncommitted(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.isolate("a")
+    leader = w.engine("a")
+    assert leader.add_member("d:1") is not None
+    for change in (lambda: leader.add_member("e:1"), lambda: leader.remove_member("d:1")):
+        with pytest.raises(ChangeRefused, match="under way"):
+            change()
+    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
+
+
+def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
+    assert w.run(10, lambda: w.leader is None or w.leader.engine.hand_over() or True)
+    for name in "bc":
+        w.engine(name)._core.stand_now()
+    deaf = None
+    for _ in range(400):
+        w.run(0.01)
+        deaf = next((w.engine(n) for n in "abc" if w.engine(n).role is Role.LEADER), None)
+        if deaf is not None and not deaf.leads:
+            break
+    assert deaf is not None
+    assert not deaf.leads
+    with pytest.raises(ChangeRefused, match="own term"):
+        deaf.add_member("d:1")
+
+
+def test_d36_a_configuration_is_in_force_from_append_also_after_a_restart(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.isolate("a")
+    leader = w.engine("a")
+    index = leader.add_member("d:1")
+    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
+    w.run(0.05)
+    assert leader.commit_index < index
+    w.crash(w["a"])
+    w.start("a")
+    again = w.engine("a")
+    assert again.commit_index < index
+    assert again.members == ("a:1", "b:1", "c:1", "d:1")
+
+
+def test_d36_a_configuration_comes_back_from_a_snapshot(world: Make) -> None:
+    w = world(compact_bytes=2000)
+    w.elect("a")
+    _add(w, "d")
+    for _ in range(60):
+        w.submit(size=100)
+        w.run(0.02)
+    w.settle()
+    for name in "abcd":
+        assert w[name].disk.images
+        w.crash(w[name])
+    w.start()
+    assert all(w.engine(name)._log.base_index > 20 for name in "abcd")
+    assert {w.engine(name).voters for name in "abcd"} == {("a:1", "b:1", "c:1", "d:1")}
+    w.crash(w["a"])
+    w.crash(w["b"])
+    w.run(3)
+    assert w.leader is None  # two of four are no majority
+
+
+def test_d36_a_member_that_was_down_learns_the_configuration_from_an_image(world: Make) -> None:
+    w = world(compact_bytes=2000)
+    w.elect("a")
+    w.crash(w["b"])
+    _add_while_one_is_down(w, "d", besides="b:1")
+    for _ in range(60):
+        w.submit(size=100)
+        w.run(0.02)
+    w.start("b")
+    w.settle()
+    assert w.stat["installs"] >= 1
+    assert w.engine("b").voters == ("a:1", "b:1", "c:1", "d:1")
+
+
+def _add_while_one_is_down(w: Any, name: str, *, besides: str) -> None:
+    w.add(name)
+    w.leader.engine.add_member(w[name].name)
+    assert besides in w.leader.engine.members
+    done = lambda: w[name].name in w.leader.engine.voters and w.leader.engine.configuration_committed  # noqa: E731
+    assert w.run(10, done)
+
+
+def test_a_configuration_that_is_truncated_gives_way_to_the_former_one(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.isolate("a")
+    old = w.engine("a")
+    index = old.add_member("d:1")
+    w.run(0.05)
+    assert w.run(5, lambda: w.leader is not None and w.leader.name != "a:1")
+    w.submit()
+    w.heal()
+    w.settle()
+    assert old._log.term_at(index) == old.term
+    assert {w.engine(n).members for n in "abc"} == {("a:1", "b:1", "c:1")}
+    w.crash(w["a"])
+    w.start("a")
+    w.settle()
+    assert w.engine("a").members == ("a:1", "b:1", "c:1")
+
+
+def test_d37_a_leader_does_not_remove_itself_but_hands_over(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    leader = w.engine("a")
+    with pytest.raises(ChangeRefused, match="cannot remove itself"):
+        leader.remove_member("a:1")
+    leader.hand_over()
+    assert w.run(3, lambda: w.leader is not None and w.leader.name != "a:1")
+    _remove(w, "a")
+    w.submit()
+    w.settle()
+    assert w.leader.engine.members == ("b:1", "c:1")
+
+
+# ---- taking a member out
+
+
+def test_a_removed_member_is_told_stops_and_stays_stopped(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    _remove(w, "c")
+    assert "leads term" in w["c"].was_removed
+    assert w["c"].disk.standing.removed
+    w.submit()
+    w.settle()
+    assert {w.engine(n).members for n in "ab"} == {("a:1", "b:1")}
+    w.crash(w["b"])
+    w.run(3)
+    assert w.leader is None  # one of two
+
+
+def test_a_member_removed_while_it_was_down_is_told_when_it_comes_back(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.crash(w["c"])
+    w.run(2)
+    leader = w.engine("a")
+    term = leader.term
+    leader.remove_member("c:1")
+    assert w.run(3, lambda: leader.configuration_committed)
+    w.start("c")
+    assert w.run(5, lambda: w["c"].was_removed != "")
+    assert leader.term == term
+
+
+def test_who_was_removed_comes_back_with_an_empty_disk(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    _remove(w, "c")
+    for _ in range(5):
+        w.submit()
+    newcomer = _add(w, "c")
+    w.settle()
+    assert newcomer.machine.applied == w["a"].machine.applied
+
+
+def test_a_leader_of_an_older_term_removes_nobody(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    follower = w.engine("b")
+    follower.receive("a:1", encode(Removed(follower.term - 1, 10**6)))
+    w.run(0.5)
+    assert w["b"].was_removed == ""
+
+
+def test_a_removal_that_would_leave_no_majority_in_reach_is_refused(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.crash(w["c"])
+    w.run(3)
+    leader = w.engine("a")
+    with pytest.raises(ChangeRefused, match="remove those that are down first"):
+        leader.remove_member("b:1")
+    assert leader.members == ("a:1", "b:1", "c:1")
+    leader.remove_member("c:1")
+    assert w.run(3, lambda: leader.configuration_committed)
+    assert leader.voters == ("a:1", "b:1")
+
+
+def test_only_a_leader_changes_members_and_only_to_addresses(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    with pytest.raises(NotLeader) as refused:
+        w.engine("b").add_member("d:1")
+    assert refused.value.leader == "a:1"
+    with pytest.raises(NotLeader):
+        w.engine("b").remove_member("c:1")
+    with pytest.raises(ChangeRefused, match="HOST:PORT"):
+        w.engine("a").add_member("nonsense")
+    assert w.engine("a").remove_member("z:1") is None
+    assert w.engine("a").add_member("b:1") is None
+
+
+def test_a_cluster_shrinks_to_one_and_grows_again(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    _remove(w, "b")
+    _remove(w, "c")
+    assert w.submit() is not None
+    w.settle()
+    _add(w, "b")
+    _add(w, "c")
+    w.crash(w["a"])
+    assert w.run(3, lambda: w.leader is not None)
+    w.submit()
+    w.settle()
+
+
+def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.crash(w["c"])
+    _add_while_one_is_down(w, "d", besides="c:1")
+    w.elect("d")
+    w.start("c")
+    w.settle()
+    assert w.engine("c").leader == "d:1"
+    assert "d:1" in w.engine("c").voters
+
+
+# ---- rule 7
+
+
+def _older(w: Any, name: str) -> None:
+    """From now on ``name`` says what a program says that knows no configurations."""
+    for other in w.members.values():
+        standing = other.engine._standing
+        formats = {
+            peer: (1, 1) if peer == w[name].name else stated for peer, stated in standing.formats.items()
+        }
+        other.engine._standing = replace(standing, formats=formats)
+
+
+def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    leader = w.engine("a")
+    _older(w, "c")
+    assert leader.status()["peer_format"] == 1
+    with pytest.raises(ChangeRefused, match="c:1 has not said"):
+        leader.add_member("d:1")
+    with pytest.raises(ChangeRefused, match="c:1 has not said"):
+        leader.remove_member("b:1")
+    assert leader.remove_member("c:1") is not None  # it need not read that
+
+
+def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    leader = w.engine("a")
+    hello = Hello("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]), 3)
+    leader.receive("c:1", encode(hello))
+    with pytest.raises(ChangeRefused, match="c:1 has not said"):
+        leader.add_member("d:1")
+    assert w["a"].disk.standing.formats["c:1"] == (1, 3)
+    w.crash(w["c"])
+    w.crash(w["a"])
+    w.start("a")
+    assert w.engine("a")._standing.formats["c:1"] == (1, 3)
+
+
+def test_rule_7_what_the_state_machines_read_is_known(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    leader = w.engine("a")
+    assert leader.machine_format == 1
+    leader._machine_format = 5
+    cluster = str(leader.status()["cluster"])
+    leader.receive("b:1", encode(Hello("i", True, False, 300, {}, 0, 2, cluster, 4)))
+    assert leader.machine_format == 1  # c has not said so
+    leader.receive("c:1", encode(Hello("i", True, False, 300, {}, 0, 2, cluster, 7)))
+    assert leader.machine_format == 4
+
+
+def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:
+    w = world()
+    leader = w.elect("a")
+    w.submit()
+    w.settle()
+    follower = w.engine("b")
+    last = follower._log.last_index
+    state = list(w["b"].machine.applied)
+    entry = (follower.term, CONFIGURATION + b"\x93\x09\x90\x90")
+    log = follower._log
+    message = Append(
+        follower.term, 10**6, 0, last, log.term_at(last), [entry], last + 1, True, 0.0, None, None
+    )
+    follower.receive(leader.name, encode(message))
+    assert "configuration of format 9" in w["b"].stopped
+    assert follower._log.last_index == last
+    w.crash(w["b"])
+    w.start("b")
+    w.settle()
+    assert w["b"].machine.applied == state
+
+
+# ---- whatever happens
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_members_come_and_go_under_faults_and_nothing_is_lost(
+    world: Make, run_faults: Callable[..., None], seed: int
+) -> None:
+    faults = ("members", "members", "members", "part", "kill", "pause", "flap", "disk", "oneway")
+    made = world(seed, started=False, members=3, compact_bytes=4000, kill_after_image=0.05)
+    run_faults(made, 12, faults)
+    assert made.acknowledged
