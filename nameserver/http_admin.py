@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -80,6 +80,10 @@ class RaftAdmin:
         operations = self._allowed(request)
         deadline = _deadline(request)
         address = _member(request.match_info["address"])
+        status = operations.raft_status()
+        if status["role"] == "leader" and address not in (known := _names(status, "members")):
+            # Removing it would change nothing and succeed: a misspelt address should be noticed.
+            raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
         await self._done(
             request, f"remove member {address}", operations.remove_member(address, deadline=deadline)
         )
@@ -204,9 +208,12 @@ class RaftAdmin:
 
     def _members(self, operations: Operations) -> web.Response:
         status = operations.raft_status()
-        return json_answer(
-            {name: status[name] for name in ("members", "voters", "learners") if name in status}
-        )
+        return json_answer({name: _names(status, name) for name in ("members", "voters", "learners")})
+
+
+def _names(status: Mapping[str, object], key: str) -> list[str]:
+    names = status.get(key)
+    return [str(name) for name in names] if isinstance(names, (list, tuple)) else []
 
 
 def _proof(token: str) -> bytes:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -18,13 +19,17 @@ import jsonschema
 import pytest
 
 from nameserver.config import LiveSettings, load_settings
+from nameserver.consistency import Freshness
 from nameserver.http import HttpServer
 from nameserver.http_admin import BODY_MAX, SNAPSHOT_MAX
 from nameserver.independent import Independent
 from nameserver.replicated import Replicated
 from nameserver.server import NameServer
+from nameserver.types import ConnectionId, Request
+from remoting.codes import RequestCode
 
 TOKEN = "a-token-of-the-operators"
+CONDITION_S = 20.0
 DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
 CHANGES = [
     ("POST", "/v1/raft/members", {"address": "127.0.0.1:1"}),
@@ -81,6 +86,14 @@ def check_answer(method: str, path: str, status: int, content_type: str, body: A
         assert body["instance"] == path.partition("?")[0]
 
 
+async def until(condition: Callable[[], bool], what: str) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CONDITION_S
+    while not condition():
+        assert loop.time() < deadline, f"not within {CONDITION_S} s: {what}"
+        await asyncio.sleep(0.01)
+
+
 def free_addresses(count: int) -> tuple[str, ...]:
     with contextlib.ExitStack() as held:
         found = []
@@ -117,11 +130,35 @@ async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -
             await mode.close()
 
 
+@contextlib.asynccontextmanager
+async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
+    addresses = free_addresses(size)
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(node(root / str(number), address, addresses))
+            for number, address in enumerate(addresses)
+        ]
+        await until(lambda: all(n.mode.status().writes_ready for n in nodes), "all are ready")
+        yield nodes
+
+
+def leader(nodes: list[Node]) -> Node:
+    """Return who leads; the group must be ready."""
+    name = nodes[0].mode.status().leader
+    return next(n for n in nodes if n.raft == name)
+
+
 def run(body: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         await body()
 
     asyncio.run(main())
+
+
+async def put(node: Node, key: str) -> None:
+    request = Request(code=RequestCode.PUT_KV_CONFIG, ext_fields={"namespace": "n", "key": key, "value": "v"})
+    deadline = asyncio.get_running_loop().time() + 5
+    assert (await node.mode.execute(request, ConnectionId(1), deadline=deadline)).code == 0
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
@@ -223,3 +260,136 @@ def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
 
     run(body)
     assert SNAPSHOT_MAX >= 1 << 30
+
+
+# -- changes of a real group --------------------------------------------------------------------------------
+
+
+def test_follower_names_the_leader_and_does_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, 3) as nodes:
+            first = leader(nodes)
+            for other in nodes:
+                if other is first:
+                    continue
+                for method, path, document in CHANGES[:3]:
+                    answer = await other.ask(method, path, document)
+                    assert answer.status == 421, (path, answer.body)
+                    assert answer.body["leader"] == first.raft
+                    assert first.raft in answer.body["detail"]
+                assert other.mode.status().leader == first.raft
+
+    run(body)
+
+
+def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, 3) as nodes:
+            first = leader(nodes)
+            second = next(n for n in nodes if n is not first)
+            answer = await first.ask("POST", "/v1/raft/transfer?timeout=10s", {"to": second.raft})
+            assert (answer.status, answer.body) == (200, {"leader": second.raft})
+            status = (await second.ask("GET", "/v1/raft/status")).body
+            assert (status["me"], status["role"], status["leader"]) == (second.raft, "leader", second.raft)
+            answer = await second.ask("POST", "/v1/raft/transfer", {})
+            assert answer.body["leader"] in {n.raft for n in nodes if n is not second}
+            stranger = await leader(nodes).ask("POST", "/v1/raft/transfer", {"to": "127.0.0.1:1"})
+            assert stranger.status in (409, 421)
+
+    run(body)
+
+
+@contextlib.asynccontextmanager
+async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a member as a process of its own: one that is removed ends."""
+    found = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", raft, "--peers", ",".join(peers)),
+        *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(root)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield found
+    finally:
+        if found.returncode is None:
+            found.kill()
+        await found.wait()
+
+
+def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, 3) as nodes:
+            await put(leader(nodes), "k")
+            (address,) = free_addresses(1)
+            peers = (*(n.raft for n in nodes), address)
+            async with process(tmp_path / "new", address, peers) as newcomer:
+                for _ in range(2):  # asking again changes nothing
+                    answer = await leader(nodes).ask(
+                        "POST", "/v1/raft/members?timeout=20s", {"address": address}
+                    )
+                    assert answer.status == 200, answer.body
+                    assert sorted(answer.body["voters"]) == sorted(peers)
+                    assert answer.body["learners"] == []
+                status = (await leader(nodes).ask("GET", "/v1/raft/status")).body
+                assert address in status["linked"]
+                answer = await leader(nodes).ask("DELETE", f"/v1/raft/members/{address}?timeout=20s")
+                assert answer.status == 200, answer.body
+                assert sorted(answer.body["members"]) == sorted(peers[:3])
+                async with asyncio.timeout(CONDITION_S):
+                    _, said = await newcomer.communicate()
+                assert newcomer.returncode == 3
+                assert "removed" in said.decode().splitlines()[-1]
+            async with process(tmp_path / "new", address, peers) as again:
+                async with asyncio.timeout(CONDITION_S):
+                    _, said = await again.communicate()
+                assert again.returncode == 2
+                assert "was removed from its cluster" in said.decode()
+            refused = await leader(nodes).ask("DELETE", "/v1/raft/members/127.0.0.1:1")
+            assert refused.status == 409
+            assert "127.0.0.1:1 is no member" in refused.body["detail"]
+
+    run(body)
+
+
+def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, 3) as nodes:
+            first = leader(nodes)
+            await put(first, "k")
+            saved = await first.ask("POST", "/v1/raft/snapshot")
+            assert saved.status == 200, saved.body
+            file = Path(saved.body["path"])
+            assert file.stat().st_size == saved.body["size"]
+            headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/octet-stream"}
+            async with first.web.post(f"http://{first.addr}/v1/raft/snapshot", headers=headers) as answer:
+                assert answer.status == 200
+                assert answer.content_type == "application/octet-stream"
+                image = await answer.read()
+            digest = first.mode.status().digest
+            refused = await first.ask("POST", "/v1/raft/restore", data=image)
+            assert refused.status == 409
+            assert "--force-new-cluster" in refused.body["detail"]
+        (raft,) = free_addresses(1)
+        async with node(tmp_path / "alone", raft, (raft,)) as one:
+            await until(lambda: one.mode.status().writes_ready, "it leads")
+            broken = await one.ask("POST", "/v1/raft/restore", data=image[:-1])
+            assert broken.status == 409
+            restored = await one.ask("POST", "/v1/raft/restore", data=image)
+            assert restored.status == 200, restored.body
+            assert restored.body["digest"] == digest
+            assert one.mode.view(Freshness.STALE).kv("n") == {"k": "v"}
+
+    run(body)
+
+
+def test_member_without_a_group_knows_no_leader(tmp_path: Path) -> None:
+    async def body() -> None:
+        addresses = free_addresses(3)
+        async with node(tmp_path, addresses[0], addresses) as one:
+            answer = await one.ask("POST", "/v1/raft/transfer", {})
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "1"
+            status = (await one.ask("GET", "/v1/raft/status", token=None)).body
+            assert sorted(status["waiting_for"]) == sorted(addresses[1:])
+
+    run(body)
