@@ -91,7 +91,7 @@ class Member:
         ]
 
     def spawn(self) -> subprocess.Popen[str]:
-        with open(self.root / f"member{self.number}.log", "a") as log:  # the child keeps it
+        with open(self.log_path, "a") as log:  # the child keeps it
             return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def start(self) -> None:
@@ -162,11 +162,16 @@ class Member:
             self.silences.append((self._silent_since, time.monotonic()))
             self._silent_since = None
 
-    def log(self) -> str:
-        return (self.root / f"member{self.number}.log").read_text()[-4000:]
+    @property
+    def log_path(self) -> Path:
+        return self.root / f"member{self.number}.log"
 
-    def logged(self, text: str) -> bool:
-        return text in (self.root / f"member{self.number}.log").read_text()
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size
+
+    def log(self, since: int = 0) -> str:
+        """What it has logged from a byte on; the newest part, if it is long."""
+        return self.log_path.read_bytes()[since:].decode()[-8000:]
 
     def get(self, path: str, *, timeout_s: float = 5.0) -> tuple[int, Any]:
         """Ask over HTTP; status 0 if nobody answers."""

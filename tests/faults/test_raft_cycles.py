@@ -16,6 +16,7 @@ import pytest
 
 from .brokers import Registers, Writers
 from .cluster import Cluster, Member, until
+from .netns import Namespaces, running_in_namespaces
 from .proxy import Network, running_behind_proxy
 
 CYCLES = int(os.environ.get("RAFT_FAULT_CYCLES", "2"))
@@ -105,8 +106,8 @@ def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
         for cycle in range(CYCLES):
             for cut in CUTS:
                 writers.wait_for_load(cluster.members)
-                begun = time.monotonic()
                 served = make_cut(cluster, network, cut)
+                begun = time.monotonic()
                 if served:
                     took[cut].append(writers.wait_for_progress(served, since=begun))
                 # Long enough for the cut-off ones to notice; sometimes for links to be given up.
@@ -152,5 +153,55 @@ def make_cut(cluster: Cluster, network: Network, cut: str) -> list[Member]:
                 hold(time.monotonic() + random.uniform(0.02, 0.3))
                 network.heal(reset=random.random() < 0.3)
             return cluster.members
+        case _:
+            raise AssertionError(cut)
+
+
+KERNEL_CUTS = ("port of the leader down", "one way from the leader", "one way to the leader", "one link")
+
+
+def test_links_cut_by_the_kernel_lose_no_acknowledged_registration(tmp_path: Path) -> None:
+    took: dict[str, list[float]] = {cut: [] for cut in KERNEL_CUTS}
+    with (
+        running_in_namespaces(tmp_path) as (cluster, spaces),
+        Writers(cluster) as writers,
+        Registers(cluster) as registers,
+    ):
+        for cycle in range(CYCLES):
+            for cut in KERNEL_CUTS:
+                writers.wait_for_load(cluster.members)
+                served = make_kernel_cut(cluster, spaces, cut)
+                begun = time.monotonic()
+                took[cut].append(writers.wait_for_progress(served, since=begun))
+                hold(begun + (5.5 if cycle % 5 == 4 else 1.0))
+                spaces.heal()
+            cluster.wait_ready()
+        writers.wait_for_progress(cluster.members)
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    for cut, seconds in took.items():
+        report(f"{cut}: cut to next acknowledged registration", seconds)
+
+
+def make_kernel_cut(cluster: Cluster, spaces: Namespaces, cut: str) -> list[Member]:
+    """Cut; return the members that must go on all the same."""
+    leader = cluster.leader()
+    others = cluster.others(leader)
+    match cut:
+        case "port of the leader down":
+            spaces.port_down(leader.number)
+            return others
+        case "one way from the leader":
+            for member in others:
+                spaces.drop(leader.number, member.number)
+            return others
+        case "one way to the leader":
+            for member in others:
+                spaces.drop(member.number, leader.number)
+            return others
+        case "one link":
+            spaces.drop(leader.number, others[0].number)
+            spaces.drop(others[0].number, leader.number)
+            return others[1:]
         case _:
             raise AssertionError(cut)

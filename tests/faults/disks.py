@@ -1,0 +1,96 @@
+"""Disks that are full or stand still, for single members. Most need root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from .cluster import Member
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        pytest.skip(f"{command[0]} does not work here: {done.stderr.strip()}")
+
+
+def _need_root_and(*programs: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not here")
+
+
+@contextmanager
+def small_disks(members: list[Member], *, size_mib: int = 48) -> Iterator[None]:
+    """A small tmpfs below the data of each member."""
+    _need_root_and("mount", "umount")
+    with ExitStack() as stack:
+        for member in members:
+            member.data.mkdir()
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_mib}M", "routekeeper-test", str(member.data))
+            stack.callback(_run, "umount", "--lazy", str(member.data))
+        yield
+
+
+@contextmanager
+def filled(member: Member) -> Iterator[None]:
+    """Fill the disk below a member's data; free it again."""
+    filler = member.data / "filler"
+    try:
+        with open(filler, "wb", buffering=0) as file:
+            for chunk in (bytes(1 << 20), bytes(4096)):
+                try:
+                    while True:
+                        file.write(chunk)
+                except OSError:
+                    pass  # full
+        yield
+    finally:
+        filler.unlink()
+
+
+@contextmanager
+def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[None]:
+    """An ext4 of its own below the data of each member."""
+    _need_root_and("mount", "umount", "mkfs.ext4", "fsfreeze")
+    with ExitStack() as stack:
+        for member in members:
+            member.data.mkdir()
+            image = member.data.with_suffix(".ext4")
+            with open(image, "wb") as file:
+                file.truncate(size_mib << 20)
+            _run("mkfs.ext4", "-q", "-m", "0", str(image))
+            _run("mount", "-o", "loop", str(image), str(member.data))
+            stack.callback(_run, "umount", "--lazy", str(member.data))
+        yield
+
+
+@contextmanager
+def frozen(member: Member, *, longest_s: float) -> Iterator[None]:
+    """Let the disk below a member stand still: every write waits, as on a disk that does not answer.
+
+    A process of its own ends it after ``longest_s`` even if this one is killed: who waits for a frozen disk
+    cannot be killed.
+    """
+    script = (
+        f'fsfreeze -f "{member.data}" && echo frozen && read -t {longest_s} line; fsfreeze -u "{member.data}"'
+    )
+    freezer = subprocess.Popen(
+        ["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert freezer.stdin is not None
+    assert freezer.stdout is not None
+    try:
+        assert freezer.stdout.readline() == "frozen\n", "the file system cannot be frozen"
+        yield
+    finally:
+        freezer.stdin.close()
+        freezer.wait(60)
+        freezer.stdout.close()

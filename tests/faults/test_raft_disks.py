@@ -1,0 +1,87 @@
+"""One member's disk is full, or stands still, under load at all members.
+
+Environment variable ``RAFT_FAULT_CYCLES`` says how often (2 unless told).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from .brokers import Registers, Writers
+from .cluster import Cluster, Member, make_members, running, until
+from .disks import filled, freezable_disks, frozen, small_disks
+
+CYCLES = int(os.environ.get("RAFT_FAULT_CYCLES", "2"))
+ELECTION_TIMEOUT_S = 0.3  # the default
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120 + 30 * CYCLES)]
+
+
+def test_full_disk_of_one_loses_no_acknowledged_registration(tmp_path: Path) -> None:
+    members = make_members(tmp_path)
+    with small_disks(members), running(members) as cluster:
+        fill_again_and_again(cluster, filled)
+
+
+def test_file_size_limit_of_one_loses_no_acknowledged_registration(cluster: Cluster) -> None:
+    def limited(member: Member) -> AbstractContextManager[None]:
+        return member.file_size_limit(max(member.journal.stat().st_size, member.log_size()) + 8192)
+
+    fill_again_and_again(cluster, limited)
+
+
+def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractContextManager[None]]) -> None:
+    took = []
+    with Writers(cluster) as writers, Registers(cluster) as registers:
+        for cycle in range(CYCLES):
+            writers.wait_for_load(cluster.members)
+            leader = cluster.leader()
+            member = leader if cycle % 2 == 0 else random.choice(cluster.others(leader))
+            said = member.log_size()
+            with full(member):
+                until(lambda m=member, s=said: "journal full" in m.log(s), "it notices")  # type: ignore[misc]
+                full_at = time.monotonic()
+                took.append(writers.wait_for_progress(cluster.others(member)))
+                # Longer than the stall after which a leader steps down.
+                until(lambda at=full_at: time.monotonic() > at + 1.5, "time passes")  # type: ignore[misc]
+                writers.wait_for_progress(cluster.others(member))
+                assert member.get("/v1/topics?consistency=stale")[0] == 200
+            writers.wait_for_progress(cluster.members)
+            cluster.wait_ready()
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    print("full to next acknowledged registration at the others, s:", [round(s, 3) for s in took])
+
+
+def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Path) -> None:
+    took = []
+    members = make_members(tmp_path)
+    with (
+        freezable_disks(members),
+        running(members) as cluster,
+        Writers(cluster) as writers,
+        Registers(cluster) as registers,
+    ):
+        for cycle in range(CYCLES):
+            writers.wait_for_load(cluster.members)
+            leader = cluster.leader()
+            member = leader if cycle % 3 < 2 else random.choice(cluster.others(leader))
+            with frozen(member, longest_s=8.0):
+                frozen_at = time.monotonic()
+                took.append(writers.wait_for_progress(cluster.others(member)))
+                while time.monotonic() < frozen_at + 4.0:
+                    asked_at = time.monotonic()
+                    assert member.get("/v1/topics?consistency=stale", timeout_s=10.0)[0] == 200
+                    assert time.monotonic() - asked_at < 1.0, "what needs no disk waits for it"
+            writers.wait_for_progress(cluster.members)
+            cluster.wait_ready()
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
+        print(writers.check())
+    print("still to next acknowledged registration at the others, s:", [round(s, 3) for s in took])

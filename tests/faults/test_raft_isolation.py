@@ -1,0 +1,147 @@
+"""A leader cut off from the majority, and whoever listens to it, goes silent in time.
+
+Environment variable ``RAFT_FAULT_CYCLES`` says how often (2 unless told).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError
+from remoting.transport.blocking import BlockingClient
+
+from .brokers import PATIENCE_S, Writers, ask, registration, route_query
+from .cluster import Cluster, Member, until
+from .proxy import running_behind_proxy
+
+CYCLES = int(os.environ.get("RAFT_FAULT_CYCLES", "2"))
+ELECTION_TIMEOUT_S = 0.3  # the default
+HEARTBEAT_S = ELECTION_TIMEOUT_S / 6
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120 + 30 * CYCLES)]
+
+
+class Probe:
+    """Asks one thing of one member, again and again; remembers when what was granted last had been sent."""
+
+    def __init__(self, member: Member, what: str) -> None:
+        self.member = member
+        self.what = what
+        self.granted: list[float] = []
+        self.refused: list[float] = []
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._counter = 0
+
+    def __enter__(self) -> Probe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.what} at member {self.member.number} hangs"
+
+    def _run(self) -> None:
+        try:
+            with BlockingClient() as client:
+                grants = self._question(client)
+                while not self._stop.is_set():
+                    sent = time.monotonic()
+                    (self.granted if grants() else self.refused).append(sent)
+                    self._stop.wait(0.003)
+        except BaseException as error:  # told by check()
+            self.error = error
+
+    def _question(self, client: BlockingClient) -> Callable[[], bool]:
+        number, addr = self.member.number, self.member.listen
+        match self.what:
+            case "change":
+                return lambda: self._change(client)
+            case "no change":
+                # Always the same: answered without the log while there is contact (rule 3).
+                same = registration(f"same-{number}", f"10.3.0.{number}:10911", ("S", "shared"), counter=1)
+                return lambda: ask(client, addr, same) == "applied"
+            case "read":
+                return lambda: self._read(client)
+            case "http read":
+                return lambda: self.member.get("/v1/topics/shared/route", timeout_s=PATIENCE_S)[0] == 200
+            case _:
+                raise AssertionError(self.what)
+
+    def _change(self, client: BlockingClient) -> bool:
+        self._counter += 1
+        number = self.member.number
+        request = registration(
+            f"new-{number}", f"10.4.0.{number}:10911", ("N", "shared"), counter=self._counter
+        )
+        return ask(client, self.member.listen, request) == "applied"
+
+    def _read(self, client: BlockingClient) -> bool:
+        try:
+            answer = client.invoke(self.member.listen, route_query("shared"), timeout_s=PATIENCE_S)
+        except RemotingError:
+            return False  # after a refusal the nameserver closes
+        if answer.code != ResponseCode.SUCCESS:
+            assert answer.remark is not None
+            assert answer.remark.startswith("[NO_QUORUM] "), answer
+        return answer.code == ResponseCode.SUCCESS
+
+    def check(self, cut_at: float) -> float:
+        """Wait until it is refused; return how long after the cut something granted had been sent."""
+        until(
+            lambda: self.error or (self.refused and self.refused[-1] > cut_at),
+            f"{self.what} refused at member {self.member.number}",
+        )
+        if self.error is not None:
+            raise self.error
+        return max([0.0, *(sent - cut_at for sent in self.granted)])
+
+
+WHAT = ("change", "no change", "read", "http read")
+
+
+def test_leader_and_listener_cut_off_from_the_majority_go_silent_in_time(tmp_path: Path) -> None:
+    longest = dict.fromkeys(WHAT, 0.0)
+    with running_behind_proxy(tmp_path, size=5) as (cluster, network):
+        for _ in range(CYCLES):
+            leader = cluster.leader()
+            cut_off = [leader, cluster.others(leader)[0]]
+            majority = cluster.others(*cut_off)
+            probes = [Probe(member, what) for member in cut_off for what in WHAT]
+            with Writers(Cluster(majority)) as writers:
+                writers.wait_for_progress(majority)
+                for member in cut_off:
+                    until(lambda m=member: "shared" in (m.topics() or ()), "there is something to read")  # type: ignore[misc]
+                with ExitStack() as stack:
+                    for probe in probes:
+                        stack.enter_context(probe)
+                    for probe in probes:
+                        until(
+                            lambda p=probe: p.granted or p.error,  # type: ignore[misc]
+                            f"{probe.what} is granted at first",
+                        )
+                    begun = time.monotonic()
+                    cut_at = network.cut_between([m.raft for m in cut_off], [m.raft for m in majority])
+                    for probe in probes:
+                        longest[probe.what] = max(longest[probe.what], probe.check(cut_at))
+                    took = writers.wait_for_progress(majority, since=begun)
+                    print(f"the majority went on after {took:.3f} s")
+                    # They must stay silent, not only fall silent, as long as the cut lasts.
+                    until(lambda at=cut_at: time.monotonic() > at + 2.0, "time passes")  # type: ignore[misc]
+                    for probe in probes:
+                        longest[probe.what] = max(longest[probe.what], probe.check(cut_at))
+                    network.heal(reset=False)
+                cluster.wait_ready()
+                cluster.wait_equal()
+    print("granted after the cut, latest, s:", {what: round(s, 3) for what, s in longest.items()})
+    assert max(longest.values()) < ELECTION_TIMEOUT_S + HEARTBEAT_S
