@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +21,17 @@ import msgspec
 import pytest
 import uvloop
 
-from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
+from nameserver.raft import (
+    ChangeRefused,
+    ChangeUnknown,
+    Durability,
+    NotLeader,
+    RaftConfig,
+    RaftMember,
+    RaftStartError,
+    Role,
+    StopMember,
+)
 from nameserver.raft.journal import Journal
 
 SECRET = b"a secret of some length"
@@ -61,6 +72,10 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def in_seconds(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
 class Cluster:
     """Members that share a loop; each can be closed and started again."""
 
@@ -73,11 +88,18 @@ class Cluster:
         self.messages: list[tuple[str, str, bytes]] = []
         self.changes = 0
         self.fatal: list[str] = []
+        self.removed: list[tuple[str, str]] = []
 
     def config(self, me: str, **changes: Any) -> RaftConfig:
-        settings: dict[str, Any] = {"durability": "journal", "secret": SECRET, **self.settings, **changes}
+        settings: dict[str, Any] = {
+            "durability": "journal",
+            "secret": SECRET,
+            "peers": self.peers,
+            **self.settings,
+            **changes,
+        }
         name = me.rpartition(":")[2]
-        return RaftConfig(me=me, peers=self.peers, listen=None, data_dir=self.root / name, **settings)
+        return RaftConfig(me=me, listen=None, data_dir=self.root / name, **settings)
 
     async def start(self, *names: str, **changes: Any) -> None:
         for name in names or self.peers:
@@ -88,9 +110,18 @@ class Cluster:
                 on_peer_message=lambda sender, data, name=name: self.messages.append((name, sender, data)),  # type: ignore[misc]
                 on_change=self._changed,
                 on_fatal=self.fatal.append,
+                on_removed=lambda line, name=name: self.removed.append((name, line)),  # type: ignore[misc]
             )
             await member.start()
             self.up[name], self.machines[name] = member, machine
+
+    async def join(self, name: str) -> None:
+        """Start a newcomer with an empty disk and have the leader add it."""
+        shutil.rmtree(self.config(name).data_dir, ignore_errors=True)
+        leader = await self.elected()
+        await self.start(name, peers=tuple(sorted({*leader.members, name})))
+        await leader.add_member(name, deadline=in_seconds(20))
+        await _until(lambda: all(name in self.up[member].voters for member in leader.members))
 
     def _changed(self) -> None:
         self.changes += 1
@@ -510,3 +541,280 @@ def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
     assert done.returncode == 70, done.stderr
     assert "raft member stops" in done.stderr
     assert "Bad file descriptor" in done.stderr
+
+
+# ---- operations (rules 11 and 14)
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal"])
+def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, durability: Durability) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(50)))
+            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+            for name in newcomers:
+                await cluster.join(name)
+                await cluster.put(name.encode())
+            await cluster.settled()
+            assert len((await cluster.elected()).voters) == 5
+            leader = await cluster.elected()
+            gone = next(name for name in cluster.peers if cluster.up[name] is not leader)
+            await leader.remove_member(gone, deadline=in_seconds(10))
+            await _until(lambda: [name for name, _ in cluster.removed] == [gone])
+            assert "removed" in cluster.removed[0][1]
+            await cluster.close(gone)
+            with pytest.raises(RaftStartError, match="was removed from its cluster"):
+                await cluster.start(gone)
+            await cluster.put(b"after")
+            await cluster.settled()
+            await leader.remove_member(gone, deadline=in_seconds(1))  # nothing to do
+            # Whoever was added elects and is elected as the founders are, also after all restart.
+            for name in list(cluster.up):
+                await cluster.close(name)
+            if durability == "journal":
+                names = sorted({*cluster.peers, *newcomers} - {gone})
+                await cluster.start(*names, peers=(*cluster.peers, *newcomers))
+                await cluster.put(b"last")
+                await cluster.settled()
+                assert (await cluster.elected()).voters == tuple(names)
+
+    _run(scenario)
+
+
+def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            leader = await cluster.elected()
+            me = cluster.name(leader)
+            with pytest.raises(NotLeader) as refused:
+                await leader.remove_member(me, deadline=in_seconds(10))
+            successor = refused.value.leader
+            assert successor in cluster.peers
+            assert successor != me
+            await _until(lambda: cluster.up[successor].leads)
+            await cluster.up[successor].remove_member(me, deadline=in_seconds(10))
+            await _until(lambda: [name for name, _ in cluster.removed] == [me])
+            await cluster.close(me)
+            await cluster.put(b"two")
+            await cluster.settled()
+
+    _run(scenario)
+
+
+def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            leader = await cluster.elected()
+            (port,) = free_ports(1)
+            name = f"127.0.0.1:{port}"
+            with pytest.raises(ChangeUnknown, match="is a learner"):
+                await leader.add_member(name, deadline=in_seconds(0.3))
+            assert leader.learners == (name,)
+            assert len(leader.voters) == 3
+            await cluster.put(b"goes on")
+            await cluster.start(name, peers=(*cluster.peers, name))  # it comes after all
+            await _until(lambda: name in leader.voters)
+            await cluster.settled()
+
+    _run(scenario)
+
+
+def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            for target in (*cluster.peers, None):
+                leader = await cluster.elected()
+                if target == cluster.name(leader):
+                    with pytest.raises(ChangeRefused, match="leads already"):
+                        await leader.transfer_leadership(target, deadline=in_seconds(5))
+                    continue
+                found = await leader.transfer_leadership(target, deadline=in_seconds(5))
+                assert found == (target or found) != cluster.name(leader)
+                with pytest.raises(NotLeader):
+                    await leader.transfer_leadership(None, deadline=in_seconds(5))
+            leader = await cluster.elected()
+            with pytest.raises(ChangeRefused, match="none of the voters"):
+                await leader.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
+            for name in list(cluster.up):
+                if cluster.up[name] is not leader:
+                    await cluster.close(name)
+            with pytest.raises((ChangeRefused, NotLeader)):
+                await leader.transfer_leadership(None, deadline=in_seconds(1))
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal"])
+def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path / "old", durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(30)))
+            leader = await cluster.elected()
+            saved = await leader.save_snapshot(deadline=in_seconds(10))
+            image = saved.path.read_bytes()
+            assert saved.size == len(image)
+            assert 30 <= saved.index <= leader.applied_index
+            again = await leader.save_snapshot(deadline=in_seconds(10))
+            assert again.index >= saved.index
+            with pytest.raises(ChangeRefused, match="force-new-cluster"):
+                await leader.restore_snapshot(image, deadline=in_seconds(5))
+            follower = next(member for member in cluster.up.values() if member is not leader)
+            with pytest.raises(NotLeader):
+                await follower.restore_snapshot(image, deadline=in_seconds(5))
+
+        async with _cluster(tmp_path / "new", 3, durability=durability) as cluster:
+            first, *others = cluster.peers
+            await cluster.start(first, force_new_cluster=True)
+            await cluster.put(b"will be gone", *(b"x" for _ in range(100)))
+            member = cluster.up[first]
+            for bad in (b"", image[:-1], b"XXXX" + image[4:]):
+                with pytest.raises(ChangeRefused, match="no snapshot"):
+                    await member.restore_snapshot(bad, deadline=in_seconds(5))
+            term = member.term
+            await member.restore_snapshot(image, deadline=in_seconds(10))
+            assert cluster.payloads() == [b"%d" % i for i in range(30)]
+            assert member.term > term
+            await cluster.put(b"after")
+            for name in others:
+                await cluster.join(name)
+            await cluster.settled()
+            assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after"]
+            if durability == "journal":
+                for name in cluster.peers:
+                    await cluster.close(name)
+                await cluster.start()
+                await cluster.put(b"last")
+                await cluster.settled()
+                assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after", b"last"]
+
+    _run(scenario)
+
+
+def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(40)))
+            await cluster.settled()
+            one, two, three = cluster.peers
+            for name in cluster.peers:
+                await cluster.close(name)
+            await cluster.start(one, force_new_cluster=True)
+            member = cluster.up[one]
+            await _until(lambda: member.leads)
+            assert member.voters == (one,)
+            await cluster.put(b"alone")
+            name = str(member.status()["cluster"])
+            # An old member that comes back is a stranger, and so is this one to it.
+            await cluster.start(two)
+            assert str(cluster.up[two].status()["cluster"]) != name
+            await asyncio.sleep(1.5)
+            assert member.linked == frozenset()
+            assert cluster.up[two].linked == frozenset()
+            assert cluster.up[two].term <= member.term
+            await cluster.close(two)
+            # The flag that was left in place does nothing at the next start.
+            await cluster.close(one)
+            await cluster.start(one, force_new_cluster=True)
+            member = cluster.up[one]
+            await _until(lambda: member.leads)
+            assert str(member.status()["cluster"]) == name
+            assert any("force-new-cluster ignored" in r.getMessage() for r in caplog.records)
+            await cluster.close(one)
+            await cluster.start(one)
+            for newcomer in (two, three):
+                await cluster.join(newcomer)
+            await cluster.put(b"three again")
+            await cluster.settled()
+            assert cluster.payloads() == [*(b"%d" % i for i in range(40)), b"alone", b"three again"]
+
+    _run(scenario)
+
+
+def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            await cluster.settled()
+            one = cluster.peers[0]
+            for name in cluster.peers:
+                await cluster.close(name)
+            path = cluster.config(one).data_dir / "identity.json"
+            identity = json.loads(path.read_bytes())
+            path.write_text(json.dumps(identity | {"forcing": True}))
+            await cluster.start(one)
+            await _until(lambda: cluster.up[one].leads)
+            assert cluster.up[one].voters == (one,)
+            assert cluster.payloads() == [b"one"]
+
+    _run(scenario)
+
+
+def test_a_first_start_that_cannot_bind_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1) as cluster:
+            (name,) = cluster.peers
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", int(name.rpartition(":")[2])))
+                taken.listen()
+                with pytest.raises(RaftStartError, match="cannot listen"):
+                    await cluster.start(name)
+            left = [path.name for path in cluster.config(name).data_dir.rglob("*") if path.is_file()]
+            assert left == ["lock"]
+            await cluster.start(name)
+            await cluster.put(b"works")
+
+    _run(scenario)
+
+
+_REMOVED = """
+    import asyncio, sys
+    from pathlib import Path
+    from nameserver.raft import RaftConfig, RaftMember
+
+    class Machine:
+        def apply(self, payload, *, index, term, live): pass
+        def snapshot(self): return bytes
+        def prepare(self, image): return lambda: None
+
+    async def main():
+        root, names = Path(sys.argv[1]), sys.argv[2].split(",")
+        members = [
+            RaftMember(
+                RaftConfig(me=me, peers=tuple(names), listen=None, data_dir=root / me.rpartition(":")[2]),
+                Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
+            for me in names
+        ]
+        for member in members: await member.start()
+        while not any(m.leads for m in members): await asyncio.sleep(0.01)
+        leader = next(m for m in members if m.leads)
+        other = next(name for name in names if name != leader.leader)
+        await leader.remove_member(other, deadline=asyncio.get_running_loop().time() + 10)
+        await asyncio.sleep(10)
+
+    asyncio.run(main())
+"""
+
+
+def test_the_process_of_a_removed_member_ends_with_one_line_and_code_3(tmp_path: Path) -> None:
+    names = ",".join(f"127.0.0.1:{port}" for port in free_ports(3))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_REMOVED), str(tmp_path), names],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    assert sum("was removed" in line and line.startswith("raft: ") for line in done.stderr.splitlines()) == 1
