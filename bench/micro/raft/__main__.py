@@ -18,6 +18,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,9 +82,17 @@ class Bench:
         return figures
 
     def record(self, part: str, system: System, round_: int, figures: dict[str, Any]) -> None:
-        self.samples.append(
-            {"part": part, "system": system.name, "round": round_, "load": os.getloadavg()[0], **figures}
-        )
+        sample = {"part": part, "system": system.name, "round": round_, "load": os.getloadavg()[0], **figures}
+        self.samples.append(sample)
+        self.save()
+        shown = " ".join(f"{k}={v:.4g}" for k, v in figures.items() if isinstance(v, float))
+        print(f"{part} {system.name} round {round_ + 1}: {shown}", file=sys.stderr, flush=True)
+
+    def save(self) -> None:
+        """Write what there is so far, so that a run that is broken off is not lost."""
+        if self.arguments.json is not None:
+            failed = [{"part": "failed", "system": "", "why": failure} for failure in self.failures]
+            self.arguments.json.write_text(json.dumps([*self.samples, *failed], indent=1))
 
     # -- parts ---------------------------------------------------------------------------------------
 
@@ -190,6 +199,7 @@ class Bench:
     def elections(self, system: RouteKeeper, *, minutes: float, busy: bool) -> None:
         """Count new terms and changes of leader over some minutes, idle or with both cores busy."""
         load = "64 writers and 64 readers" if busy else "idle"
+        loads: list[subprocess.Popen[bytes]] = []
         with contextlib.ExitStack() as stack:
             if busy:
                 for job in ("writes", "reads"):
@@ -198,6 +208,7 @@ class Bench:
                     )
                     process = stack.enter_context(_process(plan))
                     stack.callback(process.kill)
+                    loads.append(process)
             before = [system.status(index) for index in range(MEMBERS)]
             leader, changes = system.leader(), 0
             deadline = time.monotonic() + minutes * 60
@@ -206,6 +217,9 @@ class Bench:
                 found = system.leader()
                 if found is not None and found != leader:
                     leader, changes = found, changes + 1
+                for process in loads:
+                    if process.poll() is not None:
+                        raise Unhealthy(f"{system.name}: {process.communicate()[0].decode()}")
             after = [system.status(index) for index in range(MEMBERS)]
         terms = max(one["term"] for one in after) - max(one["term"] for one in before)
         figures = {"load": load, "minutes": minutes, "terms": terms, "leaders": changes}
@@ -336,6 +350,10 @@ def _figures(system: System, output: bytes) -> dict[str, Any]:
     return figures
 
 
+def _terminated(number: int, stack_frame: object) -> None:
+    raise SystemExit(f"ended by signal {number}")  # by the way that stops the members
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -346,7 +364,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each (default 2)")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"by comma, of {','.join(PARTS)}")
     parser.add_argument(
-        "--only", default=",".join(FACTORIES), help=f"systems by comma, of {','.join(FACTORIES)}"
+        "--only",
+        help=f"systems by comma, of {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
     )
     parser.add_argument(
         "--kills", type=int, default=KILLS, help=f"leaders killed of each system (default {KILLS})"
@@ -378,7 +397,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write raw samples there")
     arguments = parser.parse_args()
-    names, parts = arguments.only.split(","), arguments.parts.split(",")
+    alone = arguments.hold is not None or arguments.elections is not None
+    names = arguments.only.split(",") if arguments.only else [OURS] if alone else list(FACTORIES)
+    parts = arguments.parts.split(",")
+    signal.signal(signal.SIGTERM, _terminated)
     for word, known in [*((name, FACTORIES) for name in names), *((part, PARTS) for part in parts)]:
         if word not in known:
             parser.error(f"{word!r} is none of {', '.join(known)}")
@@ -469,9 +491,7 @@ def _print(bench: Bench) -> None:
         print("\ntargets")
         for line in aims:
             print(line)
-    if bench.arguments.json is not None:
-        failed = [{"part": "failed", "system": "", "why": failure} for failure in bench.failures]
-        bench.arguments.json.write_text(json.dumps([*bench.samples, *failed], indent=1))
+    bench.save()
 
 
 if __name__ == "__main__":
