@@ -1,0 +1,340 @@
+"""mqadmin over HTTP against a real group of three nameservers: what an operator types and reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.mqadmin.__main__ import main
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+TOKEN = "a-token-of-the-operators"
+CONDITION_S = 30.0
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + CONDITION_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def free_addresses(count: int) -> list[str]:
+    with ExitStack() as held:
+        found = []
+        for _ in range(count):
+            sock = held.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            found.append(f"127.0.0.1:{sock.getsockname()[1]}")
+    return found
+
+
+def mqadmin(*argv: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    code = main(argv, environment={}, out=out, err=err)
+    return code, out.getvalue(), err.getvalue()
+
+
+@dataclass
+class Member:
+    raft: str
+    addr: str
+    http: str
+    popen: subprocess.Popen[str]
+
+
+@dataclass
+class Group:
+    members: list[Member]
+    token: Path
+
+    @property
+    def http(self) -> str:
+        return ";".join(member.http for member in self.members)
+
+    def statuses(self) -> list[dict[str, Any]]:
+        _, out, _ = mqadmin("raftStatus", "--http", self.http, "-o", "json")
+        found: list[dict[str, Any]] = json.loads(out)
+        return found
+
+    def leader(self) -> Member:
+        def agreed() -> str | None:
+            found = self.statuses()
+            names = {status["leader"] for status in found}
+            ready = all(status["writes_ready"] for status in found)
+            return names.pop() if ready and len(found) == 3 and len(names) == 1 else None
+
+        name = until(agreed, "all know one leader")
+        return next(member for member in self.members if member.raft == name)
+
+    def followers(self) -> list[Member]:
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+
+def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str) -> Member:
+    log = stack.enter_context(root.with_suffix(".log").open("wb"))
+    popen = subprocess.Popen(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "nameserver",
+                "--mode",
+                "raft",
+                "--raft",
+                raft,
+                "--peers",
+                ",".join(peers),
+            ),
+            *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", str(root), *more),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    stack.callback(end, popen)
+    assert popen.stdout is not None
+    facts = dict(part.split("=", 1) for part in popen.stdout.readline().split() if "=" in part)
+    assert "http" in facts, root.with_suffix(".log").read_text()[-2000:]
+    return Member(raft, facts["listen"], facts["http"], popen)
+
+
+def end(popen: subprocess.Popen[str]) -> None:
+    popen.terminate()
+    try:
+        popen.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        popen.wait()
+    assert popen.stdout is not None
+    popen.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    folder = tmp_path_factory.mktemp("group")
+    token = folder / "token"
+    token.write_text(f"{TOKEN}\n")
+    token.chmod(0o600)
+    peers = free_addresses(3)
+    with ExitStack() as stack:
+        members = [
+            start(stack, folder / str(number), raft, peers, "--http-token-file", str(token))
+            for number, raft in enumerate(peers)
+        ]
+        group = Group(members, token)
+        group.leader()
+        yield group
+
+
+def test_status_is_a_table_with_a_row_for_each_and_says_who_votes(group: Group) -> None:
+    leader = group.leader()
+    code, out, err = mqadmin("raftStatus", "--http", group.http)
+    assert (code, err) == (0, "")
+    head, *rows = out.splitlines()
+    assert head.split("  ")[0] == "#Http address"
+    for member, row in zip(group.members, rows, strict=False):
+        cells = row.split()
+        assert cells[:2] == [member.http, member.raft]
+        assert cells[2] == ("leader" if member is leader else "follower")
+        assert cells[4] == leader.raft
+        assert cells[-1] == "yes"
+        assert row.index(cells[1]) == head.index("#Member")
+        assert row.index(cells[-1]) == head.index("#Ready")
+    assert rows[3:] == [f"voters: {', '.join(sorted(member.raft for member in group.members))}"]
+
+
+def test_status_of_one_that_is_away_names_it_and_fails(group: Group) -> None:
+    (nobody,) = free_addresses(1)
+    code, out, err = mqadmin("raftStatus", "--http", f"{group.members[0].http};{nobody}")
+    assert code == 1
+    assert err == f"mqadmin raftStatus: {nobody}: Connection refused\n"
+    assert group.members[0].raft in out
+
+
+def test_change_without_token_is_refused_in_words(group: Group) -> None:
+    code, out, err = mqadmin("transferLeader", "--http", group.http)
+    assert (code, out) == (1, "")
+    assert err.startswith("mqadmin transferLeader: 127.0.0.1:")
+    assert "Authorization: Bearer TOKEN" in err
+
+
+def test_change_with_a_wrong_token_is_refused_in_words(group: Group, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong")
+    code, out, err = mqadmin("transferLeader", "--http", group.http, "--token-file", str(wrong))
+    assert (code, out) == (1, "")
+    assert "the token is not the one in this nameserver's --http-token-file" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read: No such file"), (b"", "one word"), (b"a b", "one word"), (b"\xff", "no ASCII")],
+    ids=["missing", "empty", "words", "binary"],
+)
+def test_token_file_that_cannot_be_used_is_named(
+    group: Group, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = mqadmin("transferLeader", "--http", group.http, "--token-file", str(path))
+    assert (code, out) == (1, "")
+    assert str(path) in err
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_change_asked_of_a_follower_is_done_by_the_leader(group: Group) -> None:
+    follower, other = group.followers()
+    others_first = f"{follower.http};{other.http};{group.leader().http}"
+    code, out, err = mqadmin(
+        *("transferLeader", "--to", other.raft, "--http", others_first, "--token-file", str(group.token))
+    )
+    assert (code, err) == (0, "")
+    assert out == f"leadership transferred to {other.raft}.\n"
+    assert group.leader() is other
+
+
+def test_leader_that_is_not_among_the_addresses_is_named(group: Group) -> None:
+    follower, leader = group.followers()[0], group.leader()
+    code, out, err = mqadmin("snapshotSave", "-a", follower.http, "-k", str(group.token))
+    if code == 0:  # any member saves its own state
+        assert follower.http in out
+        return
+    code, out, err = mqadmin("transferLeader", "-a", follower.http, "-k", str(group.token))
+    assert (code, out) == (1, "")
+    assert f"{follower.http} does not lead. The leader is {leader.raft}" in err
+    assert "add its HTTP address to --http" in err
+
+
+def test_dead_address_is_passed_over(group: Group) -> None:
+    (nobody,) = free_addresses(1)
+    code, out, err = mqadmin("transferLeader", "-a", f"{nobody};{group.http}", "-k", str(group.token))
+    assert (code, err) == (0, "")
+    assert out.startswith("leadership transferred to 127.0.0.1:")
+    group.leader()
+
+
+def test_nobody_there_is_said_once_for_each_address(group: Group) -> None:
+    one, two = free_addresses(2)
+    code, out, err = mqadmin("transferLeader", "-a", f"{one};{two}", "-k", str(group.token))
+    assert (code, out) == (1, "")
+    assert err == f"mqadmin transferLeader: {one}: Connection refused; {two}: Connection refused\n"
+
+
+def test_stranger_cannot_be_removed(group: Group) -> None:
+    code, out, err = mqadmin("removeMember", "-m", "127.0.0.1:1", "-a", group.http, "-k", str(group.token))
+    assert (code, out) == (1, "")
+    assert "127.0.0.1:1 is no member; the members are " in err
+
+
+def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
+    (raft,) = free_addresses(1)
+    peers = [*(member.raft for member in group.members), raft]
+    with ExitStack() as stack:
+        newcomer = start(stack, tmp_path / "new", raft, peers)
+        admin = ("-a", group.http, "-k", str(group.token))
+        code, out, err = mqadmin("addMember", "--address", raft, *admin)
+        assert (code, err) == (0, "")
+        first, second = out.splitlines()
+        assert first == f"member {raft} added, it votes."
+        assert set(second.removeprefix("members: ").split(", ")) == set(peers)
+        _, out, _ = mqadmin("raftStatus", "-a", newcomer.http)
+        assert "follower" in out
+        code, out, err = mqadmin("removeMember", "--address", raft, *admin)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0] == f"member {raft} removed, it stops."
+        assert newcomer.popen.wait(timeout=CONDITION_S) == 3
+
+
+def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_path: Path) -> None:
+    with BlockingClient() as client:
+        put = RemotingCommand.request(100, {"namespace": "n", "key": "k", "value": "v"})
+        assert client.invoke(group.leader().addr, put).code == 0
+    code, out, err = mqadmin("snapshotSave", "-a", group.http, "-k", str(group.token))
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"snapshot saved at \S+: /\S+ index=\d+ term=\d+ bytes=\d+\n", out)
+    file = tmp_path / "snapshot"
+    code, out, err = mqadmin("snapshotSave", "-a", group.http, "-k", str(group.token), "-f", str(file))
+    assert (code, err) == (0, "")
+    assert out.endswith(f"saved: {file} bytes={file.stat().st_size}\n")
+    assert file.stat().st_mode & 0o077 == 0
+    restore = ("snapshotRestore", "-k", str(group.token), "-f", str(file))
+    code, out, err = mqadmin(*restore, "-a", group.http)
+    assert (code, out) == (1, "")
+    assert "--force-new-cluster" in err
+    with ExitStack() as stack:
+        (raft,) = free_addresses(1)
+        alone = start(stack, tmp_path / "alone", raft, [raft], "--http-token-file", str(group.token))
+        code, out, err = mqadmin(*restore, "-a", alone.http)
+        assert (code, err) == (0, "")
+        assert out.startswith(f"snapshot restored at {alone.http}: revision=")
+        with BlockingClient() as client:
+            get = RemotingCommand.request(101, {"namespace": "n", "key": "k"})
+            assert client.invoke(alone.addr, get).ext_fields["value"] == "v"
+        code, out, err = mqadmin(*restore[:-1], str(tmp_path / "nowhere"), "-a", alone.http)
+        assert (code, out) == (1, "")
+        assert f"{tmp_path / 'nowhere'} cannot be read" in err
+
+
+def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
+    group: Group, nameserver: Any, broker: Any
+) -> None:
+    code, out, err = mqadmin("routeDiff", "--http", group.http)
+    assert (code, err) == (0, "")
+    assert out.endswith("the route tables of 3 name servers are equal\n")
+    http = nameserver.facts["http"]  # independent, and a broker reports there alone
+    code, out, err = mqadmin("routeDiff", "--http", f"{group.members[0].http};{http}")
+    assert (code, err) == (1, "")
+    member = group.members[0].http
+    assert f"broker DefaultCluster/broker-a/0 {broker.addr}: at {http}; not at {member}" in out
+    assert f"topic TBW102: at {http}; not at {member}" in out
+    code, out, err = mqadmin("routeDiff", "--http", f"{member};{http}", "-t", "TBW102")
+    assert code == 1
+    route, there, missing = out.splitlines()[2:]
+    assert route == "route of TBW102"
+    assert there.split() == [member, "no", "route"]
+    assert "broker-a read=" in missing
+    code, out, _ = mqadmin("routeDiff", "--http", f"{member};{http}", "-o", "json")
+    assert code == 1
+    kinds = {difference["kind"] for difference in json.loads(out)["differences"]}
+    assert kinds == {"broker", "topic"}
+    code, _, err = mqadmin("routeDiff", "--http", member)
+    assert code == 1
+    assert "at least two" in err
+
+
+def test_independent_nameserver_is_no_group(nameserver: Any) -> None:
+    http = nameserver.facts["http"]
+    code, out, err = mqadmin("raftStatus", "-a", http)
+    assert (code, out) == (1, "")
+    assert err == f"mqadmin raftStatus: {http}: runs in mode independent, it belongs to no raft group\n"
+    code, _, err = mqadmin("transferLeader", "-a", http)
+    assert code == 1
+    assert "it belongs to no raft group" in err
+
+
+def test_explain_route_asks_the_first_that_answers(nameserver: Any) -> None:
+    (nobody,) = free_addresses(1)
+    code, out, err = mqadmin("explainRoute", "-t", "Nowhere", "-a", f"{nobody};{nameserver.facts['http']}")
+    assert (code, err) == (0, "")
+    assert "topic: Nowhere" in out
+    code, out, err = mqadmin("explainRoute", "-t", "Nowhere", "-a", nobody)
+    assert (code, out) == (1, "")
+    assert f"{nobody}: Connection refused" in err
