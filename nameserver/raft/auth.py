@@ -12,7 +12,7 @@ Four handshake frames; whoever dials proves first, so a stranger that connects l
 A proof is HMAC-SHA256 under the shared secret over role and transcript (identities, cluster, both nonces).
 Each later frame ends in a MAC under a key of this session and direction over a counter and the frame, so a
 frame cannot be changed, repeated, left out, reflected, or played back in another session. Without a secret
-(loopback only) proofs and MACs are empty.
+(loopback only, or under TLS) proofs and MACs are empty.
 """
 
 from __future__ import annotations
@@ -118,6 +118,20 @@ class Handshake:
         self._their_nonce = b""
         self._cluster = credentials.cluster  # as the dialler names it
         self.session: Session | None = None
+
+    @property
+    def claimed(self) -> str | None:
+        """Whom the other end claims to be, or was dialled as; None before its first frame."""
+        return self._peer
+
+    @property
+    def refusal(self) -> str:
+        """What it means, at the dialler, if the other end closes the connection now; empty if nothing."""
+        if not self._dials or self.session is not None:
+            return ""
+        if self._their_nonce:
+            return "it does not take our proof: is its secret another one?"
+        return "it does not take us for a member: its log says why"
 
     def begin(self) -> bytes:
         """The dialler's first frame."""

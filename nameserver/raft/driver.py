@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
+from . import tls
 from .auth import Credentials
 from .datadir import DataDirectory
 from .engine import Engine
@@ -212,8 +213,11 @@ class Driver:
             secret=config.secret,
             open=engine.empty,
         )
+        contexts = None
+        if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
+            contexts = tls.load(me=config.me, cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
         frame_size_max = config.entry_size_max + FRAME_OVERHEAD
-        return engine, Transport(credentials, owner=self, frame_size_max=frame_size_max)
+        return engine, Transport(credentials, owner=self, frame_size_max=frame_size_max, tls=contexts)
 
     def _force(self, directory: DataDirectory, recovered: Recovered) -> Recovered:
         """The log gets an entry that leaves this member alone; all that it holds counts from then on.

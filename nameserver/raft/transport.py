@@ -4,9 +4,8 @@ A frame is a u32 size and that many bytes; after the handshake these are one byt
 the MAC. Of two members the one with the greater identity dials; the other only if there has been no link for
 a while, for the greater one may not know it yet (or any more). Nothing is read from a peer before it is
 proven, except handshake frames of at most 1 KB within 3 s, from a bounded number of connections at a time; a
-flood pushes out its own oldest.
-
-Seam for TLS: :attr:`Transport.ssl_server` and ``ssl_client`` go to the loop as they are.
+flood pushes out its own oldest. Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of
+each end must name the host of the identity that it claims.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import os
 import socket
-import ssl
 import struct
 from typing import Final, Protocol, cast
 
 from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
+from .tls import Pipe, TlsContexts, TlsError, names, names_host
 from .types import RaftStartError, split_address
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ RAFT: Final = 1
 APPLICATION: Final = 2
 
 _SIZE: Final = struct.Struct(">I")
+#: What the first two bytes of a TLS handshake, or of its refusal, are.
+_TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
 #: Copying so much costs less than another call of the loop's.
 _JOIN_MAX: Final = 64 * 1024
 
@@ -72,6 +74,7 @@ class Link(asyncio.Protocol):
         self._dialled = dialled
         self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
         self._session: Session | None = None
+        self._pipe = Pipe(transport.tls, accepts=dialled is None) if transport.tls is not None else None
         self._buffer = bytearray()
         self._wire: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -97,14 +100,53 @@ class Link(asyncio.Protocol):
         _tune(transport.get_extra_info("socket"))
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
         self._owner.unproven(self)
-        if self._dialled is not None:
+        if self._dialled is None or self._closed:
+            return
+        if self._pipe is None:
             self._write_frame(self._handshake.begin())
+        else:
+            self._pipe.begin()
+            self._wire.write(self._pipe.pending())
 
     def data_received(self, data: bytes) -> None:
         self._received_since_check = True
+        if self._pipe is not None:
+            try:
+                data = self._decrypt(self._pipe, data)
+            except (AuthError, TlsError) as error:
+                self._refuse(error)
+                return
+        self._take_bytes(data)
+
+    def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
+        wire, before = self._wire, pipe.established
+        assert wire is not None
+        try:
+            plain = pipe.receive(data)
+        finally:
+            if answer := pipe.pending():  # in a failure it tells the peer what is wrong
+                wire.write(answer)
+        if pipe.established and not before and self._dialled is not None:
+            self._check_name(pipe, self._dialled)
+            self._write_frame(self._handshake.begin())
+        return plain
+
+    def _check_name(self, pipe: Pipe, member: str) -> None:
+        try:
+            host, _ = split_address(member)
+        except RaftStartError as error:
+            raise AuthError(str(error)) from error
+        certificate = pipe.certificate()
+        if not names_host(certificate, host):
+            raise AuthError(f"certificate names {names(certificate)}, not {host} as {member} must")
+
+    def _take_bytes(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
         position, end = 0, len(buffer)
+        if self._session is None and self._pipe is None and buffer.startswith(_TLS_RECORDS):
+            self._refuse(LinkError("it speaks TLS, which this member is not set up for"))
+            return
         try:
             with memoryview(buffer) as view:
                 while end - position >= 4 and not self._closed:
@@ -118,17 +160,36 @@ class Link(asyncio.Protocol):
                         self._take(frame)
                     position += 4 + size
         except (AuthError, LinkError) as error:
-            self._owner.report(self, str(error))
-            self.close()
+            self._refuse(error)
         if self._closed:
             self._buffer = bytearray()
         elif position:
             del buffer[:position]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed and (farewell := self._farewell()):
+            self._owner.report(self, farewell)
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def _farewell(self) -> str:
+        """What it means that the peer closes the connection now, so that both ends say what is wrong."""
+        pipe = self._pipe
+        if self._session is not None:
+            return ""
+        if self._dialled is not None:
+            if pipe is not None and not pipe.established:
+                return "it ended the TLS handshake: is it set up for TLS?"
+            return self._handshake.refusal
+        if pipe is None or not pipe.established or self._handshake.claimed is not None:
+            return ""
+        return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
+
+    def _refuse(self, error: Exception) -> None:
+        """Close the connection; what was written before still leaves, if the peer reads."""
+        self._owner.report(self, str(error))
+        self.close(flush=True)
 
     # ---- frames
 
@@ -136,6 +197,9 @@ class Link(asyncio.Protocol):
         session = self._session
         if session is None:
             answer = self._handshake.receive(bytes(frame))
+            if self._pipe is not None and self._dialled is None:
+                assert self._handshake.claimed is not None
+                self._check_name(self._pipe, self._handshake.claimed)
             if answer is not None:
                 self._write_frame(answer)
             if self._handshake.session is not None:
@@ -165,7 +229,8 @@ class Link(asyncio.Protocol):
 
     def _write_frame(self, frame: bytes) -> None:
         if self._wire is not None and not self._closed:
-            self._wire.write(_SIZE.pack(len(frame)) + frame)
+            data = _SIZE.pack(len(frame)) + frame
+            self._wire.write(data if self._pipe is None else self._pipe.send(data))
 
     def send(self, kind: int, payload: bytes) -> bool:
         """Send one frame to the proven peer; False if the link is down or its buffer is full."""
@@ -184,7 +249,9 @@ class Link(asyncio.Protocol):
         mac = session.outgoing.next(kind_byte, payload)
         self._sent_since_check = True
         parts = (_SIZE.pack(1 + len(payload) + len(mac)), kind_byte, payload, mac)
-        if len(payload) < _JOIN_MAX:
+        if self._pipe is not None:
+            wire.write(self._pipe.send(b"".join(parts)))
+        elif len(payload) < _JOIN_MAX:
             wire.write(b"".join(parts))
         else:
             wire.writelines(parts)
@@ -211,15 +278,18 @@ class Link(asyncio.Protocol):
             self._owner.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
             self.close()
 
-    def close(self) -> None:
-        """Drop the connection at once; what is unsent is lost."""
+    def close(self, *, flush: bool = False) -> None:
+        """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on."""
         if self._closed:
             return
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._wire is not None:
-            self._wire.abort()
+            if flush:
+                self._wire.close()
+            else:
+                self._wire.abort()
         self._owner.left(self)
 
     @property
@@ -240,11 +310,16 @@ def _tune(connection: socket.socket) -> None:
 class Transport:
     """All links of one member."""
 
-    ssl_server: ssl.SSLContext | None = None
-    ssl_client: ssl.SSLContext | None = None
-
-    def __init__(self, credentials: Credentials, *, owner: Owner, frame_size_max: int) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        owner: Owner,
+        frame_size_max: int,
+        tls: TlsContexts | None = None,
+    ) -> None:
         self.credentials = credentials
+        self.tls = tls
         self.owner = owner
         self.frame_size_max = frame_size_max
         self._links: dict[str, Link] = {}
@@ -260,7 +335,7 @@ class Transport:
         """Bind; return the bound address. Connections wait until :meth:`go`.
 
         Raises:
-            RaftStartError: The address cannot be bound, or is open to others and there is no secret.
+            RaftStartError: The address cannot be bound, or is open to others and they need prove nothing.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
@@ -270,14 +345,13 @@ class Transport:
         except OSError as error:
             raise RaftStartError(f"raft: cannot listen on {address}: {error.strerror or error}") from error
         bound_host, bound_port = listener.getsockname()[:2]
-        if self.credentials.secret is None and self.ssl_server is None and not _is_loopback(bound_host):
+        if self.credentials.secret is None and self.tls is None and not _is_loopback(bound_host):
             listener.close()
             raise RaftStartError(
-                f"raft: {bound_host}:{bound_port} can be reached from other machines: a secret is needed"
+                f"raft: {bound_host}:{bound_port} can be reached from other machines: a secret is needed, "
+                "or certificates"
             )
-        self._server = await loop.create_server(
-            lambda: Link(self, None), sock=listener, ssl=self.ssl_server, start_serving=False
-        )
+        self._server = await loop.create_server(lambda: Link(self, None), sock=listener, start_serving=False)
         return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
 
     async def go(self) -> None:
@@ -337,7 +411,7 @@ class Transport:
         self._unproven.pop(link, None)
         old = self._links.get(peer)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
-            link.close()  # both dialled at once: both keep the same connection
+            link.close(flush=True)  # both dialled at once: both keep the same connection
             return
         self._links.pop(peer, None)
         if old is not None:  # nothing of the old connection may arrive after the new one is up
@@ -358,7 +432,8 @@ class Transport:
 
     def report(self, link: Link, what: str) -> None:
         """One log line a closed connection, but not one for each of a flood."""
-        suppressed = self._reports.allow(asyncio.get_running_loop().time())
+        again = "" if link.peer is not None else f"{link.address.rpartition(':')[0]} {what}"
+        suppressed = self._reports.allow(again, asyncio.get_running_loop().time())
         if suppressed is not None:
             logger.warning(
                 "raft link closed peer=%s reason=%s suppressed=%d",
@@ -403,9 +478,7 @@ class Transport:
             link: Link | None = None
             try:
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    _, link = await loop.create_connection(
-                        lambda: Link(self, member), host, port, ssl=self.ssl_client
-                    )
+                    _, link = await loop.create_connection(lambda: Link(self, member), host, port)
             except (OSError, TimeoutError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             if link is not None:
@@ -423,22 +496,37 @@ class Transport:
 
 
 class _ReportLimit:
-    """At most a few log lines a second, and how many were left out."""
+    """At most a few log lines a second, the same one again after a while, and how many were left out."""
 
     _PER_SECOND: Final = 5
+    _AGAIN_S: Final = 30.0
+    _REMEMBERED_MAX: Final = 64
 
     def __init__(self) -> None:
+        self._said: dict[str, float] = {}
         self._second = -1
         self._count = 0
         self._suppressed = 0
 
-    def allow(self, now: float) -> int | None:
+    def allow(self, what: str, now: float) -> int | None:
+        """How many lines were left out before this one; None if it is left out, too.
+
+        Args:
+            what: What this line says again and again, empty if it does not.
+        """
+        if what and now - self._said.get(what, -math.inf) < self._AGAIN_S:
+            self._suppressed += 1
+            return None
         if int(now) != self._second:
             self._second, self._count = int(now), 0
         self._count += 1
         if self._count > self._PER_SECOND:
             self._suppressed += 1
             return None
+        if what:
+            if len(self._said) >= self._REMEMBERED_MAX:
+                self._said.clear()
+            self._said[what] = now
         suppressed, self._suppressed = self._suppressed, 0
         return suppressed
 

@@ -101,7 +101,11 @@ class RaftConfig:
         me: Identity, ``HOST:PORT``; compared as text, resolved at each dial.
         peers: Identities of all members, this one included.
         listen: Address to bind if other than ``me``.
-        secret: Shared by all members; needed as soon as the bound address is not loopback.
+        secret: Shared by all members; it or certificates are needed if the bound address is not loopback.
+        tls_cert: PEM file with this member's certificate; it names the host of ``me``, and may be used by
+            TLS servers and clients. Together with ``tls_key`` and ``tls_ca``, or none of the three.
+        tls_key: PEM file with its key, without a password.
+        tls_ca: PEM file with the authority that every member's certificate must come from.
         election_timeout_ms: N. Election timeouts are drawn from N..2N, a heartbeat leaves every N/6.
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
@@ -117,6 +121,9 @@ class RaftConfig:
     data_dir: Path
     durability: Durability = "journal"
     secret: bytes | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
     compact_bytes: int = 16 * 1024 * 1024
@@ -141,6 +148,9 @@ class RaftConfig:
             )
         if self.durability not in ("memory", "journal", "fsync"):
             raise RaftStartError(f"raft: durability {self.durability} is none of memory, journal, fsync")
+        tls = (self.tls_cert, self.tls_key, self.tls_ca)
+        if any(file is not None for file in tls) and None in tls:
+            raise RaftStartError("raft: TLS needs a certificate, its key and an authority: all three or none")
         if self.secret is not None and len(self.secret) < SECRET_SIZE_MIN:
             raise RaftStartError(
                 f"raft: the secret has {len(self.secret)} bytes, at least {SECRET_SIZE_MIN} are needed"

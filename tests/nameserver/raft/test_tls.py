@@ -1,0 +1,387 @@
+"""Members that prove themselves by certificates: who is let in, and that both ends say who is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft.auth import Credentials
+from nameserver.raft.tls import Pipe, TlsContexts, TlsError, load, names, names_host
+from nameserver.raft.transport import APPLICATION, RAFT, Transport
+from nameserver.raft.types import RaftConfig, RaftStartError
+
+CERTS = Path(__file__).with_name("certs")
+SECRET = b"a secret of some length"
+FRAME_MAX = 2_000_000
+
+
+def _contexts(name: str, *, me: str = "127.0.0.1:1", authority: str = "authority") -> TlsContexts:
+    return load(me=me, cert=CERTS / f"{name}.pem", key=CERTS / f"{name}.key", ca=CERTS / f"{authority}.pem")
+
+
+def _forged(name: str) -> TlsContexts:
+    """What a member would not start with: contexts with any certificate, which take the true authority's."""
+    accept, dial = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+    for context in (accept, dial):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(CERTS / f"{name}.pem", CERTS / f"{name}.key")
+        context.load_verify_locations(CERTS / "authority.pem")
+    return TlsContexts(accept=accept, dial=dial)
+
+
+# ---- names and files
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "expected"),
+    [
+        ([("IP Address", "127.0.0.1")], "127.0.0.1", True),
+        ([("IP Address", "127.0.0.1")], "127.0.0.2", False),
+        ([("IP Address", "0:0:0:0:0:0:0:1\n")], "::1", False),
+        ([("IP Address", "0:0:0:0:0:0:0:1")], "::1", True),
+        ([("DNS", "ns1.example")], "NS1.Example", True),
+        ([("DNS", "ns1.example"), ("DNS", "ns2.example")], "ns2.example.", True),
+        ([("DNS", "*.example")], "ns1.example", False),
+        ([("DNS", "127.0.0.1")], "127.0.0.1", False),
+        ([("URI", "ns1.example")], "ns1.example", False),
+        ([], "ns1.example", False),
+    ],
+)
+def test_a_certificate_names_a_host_by_address_or_by_dns_name(
+    names: list[tuple[str, str]], host: str, expected: bool
+) -> None:
+    assert names_host({"subjectAltName": names}, host) is expected
+
+
+def test_a_certificate_without_names_names_nobody() -> None:
+    assert not names_host({}, "127.0.0.1")
+    assert names({}) == "nobody"
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        pytest.param({"name": "expired"}, "certificate has expired", id="expired"),
+        pytest.param({"name": "stranger"}, "local issuer", id="of another authority"),
+        pytest.param({"name": "server-only"}, "unsuitable certificate purpose", id="may not dial"),
+        pytest.param({"name": "other-host"}, "names 127.0.0.99, not 127.0.0.1", id="of another host"),
+        pytest.param({"name": "member", "me": "ns1.example:1"}, "not ns1.example", id="name by addresses"),
+        pytest.param({"name": "absent"}, "No such file", id="no file"),
+        pytest.param({"name": "member", "authority": "absent"}, "authority .*: No such file", id="no ca"),
+    ],
+)
+def test_a_certificate_that_cannot_work_is_refused_at_start(settings: dict[str, str], match: str) -> None:
+    with pytest.raises(RaftStartError, match=match):
+        _contexts(**settings)
+
+
+def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Path) -> None:
+    member, ca = CERTS / "member.pem", CERTS / "authority.pem"
+    with pytest.raises(RaftStartError, match="key values mismatch"):
+        load(me="127.0.0.1:1", cert=member, key=CERTS / "stranger.key", ca=ca)
+    (tmp_path / "no.pem").write_text("no certificate")
+    with pytest.raises(RaftStartError, match=r"raft: authority .*no\.pem"):
+        load(me="127.0.0.1:1", cert=member, key=CERTS / "member.key", ca=tmp_path / "no.pem")
+
+
+def test_the_three_files_come_together(tmp_path: Path) -> None:
+    config = RaftConfig(me="a:1", peers=("a:1",), listen=None, data_dir=tmp_path, tls_cert=Path("c"))
+    with pytest.raises(RaftStartError, match="all three or none"):
+        config.validate()
+    replace(config, tls_key=Path("k"), tls_ca=Path("a")).validate()
+
+
+# ---- the pipe
+
+
+def _shake(dial: Pipe, accept: Pipe) -> None:
+    dial.begin()
+    for _ in range(4):
+        accept.receive(dial.pending())
+        dial.receive(accept.pending())
+
+
+def test_bytes_pass_whole_in_any_pieces() -> None:
+    contexts = _contexts("member")
+    dial, accept = Pipe(contexts, accepts=False), Pipe(contexts, accepts=True)
+    _shake(dial, accept)
+    assert dial.established
+    assert accept.established
+    assert names(accept.certificate()) == "127.0.0.1,0:0:0:0:0:0:0:1"
+    sent = os.urandom(700_000)
+    wire = dial.send(sent[:10]) + dial.send(sent[10:])
+    assert sent not in wire
+    got = b"".join(accept.receive(wire[at : at + 1000]) for at in range(0, len(wire), 1000))
+    assert got == sent
+    assert dial.receive(accept.send(b"back")) == b"back"
+
+
+def test_only_tls_1_3_is_spoken() -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    old.check_hostname = False
+    old.verify_mode = ssl.CERT_NONE
+    contexts = _contexts("member")
+    dial = Pipe(TlsContexts(accept=contexts.accept, dial=old), accepts=False)
+    accept = Pipe(contexts, accepts=True)
+    dial.begin()
+    with pytest.raises(TlsError, match="unsupported protocol"):
+        accept.receive(dial.pending())
+    with pytest.raises(TlsError, match="refuses: tlsv1 alert protocol version"):
+        dial.receive(accept.pending())  # and it is told
+
+
+def test_changed_bytes_end_the_connection() -> None:
+    contexts = _contexts("member")
+    dial, accept = Pipe(contexts, accepts=False), Pipe(contexts, accepts=True)
+    _shake(dial, accept)
+    wire = bytearray(dial.send(b"hello there"))
+    wire[-1] ^= 1
+    with pytest.raises(TlsError, match="bad record mac"):
+        accept.receive(bytes(wire))
+
+
+# ---- members on real sockets
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.linked: dict[str, int] = {}
+        self.order: list[bytes] = []
+
+    def link_up(self, peer: str) -> None:
+        self.linked[peer] = self.linked.get(peer, 0) + 1
+
+    def link_down(self, peer: str) -> None:
+        self.linked[peer] -= 1
+
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        self.order.append(bytes(data))
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        self.order.append(data)
+
+    def fatal(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+def _run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+class _Pair:
+    """Two members: the one with the greater name dials the other."""
+
+    def __init__(
+        self,
+        accept: TlsContexts | None,
+        dial: TlsContexts | None,
+        *,
+        host: str = "127.0.0.1",
+        secrets: tuple[bytes | None, bytes | None] = (None, None),
+    ) -> None:
+        ports = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", 0))
+                ports.append(probe.getsockname()[1])
+        self.names = sorted(f"{host}:{port}" for port in ports)
+        self.owners = (_Owner(), _Owner())
+        self.transports = tuple(
+            Transport(
+                Credentials(me=name, members=frozenset(self.names), cluster="c", secret=secret),
+                owner=owner,
+                frame_size_max=FRAME_MAX,
+                tls=tls,
+            )
+            for name, owner, tls, secret in zip(self.names, self.owners, (accept, dial), secrets, strict=True)
+        )
+
+    @property
+    def linked(self) -> bool:
+        return all(list(owner.linked.values()) == [1] for owner in self.owners)
+
+    @contextlib.asynccontextmanager
+    async def up(self) -> AsyncIterator[_Pair]:
+        for transport, name in zip(self.transports, self.names, strict=True):
+            await transport.listen(name)
+            await transport.go()
+        try:
+            yield self
+        finally:
+            for transport in self.transports:
+                await transport.close()
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+@pytest.mark.parametrize(
+    ("certificate", "host"), [("member", "127.0.0.1"), ("by-name", "localhost")], ids=["address", "name"]
+)
+def test_members_with_certificates_of_their_addresses_talk(
+    certificate: str, host: str, secret: bytes | None
+) -> None:
+    async def scenario() -> None:
+        tls = _contexts(certificate, me=f"{host}:1")
+        async with _Pair(tls, tls, host=host, secrets=(secret, secret)).up() as pair:
+            await _until(lambda: pair.linked)
+            large = os.urandom(FRAME_MAX - 100)
+            for here, there in ((0, 1), (1, 0)):
+                for i in range(20):
+                    kind = RAFT if i % 2 else APPLICATION
+                    assert pair.transports[here].send(pair.names[there], kind, b"%d" % i)
+                assert pair.transports[here].send(pair.names[there], RAFT, large)
+            for owner in pair.owners:
+                await _until(lambda owner=owner: len(owner.order) == 21)
+                assert owner.order == [*(b"%d" % i for i in range(20)), large]
+
+    _run(scenario)
+
+
+REFUSED = {
+    "dialler of another authority": ("member", "stranger", ["local issuer"], ["refuses: .*unknown ca"]),
+    "dialler expired": ("member", "expired", ["has expired"], ["refuses: .*certificate expired"]),
+    "acceptor expired": ("expired", "member", ["refuses: .*certificate expired"], ["has expired"]),
+    "acceptor of another authority": ("stranger", "member", ["refuses: .*unknown ca"], ["local issuer"]),
+    "dialler of another host": (
+        "member",
+        "other-host",
+        ["certificate names 127.0.0.99, not 127.0.0.1"],
+        ["does not take us for a member"],
+    ),
+    "acceptor of another host": (
+        "other-host",
+        "member",
+        ["left without a word: does our certificate name this member"],
+        ["certificate names 127.0.0.99, not 127.0.0.1"],
+    ),
+    "dialler may not dial": (
+        "member",
+        "server-only",
+        ["unsuitable certificate purpose"],
+        ["refuses: .*certificate"],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept, dial, acceptor_says, dialler_says = REFUSED[how]
+
+    async def scenario() -> None:
+        with caplog.at_level(logging.WARNING, "nameserver.raft.transport"):
+            async with _Pair(_forged(accept), _forged(dial)).up() as pair:
+                await _until(lambda: len(caplog.records) == 2)
+                await asyncio.sleep(0.5)  # several more attempts, of which nothing new can be said
+                assert not any(owner.linked for owner in pair.owners)
+        assert len(caplog.records) == 2
+        for says in (*acceptor_says, *dialler_says):
+            assert len([r for r in caplog.records if re.search(says, r.getMessage())]) == 1, caplog.text
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("who", ["acceptor", "dialler"])
+def test_a_member_without_tls_is_told_that_the_other_has_it(
+    who: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        tls = _contexts("member")
+        pair = _Pair(None, tls) if who == "acceptor" else _Pair(tls, None)
+        with caplog.at_level(logging.WARNING, "nameserver.raft.transport"):
+            async with pair.up():
+                await _until(lambda: len(caplog.records) >= 2)
+        text = caplog.text
+        if who == "acceptor":
+            expected = ("it speaks TLS, which this member is not set up for", "it ended the TLS handshake")
+        else:
+            expected = ("it does not speak TLS", "it does not take us for a member: its log says why")
+        assert all(line in text for line in expected)
+        assert not any(owner.linked for owner in pair.owners)
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        contexts = _contexts("member") if tls else None
+        secrets = (SECRET, b"another secret, as long")
+        with caplog.at_level(logging.WARNING, "nameserver.raft.transport"):
+            async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
+                await _until(lambda: len(caplog.records) == 2)
+                await asyncio.sleep(0.3)
+                assert not any(owner.linked for owner in pair.owners)
+        assert len(caplog.records) == 2
+        assert f"wrong proof from {pair.names[1]}: another secret" in caplog.text
+        assert "it does not take our proof: is its secret another one?" in caplog.text
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(struct.pack(">I", 40) + b"\x80\x02]q\x00" + bytes(36), id="plain frame"),
+        pytest.param(b"\x16\x03\x01\x40\x00" + os.urandom(1000), id="half a record"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(505), id="wrong hello"),
+        pytest.param(os.urandom(200_000), id="garbage"),
+    ],
+)
+def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
+    async def scenario() -> None:
+        tls = _contexts("member")
+        async with _Pair(tls, tls).up() as pair:
+            await _until(lambda: pair.linked)
+            host, _, port = pair.names[0].rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(attack)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 4.5)  # an alert at most, then the end
+            writer.close()
+            assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
+            await _until(lambda: pair.owners[0].order == [b"still here"])
+            assert pair.linked
+
+    _run(scenario)
+
+
+def test_certificates_allow_an_address_that_others_can_reach() -> None:
+    async def scenario() -> None:
+        tls = _contexts("member")
+        transport = Transport(
+            Credentials(me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None),
+            owner=_Owner(),
+            frame_size_max=FRAME_MAX,
+            tls=tls,
+        )
+        assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
+        await transport.close()
+
+    _run(scenario)
