@@ -32,7 +32,7 @@ INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
-_PACK_FROM: Final = 512  # below this, zlib costs more than it saves
+_PACK_FROM: Final = 1024  # below this, zlib costs the members more than the bytes that it saves
 _ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
 
 

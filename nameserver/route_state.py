@@ -101,8 +101,7 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False):
         return self.queue_set.by_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameEntry:
+class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A broker name: a master and its slaves.
 
     Attributes:
@@ -122,8 +121,7 @@ class NameEntry:
     route_revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One registered broker process.
 
     Attributes:

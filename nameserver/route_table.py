@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import replace as replace_data
 from itertools import chain
 from operator import mul
 from typing import Any, Final, assert_never
 from weakref import WeakValueDictionary
 
 import orjson
+from msgspec.structs import replace
 
 from nameserver.commands import (
     AddWritePerm,
@@ -157,6 +158,10 @@ class RouteTable:
         self._topics: dict[str, TopicEntry] = {}
         self._names: dict[BrokerName, NameEntry] = {}
         self._records: dict[BrokerKey, Record] = {}
+        # Parts of digests, so that what is replaced need not be hashed again: of a record; of what clients
+        # see of a name, and what its two revisions are multiplied by.
+        self._record_marks: dict[BrokerKey, int] = {}
+        self._name_marks: dict[BrokerName, tuple[int, int, int]] = {}
         self._kv: dict[str, Mapping[str, KvEntry]] = {}
         self._tombstones: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _PRESENCE}
         self._pools: dict[str, _Pool] = {}
@@ -251,8 +256,10 @@ class RouteTable:
 
     def would_change(self, command: RegisterBroker) -> bool:
         """Whether applying a registration would change the table, were it not *moved*."""
-        record = self._records.get(command.broker)
-        name = self._names.get(command.broker_name)
+        record, name = self._records.get(command.broker), self._names.get(command.broker_name)
+        return self._is_change(command, record, name)
+
+    def _is_change(self, command: RegisterBroker, record: Record | None, name: NameEntry | None) -> bool:
         if self._is_fenced(command, name):
             return record is not None
         if name is None or record is None or not _same_place(record, command):
@@ -288,20 +295,20 @@ class RouteTable:
         return RegisterReply(order_topics=order, revision=revision)
 
     def _register(self, command: RegisterBroker) -> Verdict:
-        if not self.would_change(command):
+        broker = command.broker
+        record, name = self._records.get(broker), self._names.get(command.broker_name)
+        if not self._is_change(command, record, name):
             return NoChange(revision=self._revision, reply=self._reply_to(command))
         self._revision += 1
         facts = _Facts()
-        record = self._records.get(command.broker)
-        name = self._names.get(command.broker_name)
         if self._is_fenced(command, name):
             # An answer without a change would leave the address listed under the id it no longer claims.
-            self._drop(command.broker, LeaveReason.FENCED, facts)
+            self._drop(broker, LeaveReason.FENCED, facts)
             return facts.applied(self._revision, self._reply_to(command))
         first = record is None or not _same_place(record, command)
-        facts.joined = command.broker if first else None
+        facts.joined = broker if first else None
         if record is not None and record.broker_name != command.broker_name:
-            self._drop(command.broker, LeaveReason.MOVED, facts)
+            self._drop(broker, LeaveReason.MOVED, facts)
             name = self._names.get(command.broker_name)
         entry = self._take_place(command, name, facts)
         looks_at_topics = (
@@ -313,9 +320,9 @@ class RouteTable:
         filters_before = record.filter_servers if record is not None else ()
         filters = filters_before if command.filter_servers is None else command.filter_servers
         self._put_record(
-            command.broker,
+            broker,
             Record(
-                broker=command.broker,
+                broker=broker,
                 broker_name=command.broker_name,
                 broker_id=command.broker_id,
                 ha_server_addr=command.ha_server_addr,
@@ -364,6 +371,8 @@ class RouteTable:
 
     def _take_place(self, command: RegisterBroker, name: NameEntry | None, facts: _Facts) -> NameEntry:
         """Put the address under its name and id, and remove whom it displaces; return the entry as put."""
+        if name is not None and _is_in_place(command, name):
+            return name
         before: Mapping[int, BrokerKey] = {} if name is None else name.addrs
         addrs = dict(before)
         for broker_id, broker in before.items():
@@ -672,29 +681,39 @@ class RouteTable:
     def _put_record(self, broker: BrokerKey, record: Record | None) -> None:
         before = self._records.get(broker)
         if before is not None:
-            self._rest -= _record_mark(before)
+            self._rest -= self._record_marks[broker]
             self._digest -= _filter_mark(before)
         if record is not None:
-            self._rest += _record_mark(record)
+            mark = self._record_marks[broker] = _record_mark(record)
+            self._rest += mark
             self._digest += _filter_mark(record)
             self._records[broker] = record
         elif before is not None:
-            del self._records[broker]
-        self._note_presence("record", broker, present=record is not None)
+            del self._records[broker], self._record_marks[broker]
+        if before is None or record is None:
+            self._note_presence("record", broker, present=record is not None)
 
     def _put_name(self, name: BrokerName, entry: NameEntry | None) -> None:
         before = self._names.get(name)
+        shown = 0
         if before is not None:
-            self._digest -= _name_mark(name, before)
-            self._rest -= mark_of("N", name, before.revision, before.route_revision)
+            shown, first, second = self._name_marks[name]
+            self._digest -= shown
+            self._rest -= first * before.revision + second * before.route_revision
+        else:
+            first, second = mark_of("N", name), mark_of("r", name)
         if entry is not None:
-            self._digest += _name_mark(name, entry)
-            self._rest += mark_of("N", name, entry.revision, entry.route_revision)
+            if before is None or not _shows_the_same(before, entry):
+                shown = _name_mark(name, entry)
+                self._name_marks[name] = shown, first, second
+            self._digest += shown
+            self._rest += first * entry.revision + second * entry.route_revision
             self._names[name] = entry
         elif before is not None:
-            del self._names[name]
+            del self._names[name], self._name_marks[name]
             self._pools.pop(name, None)
-        self._note_presence("name", name, present=entry is not None)
+        if before is None or entry is None:
+            self._note_presence("name", name, present=entry is not None)
 
     def _put_lines(self, name: BrokerName, lines: Mapping[str, Line]) -> None:
         """Give a broker name other queue data of some topics, by topic, at the present revision."""
@@ -911,13 +930,9 @@ class RouteTable:
         table._floor = image.floor
         table._kv_seen = image.kv_seen
         for name, entry in image.names.items():
-            table._names[name] = entry
-            table._digest += _name_mark(name, entry)
-            table._rest += mark_of("N", name, entry.revision, entry.route_revision)
+            table._put_name(name, entry)
         for broker, record in image.records.items():
-            table._records[broker] = record
-            table._digest += _filter_mark(record)
-            table._rest += _record_mark(record)
+            table._put_record(broker, record)
         table._take_topics_of(image)
         for namespace, values in image.kv.items():
             table._kv[namespace] = values
@@ -1079,7 +1094,7 @@ class RouteView:
             ):
                 smallest = min(data.broker_addrs)
                 addrs = {MASTER_ID if i == smallest else i: addr for i, addr in data.broker_addrs.items()}
-                data = replace(data, broker_addrs=addrs)
+                data = replace_data(data, broker_addrs=addrs)
             brokers.append(data)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
         return TopicRouteData(
@@ -1227,6 +1242,26 @@ _NO_KV: Final[Mapping[str, KvEntry]] = {}
 
 def _same_place(record: Record, command: RegisterBroker | Touch) -> bool:
     return record.broker_name == command.broker_name and record.broker_id == command.broker_id
+
+
+def _is_in_place(command: RegisterBroker, name: NameEntry) -> bool:
+    """Whether a broker is listed as it says already. An address has one id within a name, so that is all."""
+    return (
+        name.addrs.get(command.broker_id) == command.broker
+        and command.cluster_name in name.clusters
+        and name.enable_acting_master == bool(command.enable_acting_master)
+        and name.zone_name == command.zone_name
+    )
+
+
+def _shows_the_same(one: NameEntry, other: NameEntry) -> bool:
+    return (
+        one.addrs == other.addrs
+        and one.clusters == other.clusters
+        and one.cluster == other.cluster
+        and one.enable_acting_master == other.enable_acting_master
+        and one.zone_name == other.zone_name
+    )
 
 
 def _is_contained(record: Record, command: RegisterBroker) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nameserver.route_state import KvEntry
 from nameserver.types import BrokerKey, BrokerName, LeaveReason, MinBrokerChange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterReply:
+class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
     """What the answer to a registration tells the broker.
 
     Attributes:
@@ -26,8 +26,7 @@ class RegisterReply:
     revision: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountReply:
+class CountReply(msgspec.Struct, frozen=True, kw_only=True):
     """How many topics a broker name has (205, 327), or how many keys were imported."""
 
     count: int
@@ -36,8 +35,7 @@ class CountReply:
 Reply: TypeAlias = RegisterReply | CountReply | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerLeft:
+class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
     """A record that a change removed.
 
     Attributes:
@@ -50,8 +48,7 @@ class BrokerLeft:
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsLost:
+class TopicsLost(msgspec.Struct, frozen=True, kw_only=True):
     """Topics that lost the queue data of some broker name."""
 
     topics: tuple[str, ...]
@@ -60,8 +57,7 @@ class TopicsLost:
     broker: BrokerKey | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The command changed the table.
 
     Attributes:
@@ -82,23 +78,20 @@ class Applied:
     kv_changed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoChange:
+class NoChange(msgspec.Struct, frozen=True, kw_only=True):
     """The table already is as the command wants it; nothing moved."""
 
     revision: int
     reply: Reply = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """Something is younger than what the command was computed from; it must be decided again."""
 
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """The command can never apply."""
 
     code: int
