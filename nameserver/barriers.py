@@ -9,17 +9,18 @@ All reads that arrive before a barrier is sent share it; reads that arrive later
 is sent when the answer is here. So reads cost a fixed number of messages a round trip, however many they are.
 
 What makes a leader sure: a majority of voters, itself included, that had not left its term at some instant
-after the barrier was sent. The asking voter says so by asking. The others say so by echoing a clock that the
-leader read after the barrier arrived (:mod:`nameserver.raft.contact`): a *round*.
+after the barrier was sent. A voter that asks says so by asking: it was in the term, after the read arrived.
+Others are asked, and echo the number of a *round* that began after the barrier arrived, in a message of the
+same term. This is the echoed clock of :mod:`nameserver.raft.contact` with a logical clock.
 
 Pure: instants are loop times in seconds that are passed in. No lock, no future, no callback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final
 
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
@@ -95,15 +96,6 @@ class Barriers:
             del self._indexes[: done[-1] + 1]
 
 
-class Certain(Protocol):
-    """Whether a majority of voters stood by this leader since an instant, counting ``asker`` as one.
-
-    Without an instant nobody but the leader and the asker counts.
-    """
-
-    def __call__(self, since: float | None, *, asker: str | None) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """What the leader answers: ``member``'s barrier ``number`` is passed by a table applied to ``index``."""
@@ -113,22 +105,48 @@ class Confirmed:
     index: int
 
 
-class Rounds:
-    """The leader's side of the barriers of one term: who asked, and which round makes it certain.
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A barrier that the leader has not confirmed yet.
 
-    One round is under way at a time; who asks meanwhile gets the next one.
+    Attributes:
+        voter: The member that asks votes, so by asking it stands by this leader.
+        index: The commit index when its round began.
+    """
+
+    number: int
+    voter: bool
+    index: int = 0
+
+
+class Rounds:
+    """The leader's side of the barriers of one term: who asked, and who stands by the leader.
+
+    One round is under way at a time; who asks meanwhile gets the next one. Rounds are numbered from 1.
     """
 
     def __init__(self, *, term: int) -> None:
         self.term = term
-        self._asked: dict[str, tuple[int, bool]] = {}  # newest number of each member, whether it votes
-        self._round: dict[str, tuple[int, bool, int]] = {}  # the same with the commit index
-        self._since: float | None = None
+        self.number = 0
+        """Of the latest round."""
+        self._asked: dict[str, _Question] = {}  # the newest one of each member
+        self._round: dict[str, _Question] = {}  # those that the round under way is for
+        self._standing: set[str] = set()  # voters that have answered the round under way
 
     @property
     def pending(self) -> bool:
         """Somebody waits for an answer."""
         return bool(self._asked or self._round)
+
+    @property
+    def under_way(self) -> bool:
+        """A round has begun and is not over."""
+        return bool(self._round)
+
+    @property
+    def standing(self) -> frozenset[str]:
+        """Who has answered the round under way."""
+        return frozenset(self._standing)
 
     def ask(self, member: str, number: int, *, voter: bool) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
@@ -137,35 +155,40 @@ class Rounds:
             voter: It votes, so by asking it stands by this leader. Never of the leader itself, which is
                 counted anyway.
         """
-        self._asked[member] = number, voter
+        self._asked[member] = _Question(number, voter)
 
-    def settle(
-        self,
-        *,
-        commit_index: int,
-        certain: Certain,
-        begin: Callable[[], float],
-    ) -> list[Confirmed]:
-        """Return what is certain now; begins a round if one is needed. Only while an own entry is committed.
+    def stands(self, member: str, round_: int) -> None:
+        """A voter answered a round: after it began, the member had not left the term."""
+        if round_ == self.number:
+            self._standing.add(member)
+
+    def settle(self, *, commit_index: int, majority: Callable[[Collection[str]], bool]) -> list[Confirmed]:
+        """Return what is certain now. Only while an entry of the own term is committed.
 
         Args:
-            begin: Has a message sent to every voter; returns the clock that its echo must reach.
+            majority: Whether members are a majority of the voters together with the leader.
         """
         confirmed: list[Confirmed] = []
-        if self._since is not None:
-            for member, (number, voter, index) in list(self._round.items()):
-                if certain(self._since, asker=member if voter else None):
-                    confirmed.append(Confirmed(member, number, index))
-                    del self._round[member]
-            if not self._round:
-                self._since = None
-        for member, (number, voter) in list(self._asked.items()):
-            if certain(None, asker=member if voter else None):
-                confirmed.append(Confirmed(member, number, commit_index))
+        for member, question in list(self._round.items()):
+            if majority(self._standing | {member} if question.voter else self._standing):
+                confirmed.append(Confirmed(member, question.number, question.index))
+                del self._round[member]
+        for member, question in list(self._asked.items()):
+            if majority((member,) if question.voter else ()):
+                confirmed.append(Confirmed(member, question.number, commit_index))
                 del self._asked[member]
-        if self._asked and self._since is None:
-            # The clock is read after all of them have asked.
-            self._round = {m: (number, voter, commit_index) for m, (number, voter) in self._asked.items()}
-            self._asked.clear()
-            self._since = begin()
         return confirmed
+
+    def begin(self, *, commit_index: int) -> int | None:
+        """Begin a round if one is needed and none is under way.
+
+        Returns:
+            Its number, which voters are to be asked for; None if no round begins.
+        """
+        if not self._asked or self._round:
+            return None
+        self.number += 1
+        self._standing.clear()
+        self._round = {m: replace(question, index=commit_index) for m, question in self._asked.items()}
+        self._asked.clear()
+        return self.number

@@ -207,6 +207,9 @@ class Consistency(Protocol):
             FreshnessNotOffered: In independent mode.
         """
 
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        """Return the answer to a read whose barrier did not pass, and count it."""
+
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         """Decide a request on the view; answer, or propose and decide again while it has moved.
 

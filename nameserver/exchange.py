@@ -23,7 +23,7 @@ FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""
 
 BARRIER_FORMAT: Final = 2
-"""From which format on a member knows :class:`Barrier` and :class:`Reached`."""
+"""From which format on a member knows barriers: :class:`Barrier`, :class:`Reached` and rounds."""
 
 
 class ExchangeError(Exception):
@@ -158,15 +158,30 @@ class Reached(_Wire, frozen=True, tag=6):
     index: int
 
 
-Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | Barrier | Reached
+class Round(_Wire, frozen=True, tag=7):
+    """The leader of ``term`` asks a voter whether it is in that term still."""
 
+    term: int
+    number: int
+
+
+class Stands(_Wire, frozen=True, tag=8):
+    """A voter's answer to round ``number``: it is in ``term``."""
+
+    term: int
+    number: int
+
+
+Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | Barrier | Reached | Round | Stands
+
+_FORMATS: Final = dict.fromkeys((Barrier, Reached, Round, Stands), BARRIER_FORMAT)
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    buffer = bytearray((BARRIER_FORMAT if isinstance(message, Barrier | Reached) else 1,))
+    buffer = bytearray((_FORMATS.get(type(message), 1),))
     _encoder.encode_into(message, buffer, 1)
     return bytes(buffer)
 

@@ -16,11 +16,13 @@ from pathlib import Path
 from nameserver.commands import Command, Evict, ImportKv
 from nameserver.config import FIRST_SCAN_S, LiveSettings
 from nameserver.consistency import (
+    NO_QUORUM_TAG,
     BarrierPassed,
     ConsistencyStatus,
     Effects,
     Freshness,
     FreshnessNotOffered,
+    NoQuorum,
     refusal,
     serve,
 )
@@ -147,6 +149,9 @@ class Independent:
 
     def join_barrier(self, passed: BarrierPassed) -> int:
         raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         return await serve(self, request, origin, deadline=deadline)

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from nameserver import exchange
-from nameserver.barriers import Barriers, Rounds, Route
+from nameserver.barriers import Barriers, Confirmed, Rounds, Route
 from nameserver.commands import (
     ENTRY_BYTES_MAX,
     Batch,
@@ -40,6 +40,7 @@ from nameserver.commands import (
 )
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
+    NO_QUORUM_TAG,
     BarrierPassed,
     ConsistencyStatus,
     Effects,
@@ -61,6 +62,8 @@ from nameserver.exchange import (
     Propose,
     Reached,
     Report,
+    Round,
+    Stands,
 )
 from nameserver.explain import Explanation, History, Note
 from nameserver.files import encode_kv, load_kv_file, save_settings_file, write_atomic
@@ -97,6 +100,9 @@ ANSWER_MARGIN_S: Final = 0.05
 
 PROPOSE_BYTES: Final = 1024 * 1024
 """Commands are sent to the leader in messages of about this many bytes; one command is never split."""
+
+ASK_ALL_S: Final = 0.05
+"""A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
 
 LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
@@ -208,8 +214,11 @@ class Replicated:
         self._barriers = Barriers()
         self._reads: dict[int, _Reads] = {}  # by barrier, in the order of their numbers
         self._reads_timer: asyncio.TimerHandle | None = None
+        self._refused_reads = self._refused_writes = self._unknown_outcomes = 0
+        self._barriers_confirmed = self._barrier_rounds = 0
         self._sequencer: Sequencer | None = None
         self._rounds: Rounds | None = None
+        self._round_timer: asyncio.TimerHandle | None = None
         self._evidence: Evidence | None = None
         self._early: dict[str, Report] = {}  # reports that came before this leader took office
         self._led_term = 0
@@ -308,13 +317,21 @@ class Replicated:
         Raises:
             NoQuorum: If there was no contact, or no barrier, in time.
         """
-        if freshness is Freshness.LINEARIZABLE:
-            await self.barrier(deadline=deadline)
-            return self._table.view
-        if freshness is Freshness.DEFAULT:
-            longest = self._loop.time() + 2 * self._member.contact_limit
-            await self._contact(deadline=min(deadline, longest))
-        return self.view(freshness)
+        try:
+            if freshness is Freshness.LINEARIZABLE:
+                await self.barrier(deadline=deadline)
+                return self._table.view
+            if freshness is Freshness.DEFAULT:
+                longest = self._loop.time() + 2 * self._member.contact_limit
+                await self._contact(deadline=min(deadline, longest))
+            return self.view(freshness)
+        except NoQuorum:
+            self._refused_reads += 1
+            raise
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        self._refused_reads += 1
+        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     async def barrier(self, *, deadline: float) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -405,15 +422,35 @@ class Replicated:
         )
 
     def raft_status(self) -> dict[str, object]:
-        """Return the raft member's figures and what this layer counts beside them."""
-        return self._member.status()
+        """Return the raft member's figures, and what this layer counts beside them since the start:
+
+        refused_reads: Reads refused because their freshness could not be had, on the wire and over HTTP.
+        refused_writes: Changes answered "not applied".
+        unknown_outcomes: Changes answered "may apply yet".
+        barriers: Barriers sent for linearizable reads here, those sent again included.
+        barriers_confirmed: As leader: barriers answered, to other members and to itself.
+        barrier_rounds: As leader: rounds of heartbeats that those needed.
+        proposals: Changes of this member that have no verdict yet.
+        apply_lag: Entries that are committed, as far as known here, and not applied here.
+        """
+        member = self._member
+        return member.status() | {
+            "refused_reads": self._refused_reads,
+            "refused_writes": self._refused_writes,
+            "unknown_outcomes": self._unknown_outcomes,
+            "barriers": self._barriers.sent,
+            "barriers_confirmed": self._barriers_confirmed,
+            "barrier_rounds": self._barrier_rounds,
+            "proposals": len(self._book),
+            "apply_lag": max(0, member.commit_index - member.applied_index),
+        }
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
         if self._closed:
             return
         self._closed = True
-        for timer in (self._tick_timer, self._contact_timer, self._reads_timer):
+        for timer in (self._tick_timer, self._contact_timer, self._reads_timer, self._round_timer):
             if timer is not None:
                 timer.cancel()
         if self._importer is not None:
@@ -522,17 +559,37 @@ class Replicated:
         rounds, member = self._rounds, self._member
         if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
             return
-        confirmed = rounds.settle(
-            commit_index=member.commit_index, certain=member.round_done, begin=member.begin_round
-        )
+        self._answer_barriers(rounds.settle(commit_index=member.commit_index, majority=member.leads_with))
+        if rounds.begin(commit_index=member.commit_index) is not None:
+            self._barrier_rounds += 1
+            nearest = sorted(member.linked, key=member.member_age)
+            self._ask_voters(rounds, nearest[: len(member.members) // 2])
+            if self._round_timer is None:
+                self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
+        self._pass_reads()
+
+    def _answer_barriers(self, confirmed: list[Confirmed]) -> None:
+        self._barriers_confirmed += len(confirmed)
         for answer in confirmed:
             if answer.member == self._me:
                 self._barriers.confirmed(answer.number, answer.index)
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
                 reached = Reached(number=answer.number, index=answer.index)
-                member.send(answer.member, exchange.encode(reached))
-        self._pass_reads()
+                self._member.send(answer.member, exchange.encode(reached))
+
+    def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
+        question = exchange.encode(Round(term=rounds.term, number=rounds.number))
+        for member in members:
+            self._member.send(member, question)
+
+    def _ask_all(self) -> None:
+        """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
+        self._round_timer = None
+        rounds = self._rounds
+        if rounds is not None and rounds.under_way:
+            self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
+            self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
 
     def _pass_reads(self) -> None:
         """Let reads go whose barrier is passed, and send the next one."""
@@ -697,8 +754,10 @@ class Replicated:
             return
         if waiting is None or waiting.copies == 0:
             self._registering.pop(sequence, None)
+            self._refused_writes += 1
             waiter.future.set_exception(NoQuorum(f"not applied: {self._why_not()}"))
         else:
+            self._unknown_outcomes += 1
             waiter.future.set_exception(
                 OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._why_not()}")
             )
@@ -1105,6 +1164,13 @@ class Replicated:
                 self._follow_role()
                 if self._rounds is not None and self._rounds.term == term:
                     self._rounds.ask(member, number, voter=voter)
+                    self._settle_rounds()
+            case Round(term=term, number=number):
+                if term == self._member.term and self._member.role is not Role.LEARNER:
+                    self._member.send(member, exchange.encode(Stands(term=term, number=number)))
+            case Stands(term=term, number=number):
+                if self._rounds is not None and self._rounds.term == term:
+                    self._rounds.stands(member, number)
                     self._settle_rounds()
             case Reached(number=number, index=index):
                 self._barriers.confirmed(number, index)

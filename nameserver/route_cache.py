@@ -165,7 +165,10 @@ class RouteReader:
         Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
         once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX`.
         """
-        position, self._lane = self._cache.answer_each(data, position, answers)
+        cache = self._cache
+        view = cache.view()
+        if view is not None:
+            position, self._lane = cache.answer_each(data, position, answers, view)
         return position
 
     def waits_now(self) -> int:
@@ -284,16 +287,15 @@ class RouteCache:
         self._tails_bytes = 0
         self._forget_requests()
 
-    def answer_each(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, _Lane | None]:
+    def answer_each(
+        self, data: bytes, position: int, answers: list[bytes], view: RouteView
+    ) -> tuple[int, _Lane | None]:
         """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed.
 
         Returns:
             The position after them, and the lane of the last one.
         """
-        view = self.view()
         lane: _Lane | None = None
-        if view is None:
-            return position, lane
         revision = view.revision
         end = len(data)
         count = 0

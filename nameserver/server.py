@@ -16,11 +16,11 @@ from typing import Final
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
+    BarrierPassed,
     Consistency,
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
-    refusal,
 )
 from nameserver.handlers import READS, SERVED, decide, must_wait
 from nameserver.liveness import Standing
@@ -60,6 +60,7 @@ class NameServer:
         self._started_at = self._loop.time()
         self._consistency: Consistency | None = None
         self._view: Callable[[Freshness], RouteView]
+        self._join_barrier: Callable[[BarrierPassed], int]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         self._may_wait = False
@@ -67,8 +68,6 @@ class NameServer:
         self._barrier_view: RouteView | None = None
         self._refused: NoQuorum | None = None
         self._passed = self._barrier_passed  # one object: the mode compares
-        #: Reads that were refused because their barrier did not pass in time.
-        self.refused_reads = 0
         self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._notices: set[asyncio.Task[None]] = set()
         self.cache = RouteCache(
@@ -105,6 +104,7 @@ class NameServer:
         """
         self._consistency = consistency
         self._view = consistency.view
+        self._join_barrier = consistency.join_barrier
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -196,12 +196,14 @@ class NameServer:
 
         Everything that arrives before the barrier is sent, on whatever connection, joins the same one.
         """
-        if self._freshness is not Freshness.LINEARIZABLE or self._barrier_view is not None:
+        if (
+            self._freshness is not Freshness.LINEARIZABLE
+            or self._barrier_view is not None
+            or self._refused is not None
+            or (self._may_wait and must_wait(self._settings.current, self.uptime_s))
+        ):
             return 0
-        settings = self._settings.current
-        if self._refused is not None or (self._may_wait and must_wait(settings, self.uptime_s)):
-            return 0
-        return self._mode.join_barrier(self._passed)
+        return self._join_barrier(self._passed)
 
     def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
         """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
@@ -220,8 +222,7 @@ class NameServer:
         view = self._readable_view()
         if view is None:
             if self._refused is not None:
-                self.refused_reads += 1
-                answer = refusal(f"{NO_QUORUM_TAG} {self._refused}")
+                answer = self._mode.refuse_read(self._refused)
                 self._send_away(connection, command, answer)
                 return _reply(command, answer)
             return self._execute(connection, command)

@@ -114,16 +114,6 @@ class Contact:
         dates = sorted(self._echoed.values(), reverse=True)
         return dates[others - 1] if len(dates) >= others else -math.inf
 
-    def accepted_since(self, since: float, *, asker: str | None) -> bool:
-        """Whether a majority of voters, this member included, stood by us at some instant from ``since`` on.
-
-        Args:
-            asker: A voter that asked us as its leader, in our term: by that alone it stood by us when it
-                asked, which is all that its own question needs.
-        """
-        count = sum(echo >= since for peer, echo in self._echoed.items() if peer != asker)
-        return count + (asker is not None) >= self._members // 2
-
     def member_date(self, peer: str) -> float:
         """The newest own clock that ``peer`` echoed in this term."""
         return self._echoed.get(peer, -math.inf)

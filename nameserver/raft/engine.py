@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -51,6 +51,8 @@ SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
 IMAGE_SIZE_MAX: Final = 1 << 31
 #: A learner that lacks fewer entries than this has caught up: they are on their way.
 CAUGHT_UP_ENTRIES: Final = 128
+#: A member that answered within so many election timeouts is there: a pause of it is no absence.
+ALIVE_TIMEOUTS: Final = 4
 #: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
 TAIL_BYTES: Final = 1024 * 1024
 
@@ -155,7 +157,6 @@ class Engine:
         self._installing = 0
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._handing_over_until = -math.inf
-        self._round_since = math.inf  # of the newest round, until it is done
         self._stopped = False
         self._seen: tuple[object, ...] = ()
         self._said_waiting_for: tuple[str, ...] = ()
@@ -266,36 +267,9 @@ class Engine:
             return 0.0
         return max(0.0, self._clock() - self._contact.member_date(member))
 
-    def begin_round(self) -> float:
-        """Leader: have every member say that it still follows; see :meth:`round_done`.
-
-        Returns:
-            The instant, on the engine's clock, that :meth:`round_done` is asked for.
-        """
-        self._core.enter()
-        since = self._round_since = self._clock()
-        self._core.beat_all()
-        self._ports.wake()
-        return since
-
-    def round_done(self, since: float | None, *, asker: str | None = None) -> bool:
-        """Whether this member certainly led at some instant from ``since`` on, an entry of its own committed.
-
-        Ask again whenever :meth:`Ports.changed` is called.
-
-        Args:
-            since: From :meth:`begin_round`, in this term; None counts no answers, only the asker.
-            asker: A voter that asked in this term, and so stands by this leader since it asked.
-        """
-        if not self.leads or (asker is not None and asker not in self.voters):
-            return False
-        return self._contact.accepted_since(math.inf if since is None else since, asker=asker)
-
-    def _look_at_round(self) -> None:
-        if self._round_since < math.inf:
-            if self._contact.accepted_since(self._round_since, asker=None):
-                self._round_since = math.inf
-            self._ports.changed()
+    def leads_with(self, members: Collection[str]) -> bool:
+        """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""
+        return self.leads and 2 * (1 + sum(m in self.voters for m in members)) > len(self.voters)
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
@@ -397,7 +371,6 @@ class Engine:
                 if not self._stopped:
                     self._stop(str(error))
                 return
-        self._look_at_round()
         self._ports.wake()
 
     def _on_message(self, peer: str, message: Message) -> None:
@@ -557,8 +530,8 @@ class Engine:
         stated = self._standing.formats
         old = [
             name
-            for name in self.members
-            if name not in (self.me, besides) and stated.get(name, (1, 1))[0] < FORMAT_CONFIGURATION
+            for name in self._core.other_voters  # a learner is no loss, and may not have come yet
+            if name != besides and stated.get(name, (1, 1))[0] < FORMAT_CONFIGURATION
         ]
         if old:
             raise ChangeRefused(
@@ -614,7 +587,7 @@ class Engine:
         if member not in self.members:
             return None
         configuration = self._core.configuration.without(member)
-        here = [n for n in configuration.voters if n == self.me or self.member_age(n) < self._alive_s]
+        here = [name for name in configuration.voters if name == self.me or self._counts_now(name)]
         if len(here) < membership.majority(len(configuration.voters)):
             raise ChangeRefused(
                 f"of the voters that would remain, {','.join(configuration.voters) or 'none'}, only "
@@ -622,10 +595,15 @@ class Engine:
             )
         return self._change(configuration)
 
-    @property
-    def _alive_s(self) -> float:
-        """A member that answered no longer ago than this is there: one pause of it is no absence."""
-        return 4 * self._election_timeout_ms / 1000
+    def _counts_now(self, voter: str) -> bool:
+        """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
+        progress = self._core.progress.get(voter)
+        return (
+            voter in self._hellos
+            and progress is not None
+            and not progress.learner
+            and self.member_age(voter) < ALIVE_TIMEOUTS * self._election_timeout_ms / 1000
+        )
 
     @property
     def configuration_committed(self) -> bool:
@@ -803,11 +781,9 @@ class Engine:
                 if to == self.me
                 else f"{to} is none of the voters {','.join(self.voters)}"
             )
-        ready = [n for n in others if n in self._hellos and self.member_age(n) < self._alive_s]
+        ready = [name for name in others if self._counts_now(name)]
         if not ready or (to is not None and to not in ready):
-            raise ChangeRefused(
-                f"{to or 'no other voter'} can be reached" if to is None else f"{to} cannot be reached"
-            )
+            raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")
 
     # ---- state images
 
@@ -1065,7 +1041,6 @@ class Engine:
         return self._ports.read_image(index, offset, size)
 
     def role_changed(self) -> None:
-        self._round_since = math.inf
         self._handing_over_until = -math.inf
         self._told.clear()
         self._ports.wake()

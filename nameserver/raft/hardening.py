@@ -836,12 +836,6 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             else:
                 progress.beat_at = now + self._period
 
-    def beat_all(self) -> None:
-        """Send every peer a heartbeat now, whatever is due: its answer echoes a clock read from here on."""
-        for progress in self._progress.values():
-            progress.beat_at = -math.inf
-        self._SyncObj__sendAppendEntries()
-
     def _replicate(self, peer: str, p: Progress, now: float, age: float | None) -> None:
         log = self._log
         beat = now >= p.beat_at

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from .driver import Driver
@@ -370,16 +370,9 @@ class RaftMember:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._driver is not None and self._driver.engine.in_contact()
 
-    def begin_round(self) -> float:
-        """Leader: have every member say that it still follows; the instant that :meth:`round_done` takes."""
-        return self._driver.engine.begin_round() if self._driver is not None else math.inf
-
-    def round_done(self, since: float | None, *, asker: str | None = None) -> bool:
-        """Whether this member certainly led at some instant from ``since`` on, see :class:`.engine.Engine`.
-
-        Ask again whenever ``on_change`` is called.
-        """
-        return self._driver is not None and self._driver.engine.round_done(since, asker=asker)
+    def leads_with(self, members: Collection[str]) -> bool:
+        """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""
+        return self._driver is not None and self._driver.engine.leads_with(members)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""

@@ -122,9 +122,11 @@ class ServerProtocol(asyncio.Protocol):
         "_fast_path",
         "_finishing",
         "_held",
+        "_behind",
         "_missing",
         "_parked",
         "_parked_bytes",
+        "_parked_for",
         "_paused",
         "_pending",
         "_transport",
@@ -149,8 +151,11 @@ class ServerProtocol(asyncio.Protocol):
         self._missing = 0  # bytes until it is worth looking at the buffer again
         # Whole frames not looked at yet, because the peer does not read its answers; only while paused.
         self._held = b""
-        # Bytes not looked at yet, because what came first of them waits; with the number that they wait for.
-        self._parked: deque[tuple[int, bytes]] | None = None
+        # Bytes not looked at yet, because what came first of them waits, for this number; what came behind
+        # them waits for numbers of its own, that are not smaller.
+        self._parked_for = 0
+        self._parked = b""
+        self._behind: deque[tuple[int, bytes]] = deque()
         self._parked_bytes = 0
         self._paused = False
         self._closing_by_us = False
@@ -172,7 +177,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active = True
-        if self._parked is not None:
+        if self._parked_for:
             self._park_behind(data)
             return
         if self._fast_path is not None and not self._buffer and not self._paused:
@@ -180,6 +185,10 @@ class ServerProtocol(asyncio.Protocol):
             answers = self._fast_path.whole(data)
             if answers is not None:
                 self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
+                return
+            number = self._fast_path.waits(data, 0)
+            if number:
+                self._park(number, data)
                 return
         if self._held:
             self._held += data  # reading is paused; only what was already on its way arrives here
@@ -224,7 +233,8 @@ class ServerProtocol(asyncio.Protocol):
             return  # it was never admitted
         self._transport = None
         self._held = b""
-        self._parked = None
+        self._parked = b""
+        self._behind.clear()
         self.server.unfinished -= len(self._buffer)
         self._buffer.clear()
         self.server.release(self)
@@ -354,7 +364,7 @@ class ServerProtocol(asyncio.Protocol):
                         break
                     number = fast_path.waits(data, position)
                     if number:
-                        self._park(number, data[position:] if position else data)
+                        self._park(number, data[position:])
                         break
                 if end - position < 4:
                     self._keep(data, position, 8)
@@ -391,40 +401,48 @@ class ServerProtocol(asyncio.Protocol):
 
     def _park(self, number: int, data: bytes) -> None:
         """Keep what waits for ``number``, and what follows it, until :meth:`unpark`."""
-        if self._parked is None:
-            self._parked = deque()
-        if self._parked and self._parked[-1][0] == number:
-            _, before = self._parked.pop()
-            self._parked.append((number, before + data))
-        else:
-            self._parked.append((number, data))
-            self.server.park(self, number)
-        self._parked_bytes += len(data)
-        if self._parked_bytes > _PARKED_MAX and self._transport is not None:
-            self._transport.pause_reading()
+        self._parked_for = number
+        self._parked = data
+        self.server.park(self, number)
+        self._note_parked(len(data))
 
     def _park_behind(self, data: bytes) -> None:
         """Keep what arrives behind something that waits, in order.
 
         It waits for what a request that arrives now would wait for, whatever it is: it may be one.
         """
-        assert self._parked is not None
         assert self._fast_path is not None
-        self._park(self._fast_path.waits_now() or self._parked[-1][0], data)
+        number = self._fast_path.waits_now()
+        last = self._behind[-1][0] if self._behind else self._parked_for
+        if number > last:
+            self._behind.append((number, data))
+            self.server.park(self, number)
+        elif self._behind:
+            self._behind.append((last, self._behind.pop()[1] + data))
+        else:
+            self._parked += data
+        self._note_parked(len(data))
+
+    def _note_parked(self, size: int) -> None:
+        self._parked_bytes += size
+        if self._parked_bytes > _PARKED_MAX and self._transport is not None:
+            self._transport.pause_reading()
 
     def unpark(self, number: int) -> None:
         """Look again at what waited for ``number`` or an earlier one."""
-        parked, self._parked = self._parked, None
         paused = self._parked_bytes > _PARKED_MAX
-        while parked and parked[0][0] <= number:
-            _, data = parked.popleft()
+        while 0 < self._parked_for <= number:
+            data, self._parked, self._parked_for = self._parked, b"", 0
             self._parked_bytes -= len(data)
-            if self.open and not self._finishing:
+            if self._transport is not None and not self._finishing:
                 self.data_received(data)
-        if parked:
-            if self._parked is not None:  # what was let through waits for something later now
-                parked.extendleft(reversed(self._parked))
-            self._parked = parked
+            if not self._behind:
+                break
+            if self._parked_for:  # it waits anew, for something later, and all that came behind it as well
+                self._parked += b"".join(data for _, data in self._behind)
+                self._behind.clear()
+            else:
+                self._parked_for, self._parked = self._behind.popleft()
         if paused:
             self._read_on()
 
@@ -638,7 +656,11 @@ class RemotingServer:
 
     def park(self, connection: Connection, number: int) -> None:
         """Note who is to be looked at when ``number`` has passed."""
-        self._parked.setdefault(number, []).append(connection)
+        batch = self._parked.get(number)
+        if batch is None:
+            self._parked[number] = [connection]
+        else:
+            batch.append(connection)
 
     def unpark(self, number: int) -> None:
         """Let the fast path, or the handlers, look at what waited for ``number``, and write the answers."""

@@ -138,91 +138,85 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
 # -- the leader --------------------------------------------------------------------------------------------
 
 
-class Voters:
-    """Who stood by the leader, and when; the leader counts as one."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.echoes: dict[str, float] = {}
-        self.now = 0.0
-        self.rounds = 0
-
-    def certain(self, since: float | None, *, asker: str | None) -> bool:
-        others = {m for m, at in self.echoes.items() if since is not None and at >= since}
-        return len(others | ({asker} if asker is not None else set())) >= self.size // 2
-
-    def begin(self) -> float:
-        self.rounds += 1
-        self.now += 1.0
-        return self.now
-
-    def settle(self, rounds: Rounds, commit: int) -> list[Confirmed]:
-        return rounds.settle(commit_index=commit, certain=self.certain, begin=self.begin)
+def settle(rounds: Rounds, commit: int, *, size: int = 3) -> list[Confirmed]:
+    """Settle, and begin a round if one is needed, in a group of ``size`` voters."""
+    confirmed = rounds.settle(
+        commit_index=commit, majority=lambda members: 2 * (1 + len(set(members))) > size
+    )
+    rounds.begin(commit_index=commit)
+    return confirmed
 
 
 def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> None:
-    voters, rounds = Voters(3), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("b", 4, voter=True)
     assert rounds.pending
-    assert voters.settle(rounds, 9) == [Confirmed("b", 4, 9)]
-    assert voters.rounds == 0
+    assert settle(rounds, 9) == [Confirmed("b", 4, 9)]
+    assert rounds.number == 0
     assert not rounds.pending
 
 
 def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
-    voters, rounds = Voters(3), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("a", 4, voter=False)  # the leader
     rounds.ask("c", 7, voter=False)
-    assert voters.settle(rounds, 9) == []
-    assert voters.rounds == 1
-    voters.echoes["b"] = 0.5  # of before the round
-    assert voters.settle(rounds, 10) == []
-    voters.echoes["b"] = 1.0
-    assert voters.settle(rounds, 11) == [Confirmed("a", 4, 9), Confirmed("c", 7, 9)]
-    assert voters.rounds == 1
+    assert settle(rounds, 9) == []
+    assert rounds.number == 1
+    assert rounds.under_way
+    rounds.stands("b", 0)  # an answer to an earlier question
+    assert settle(rounds, 10) == []
+    rounds.stands("b", 1)
+    assert rounds.standing == {"b"}
+    assert settle(rounds, 11) == [Confirmed("a", 4, 9), Confirmed("c", 7, 9)]
+    assert not rounds.under_way
 
 
 def test_who_asks_during_a_round_gets_the_next_one() -> None:
-    voters, rounds = Voters(3), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("a", 1, voter=False)
-    voters.settle(rounds, 5)
+    settle(rounds, 5)
     rounds.ask("a", 2, voter=False)
-    assert voters.settle(rounds, 6) == []
-    assert voters.rounds == 1  # one round at a time
-    voters.echoes["b"] = 1.0
-    assert voters.settle(rounds, 7) == [Confirmed("a", 1, 5)]
-    assert voters.rounds == 2
-    voters.echoes["b"] = 2.0
-    assert voters.settle(rounds, 8) == [Confirmed("a", 2, 7)]
+    assert settle(rounds, 6) == []
+    assert rounds.number == 1  # one round at a time
+    rounds.stands("b", 1)
+    assert settle(rounds, 7) == [Confirmed("a", 1, 5)]
+    assert rounds.number == 2
+    rounds.stands("b", 1)  # repeated: of no use any more
+    assert settle(rounds, 8) == []
+    rounds.stands("b", 2)
+    assert settle(rounds, 9) == [Confirmed("a", 2, 7)]
 
 
-def test_of_five_members_the_asker_and_one_echo_do() -> None:
-    voters, rounds = Voters(5), Rounds(term=1)
+def test_of_five_members_the_asker_and_one_more_do() -> None:
+    rounds = Rounds(term=1)
     rounds.ask("b", 1, voter=True)
-    assert voters.settle(rounds, 5) == []
-    voters.echoes["b"] = 1.0  # its echo is not a second voice
-    assert voters.settle(rounds, 5) == []
-    voters.echoes["c"] = 1.0
-    assert voters.settle(rounds, 6) == [Confirmed("b", 1, 5)]
+    assert settle(rounds, 5, size=5) == []
+    rounds.stands("b", 1)  # not a second voice
+    assert settle(rounds, 5, size=5) == []
+    rounds.stands("c", 1)
+    assert settle(rounds, 6, size=5) == [Confirmed("b", 1, 5)]
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
     """Who asked may have left the term before the other's read arrived."""
-    voters, rounds = Voters(5), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("b", 1, voter=True)
     rounds.ask("c", 1, voter=True)
-    assert voters.settle(rounds, 5) == []
-    assert voters.rounds == 1
+    assert settle(rounds, 5, size=5) == []
+    rounds.stands("c", 1)
+    assert settle(rounds, 6, size=5) == [Confirmed("b", 1, 5)]
+    rounds.stands("d", 1)
+    assert settle(rounds, 6, size=5) == [Confirmed("c", 1, 5)]
 
 
 def test_the_only_member_is_certain_at_once() -> None:
-    voters, rounds = Voters(1), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("a", 1, voter=False)
-    assert voters.settle(rounds, 5) == [Confirmed("a", 1, 5)]
+    assert settle(rounds, 5, size=1) == [Confirmed("a", 1, 5)]
 
 
 def test_a_later_question_of_a_member_replaces_its_earlier_one() -> None:
-    voters, rounds = Voters(3), Rounds(term=1)
+    rounds = Rounds(term=1)
     rounds.ask("b", 1, voter=True)
     rounds.ask("b", 2, voter=True)
-    assert voters.settle(rounds, 5) == [Confirmed("b", 2, 5)]
+    assert settle(rounds, 5) == [Confirmed("b", 2, 5)]

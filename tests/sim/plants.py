@@ -79,7 +79,7 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
 
 
 def barriers_need_no_majority(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftMember, "round_done", lambda member, since, *, asker: True)
+    patch.setattr(RaftMember, "leads_with", lambda member, members: True)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
