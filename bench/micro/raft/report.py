@@ -46,7 +46,7 @@ def tables(samples: Samples) -> Iterator[str]:
         yield f"\n{head}"
         if part == "visible":
             yield from table(
-                ("system", "p50 ms", "p99 ms", "ack p50 ms", "polls per write"),
+                ("system", "p50 ms", "p99 ms", "ack p50 ms", "polls per write", "p50, ours / this"),
                 [
                     (
                         one,
@@ -55,11 +55,13 @@ def tables(samples: Samples) -> Iterator[str]:
                             for name in ("ms_p50", "ms_p99", "ack_ms_p50")
                         ),
                         spread(_of(samples, part, one, "polls_per_write"), ".0f"),
+                        _ratio(samples, part, one, "ms_p50"),
                     )
                     for one in systems
                 ],
             )
             continue
+        ratio, ratio_head = ("per_s", "writes/s") if part.startswith("writes") else ("ms_p50", "p50")
         yield from table(
             (
                 "system",
@@ -68,7 +70,7 @@ def tables(samples: Samples) -> Iterator[str]:
                 "writes/s",
                 "server CPU s per 1,000",
                 "generator's",
-                "ours / this",
+                f"{ratio_head}, ours / this",
             ),
             [
                 (
@@ -78,7 +80,7 @@ def tables(samples: Samples) -> Iterator[str]:
                     spread(_of(samples, part, one, "per_s"), ",.0f"),
                     spread(_cpu_per_1000(samples, part, one, "server_cpu_s"), ".2f"),
                     spread(_cpu_per_1000(samples, part, one, "generator_cpu_s"), ".2f"),
-                    _ratio(samples, part, one, "per_s"),
+                    _ratio(samples, part, one, ratio),
                 )
                 for one in systems
             ],

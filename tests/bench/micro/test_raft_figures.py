@@ -71,8 +71,8 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
 
 
 def test_tables_hold_only_what_was_measured() -> None:
-    lines = list(tables([sample("etcd", "ack"), sample("routekeeper-fsync", "ack", per_s=500.0)]))
-    assert lines[0].strip() == "one in flight"
+    lines = list(tables([sample("etcd", "writes"), sample("routekeeper-fsync", "writes", per_s=500.0)]))
+    assert lines[0].strip() == "64 connections, one in flight on each"
     assert [line.split()[0] for line in lines[-2:]] == ["routekeeper-fsync", "etcd"]
     assert lines[-1].endswith(" 0.50")
     assert not list(tables([]))
