@@ -94,7 +94,12 @@ def tables(samples: Samples) -> Iterator[str]:
 def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
     if system == OURS:
         return "-"
-    ratio = paired(_of(samples, part, OURS, name), _of(samples, part, system, name))
+    ours, theirs = (
+        {s["round"]: float(s[name]) for s in samples if s["part"] == part and s["system"] == one}
+        for one in (OURS, system)
+    )
+    both = sorted(ours.keys() & theirs.keys())  # a round that failed for one has no pair
+    ratio = paired([ours[number] for number in both], [theirs[number] for number in both])
     return "-" if ratio is None else f"{ratio:.2f}"
 
 

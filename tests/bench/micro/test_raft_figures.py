@@ -7,7 +7,7 @@ from bench.micro.raft.report import tables, targets
 
 
 def sample(system: str, part: str, **figures: Any) -> dict[str, Any]:
-    base = {"ms_p50": 1.0, "ms_p99": 2.0, "per_s": 1000.0, "answered": 1000}
+    base = {"round": 0, "ms_p50": 1.0, "ms_p99": 2.0, "per_s": 1000.0, "answered": 1000}
     return (
         {"part": part, "system": system, "server_cpu_s": [0.1, 0.2], "generator_cpu_s": 0.1} | base | figures
     )
@@ -77,3 +77,9 @@ def test_tables_hold_only_what_was_measured() -> None:
     assert lines[-1].endswith(" 0.50")
     assert not list(tables([]))
     assert not list(targets([]))
+
+
+def test_ratios_pair_only_rounds_that_both_have() -> None:
+    samples = [sample("routekeeper-fsync", "writes", round=number, per_s=10.0**number) for number in (1, 2)]
+    samples += [sample("etcd", "writes", round=number, per_s=10.0**number * 4) for number in (0, 2)]
+    assert list(tables(samples))[-1].endswith(" 0.25")
