@@ -51,9 +51,6 @@ INERT: Final[Mapping[str, str]] = MappingProxyType(
 )
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
 
-NOT_OFFERED: Final = ("raft_tls_cert", "raft_tls_key", "raft_tls_ca")
-"""Settings whose names are taken and whose work this release does not do: refused, never silently ignored."""
-
 _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
 
@@ -159,9 +156,16 @@ class NamesrvSettings:
         "file with the secret that members share, 16 bytes or more",
         flag="raft-secret-file",
     )
-    raft_tls_cert: str = _setting("raftTlsCert", "", "TLS certificate for raft", flag="raft-tls-cert")
-    raft_tls_key: str = _setting("raftTlsKey", "", "its key", flag="raft-tls-key")
-    raft_tls_ca: str = _setting("raftTlsCa", "", "authority of all members", flag="raft-tls-ca")
+    raft_tls_cert: str = _setting(
+        "raftTlsCert",
+        "",
+        "PEM file: certificate of this member for mutual TLS between members; it names the host of --raft",
+        flag="raft-tls-cert",
+    )
+    raft_tls_key: str = _setting("raftTlsKey", "", "PEM file: its key, unencrypted", flag="raft-tls-key")
+    raft_tls_ca: str = _setting(
+        "raftTlsCa", "", "PEM file: authority that signed every member's certificate", flag="raft-tls-ca"
+    )
     election_timeout_ms: int = _setting(
         "raftElectionTimeoutMs",
         300,
@@ -266,8 +270,6 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
         default = _spell(declared.default) or "none"
         unit = f" {meta['unit']}" if meta["unit"] else ""
         help_ = f"{meta['help']} (default {default}{unit})"
-        if declared.name in NOT_OFFERED:
-            help_ = argparse.SUPPRESS
         choices = _CHOICES.get(meta["key"])
         metavar = "|".join(choices) if choices else "VALUE"
         names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
@@ -422,10 +424,6 @@ def validate(settings: NamesrvSettings) -> None:
         word = getattr(settings, _BY_KEY[key].name)
         if word not in choices:
             raise ConfigError(f"{key}={word} is none of {', '.join(choices)}")
-    for name in NOT_OFFERED:
-        declared = next(f for f in _SETTINGS if f.name == name)
-        if getattr(settings, name):
-            raise ConfigError(f"--{declared.metadata['flag']} is not offered by this release")
     if not settings.data_dir:
         raise ConfigError("dataDir is empty")
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
@@ -454,11 +452,19 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         raise ConfigError(f"--peers {settings.peers} names a member twice")
     if settings.raft not in settings.members:
         raise ConfigError(f"--raft {settings.raft} is not among --peers {settings.peers}")
+    tls = {
+        "--raft-tls-cert": settings.raft_tls_cert,
+        "--raft-tls-key": settings.raft_tls_key,
+        "--raft-tls-ca": settings.raft_tls_ca,
+    }
+    missing = [flag for flag, file in tls.items() if not file]
+    if missing and len(missing) < len(tls):
+        raise ConfigError(f"{', '.join(tls)} go together: {', '.join(missing)} is missing")
     host, _ = split_address("--raft-listen", settings.raft_listen or settings.raft)
-    if not is_loopback(host) and not settings.raft_secret_file:
+    if not is_loopback(host) and not settings.raft_secret_file and missing:
         raise ConfigError(
             f"raft address {settings.raft_listen or settings.raft} is reachable from other machines: "
-            "it needs --raft-secret-file"
+            "it needs --raft-secret-file or --raft-tls-cert, --raft-tls-key and --raft-tls-ca"
         )
 
 

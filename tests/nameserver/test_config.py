@@ -91,8 +91,9 @@ def test_properties_text_sets_what_java_would_read() -> None:
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:1"}, "twice"),
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1"}, "is not HOST:PORT"),
         (RAFT | {"raftDurability": "disk"}, "none of memory, journal, fsync"),
-        (RAFT | {"raftTlsCert": "c"}, "--raft-tls-cert is not offered by this release"),
-        ({"raftTlsCa": "c"}, "--raft-tls-ca is not offered by this release"),
+        (RAFT | {"raftTlsCert": "c"}, "go together: --raft-tls-key, --raft-tls-ca is missing"),
+        (RAFT | {"raftTlsCert": "c", "raftTlsCa": "a"}, "go together: --raft-tls-key is missing"),
+        ({"raftTlsCa": "c"}, "--raft-tls-ca needs --mode raft"),
         ({"raftForceNewCluster": "true"}, "--force-new-cluster needs --mode raft"),
         ({"raftDurability": "fsync"}, "--durability needs --mode raft"),
         ({"raftElectionTimeoutMs": "500"}, "--election-timeout-ms needs --mode raft"),
@@ -146,6 +147,8 @@ def test_raft_settings_that_are_sound_pass() -> None:
     assert settings.members == ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     open_port = RAFT | {"raftListen": "0.0.0.0:1", "raftSecretFile": "s"}
     assert load_settings(file=open_port).settings.raft_listen == "0.0.0.0:1"
+    tls = RAFT | {"raftListen": "0.0.0.0:1", "raftTlsCert": "c", "raftTlsKey": "k", "raftTlsCa": "a"}
+    assert load_settings(file=tls).settings.raft_tls_ca == "a"
 
 
 def test_command_line_takes_pinned_flags_and_rocketmqs_keys() -> None:
@@ -187,7 +190,7 @@ def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str
     assert "--durability memory|journal|fsync" in shown
     assert "--force-new-cluster" in shown
     assert "--http-token-file" in shown
-    assert "--raft-tls-cert" not in shown  # what is not offered is not advertised
+    assert "--raft-tls-cert" in shown
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,20 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 REASON = os.strerror(errno.EADDRINUSE)
+CERTS = Path(__file__).parent / "raft" / "certs"
+
+
+def tls(cert: str) -> tuple[str, ...]:
+    files = {"cert": f"{cert}.pem", "key": f"{cert}.key", "ca": "authority.pem"}
+    flags = [(f"--raft-tls-{name}", str(CERTS / file)) for name, file in files.items()]
+    alone = ("--mode", "raft", "--raft", "127.0.0.1:9801", "--peers", "127.0.0.1:9801")
+    return (*alone, *(word for flag in flags for word in flag))
+
+
 BAD = {
+    "certificate missing": tls("nowhere"),
+    "certificate of another host": tls("other-host"),
+    "expired certificate": tls("expired"),
     "unknown flag": ("--bogus",),
     "bad port": ("--listen", "127.0.0.1:99999"),
     "no port": ("--listen", "127.0.0.1"),
