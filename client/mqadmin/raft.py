@@ -386,7 +386,10 @@ COMMANDS: Final = (
         options=(_member("raft address of the member that goes"), _HTTP, _TOKEN, _TIMEOUT),
         run=_change(
             lambda group, args: group.remove_member(args.text("m")),
-            lambda done, args: (f"member {args.text('m')} removed, it stops.", _members_line(done)),
+            lambda done, args: (
+                f"member {args.text('m')} removed; it stops as soon as it hears of it.",
+                _members_line(done),
+            ),
         ),
         needs_nameserver=False,
     ),
