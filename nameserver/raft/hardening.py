@@ -219,6 +219,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._last_look_at = math.nan
         self._asking_said = -math.inf
         self._cause = ""  # what this member is doing right now, for the line that says why it stopped leading
+        self._handed_over = False  # this leader asked another to take over
         self.transferring = False
         self.leader_changes = 0
         self.elections = 0
@@ -402,6 +403,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         if self.state != LEADER or not ready or (to is not None and to not in ready):
             return None
         target = to if to is not None else min(ready)
+        self._handed_over = True
         self._host.send(target, TimeoutNow(self.term))
         return target
 
@@ -633,7 +635,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         answers = ",".join(
             f"{name}:{age * 1000:.0f}" if math.isfinite(age) else f"{name}:never" for name, age in ages
         )
-        logger.warning(
+        logger.log(
+            logging.INFO if self._handed_over else logging.WARNING,
             "leader steps down me=%s term=%d reason=%s answers_ms=%s own_gap_ms=%.0f",
             self.selfNode.id,
             self.term,
@@ -643,6 +646,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         )
 
     def _SyncObj__onBecomeLeader(self) -> None:
+        self._handed_over = False
         for name in self._configuration.members:
             if name != self._me:
                 self._set_progress(name)

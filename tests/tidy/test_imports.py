@@ -30,8 +30,6 @@ IO_MODULES = {
     "nameserver/replicated.py",
     "nameserver/raft/datadir.py",
     "nameserver/raft/driver.py",
-    "nameserver/raft/engine.py",
-    "nameserver/raft/hardening.py",
     "nameserver/raft/library.py",
     "nameserver/raft/member.py",
     "nameserver/raft/transport.py",

@@ -358,6 +358,26 @@ def test_a_removal_that_would_leave_no_majority_in_reach_is_refused(world: Make)
     assert leader.voters == ("a:1", "b:1")
 
 
+def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.crash(w["b"], wipe=True)
+    w.run(0.5)
+    leader = w.engine("a")
+    with pytest.raises(ChangeRefused, match="no majority"):
+        leader.remove_member("c:1")
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "b:1" and bool(m.entries)
+    w.start("b")
+    w.run(1)
+    assert w.engine("b").role is Role.LEARNER
+    with pytest.raises(ChangeRefused, match="no majority"):
+        leader.remove_member("c:1")
+    w.drop_filter = None
+    assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
+    w.run(0.2)  # the next heartbeat is answered
+    assert leader.remove_member("c:1") is not None
+
+
 def test_only_a_leader_changes_members_and_only_to_addresses(world: Make) -> None:
     w = world()
     w.elect("a")
