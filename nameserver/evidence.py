@@ -209,7 +209,8 @@ class Evidence:
     """What the leader of one term was told, and whom it judges gone.
 
     Args:
-        members: Identities of all members, this leader included: it reports to itself.
+        members: Identities of all members, this leader included: it reports to itself. See
+            :meth:`members_are`.
         prior_term: Term of the last leader before this one that took office. Hearings handed over from an
             older term are worth nothing: somebody else may have heard the broker since.
         clock: The instant of taking office.
@@ -230,6 +231,16 @@ class Evidence:
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
         self._understands: dict[str, int] = {}
+
+    def members_are(self, members: Collection[str]) -> None:
+        """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
+        reports go with it (rule 11).
+        """
+        if self._names != set(members):
+            for gone in self._names.difference(members):
+                self._members.pop(gone, None)
+                self._understands.pop(gone, None)
+            self._names = frozenset(members)
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
         """Take a report and return the answer; None if it is not for this term or of no member."""

@@ -152,10 +152,8 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
     """Return the engine's settings; reads the shared secret, if one is named.
 
     Raises:
-        RaftStartError: If the secret cannot be read, or TLS is asked for.
+        RaftStartError: If the secret cannot be read.
     """
-    if settings.raft_tls_cert:
-        raise RaftStartError("raft: TLS is not offered by this release; use --raft-secret-file")
     secret = None
     if settings.raft_secret_file:
         try:
@@ -173,7 +171,14 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         election_timeout_ms=settings.election_timeout_ms,
         entry_size_max=ENTRY_BYTES_MAX,
         force_new_cluster=settings.force_new_cluster,
+        tls_cert=_path(settings.raft_tls_cert),
+        tls_key=_path(settings.raft_tls_key),
+        tls_ca=_path(settings.raft_tls_ca),
     )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 class Replicated:
@@ -1078,6 +1083,7 @@ class Replicated:
             if report.term >= self._member.term:
                 self._early[member] = report
             return
+        evidence.members_are(self._member.members)
         answer = evidence.receive(member, report, clock=self._liveness.clock)
         if answer is None:
             return
@@ -1111,6 +1117,7 @@ class Replicated:
         if evidence is None or sequencer is None or sequencer.term != evidence.term:
             return
         here = self._here()
+        evidence.members_are(self._member.members)
         evidence.out_of_contact(set(self._member.members) - here)
         for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
             self._evict(judgement)

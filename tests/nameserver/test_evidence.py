@@ -206,6 +206,39 @@ def test_dead_nameserver_keeps_no_dead_broker_alive() -> None:
     assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=0.1)) == 1
 
 
+def test_member_added_later_counts_and_is_waited_for_until_it_reports() -> None:
+    """Else a broker whose only connection is with the newcomer would be evicted as gone."""
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    for name, process in members.items():
+        close(process)
+        process.tell(evidence, name, clock=0.0)
+    newcomer = members["m4"] = Process(boot_id=4, now=4000.0)
+    newcomer.reporter.lead_by(2)
+    newcomer.liveness.registering(A, ONE)
+    evidence.members_are(tuple(members))
+    assert evidence.judge([record()], in_contact=tuple(members), clock=0.0) == ()
+    newcomer.tell(evidence, "m4", clock=0.1)
+    assert evidence.judge([record()], in_contact=tuple(members), clock=0.1) == ()
+
+
+def test_reports_of_a_removed_member_go_with_it() -> None:
+    members = group()
+    evidence = take_office(members)
+    register_everywhere(members)
+    for name, process in members.items():
+        if name != "m3":
+            close(process)
+        process.tell(evidence, name, clock=0.0)
+    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
+    evidence.members_are(("m1", "m2"))
+    assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=0.1)) == 1
+    report = decode(encode(members["m3"].reporter.report()))
+    assert isinstance(report, Report)
+    assert evidence.receive("m3", report, clock=0.2) is None
+
+
 def test_member_out_of_contact_counts_again_with_its_next_report_only() -> None:
     members = group()
     evidence = take_office(members)
