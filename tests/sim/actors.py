@@ -190,8 +190,13 @@ class Broker(Actor):
 
     # -- what it says
 
+    def learn_of(self, member: Member) -> None:
+        """Report to a new nameserver, too."""
+        if self.alive:
+            self._beat(self.life, member)
+
     def _beat(self, life: int, member: Member) -> None:
-        if life != self.life or not self.alive:
+        if life != self.life or not self.alive or member not in self.world.members:
             return
         clock = self.world.clock
         wait = self.paused_until - clock.now

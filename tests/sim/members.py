@@ -22,6 +22,7 @@ from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import ResponseCode
 
 from .net import End, NetLoop
+from .operator import is_refusal
 from .seams import Machine, running
 from .truth import ANSWER_S, TURNS_S
 
@@ -289,6 +290,9 @@ class Member:
         self.loop: MemberLoop
         self.machine: Machine
         self.mode: Watched | None = None
+        self.removed = False
+        """Its process ended because the group removed it."""
+        self.expects_refusal = self.refused = False
         self._graveyard: list[MemberLoop] = []
 
     @property
@@ -318,6 +322,7 @@ class Member:
         self.loop = MemberLoop(world.clock, offset=self.offset, failed=self._failed)
         self.machine = Machine(world.clock, self.loop, sync=world.durability == "fsync")
         self.machine.failed = lambda reason: self._stopped(reason)
+        self.machine.was_removed = self._removed
         self.loop.machine, self.loop.member, self.loop.net, self.loop.host = (
             self.machine,
             self,
@@ -335,7 +340,7 @@ class Member:
         flags = {
             "mode": "raft",
             "raftAddress": self.name,
-            "raftPeers": ",".join(member.name for member in world.members),
+            "raftPeers": ",".join(dict.fromkeys((*(m.name for m in world.members), self.name))),
             "dataDir": str(self.folder),
             "raftDurability": world.durability,
             "raftElectionTimeoutMs": str(world.election_timeout_ms),
@@ -348,7 +353,10 @@ class Member:
             self.mode = mode
             await mode.start()
         except RaftStartError as error:
-            world.truth.fail(f"{self.name} does not start: {error}")
+            if self.expects_refusal and is_refusal(error):
+                self.refused = True
+            else:
+                world.truth.fail(f"{self.name} does not start: {error}")
             return
         mode.started = True
         world.net.listeners[self.wire] = (self, lambda end: self.deliver(end.life, server.accept, end))
@@ -393,6 +401,15 @@ class Member:
 
     def _failed(self, text: str) -> None:
         self.world.truth.fail(f"{self.name}: {text}")
+
+    def _removed(self) -> None:
+        """Its process ends by itself, as soon as this turn is over."""
+        self.removed = True
+        self.world.clock.at(0.0, self._end, self.life)
+
+    def _end(self, life: int) -> None:
+        if life == self.life:
+            self.kill()
 
     def _stopped(self, reason: str) -> None:
         self.world.truth.fail(f"{self.name} stops: {reason}")

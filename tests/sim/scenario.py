@@ -13,7 +13,14 @@ from .faults import MEMBER_FAULTS, Faults
 from .seams import installed
 from .world import World
 
-FAULTS = (*MEMBER_FAULTS, "broker cut off", "pause broker")
+FAULTS = (
+    *MEMBER_FAULTS,
+    "broker cut off",
+    "pause broker",
+    "add member",
+    "remove member",
+    "transfer leader",
+)
 ON_REQUEST = ("hand over",)
 """Faults that a seed does not choose by itself: after a hand-over that fails, a leader does not take office
 again in its term, see Replicated._append; to be moved to FAULTS once it does.
@@ -122,6 +129,12 @@ class Scenario(Faults):
                 actor = rng.choice(world.brokers)
                 actor.paused_until = world.clock.now + lasts
                 return actor.name
+            case "add member":
+                return world.operator.add()
+            case "remove member":
+                return world.operator.remove()
+            case "transfer leader":
+                return world.operator.transfer()
             case "hand over":
                 leader = world.leader()
                 if leader is not None:

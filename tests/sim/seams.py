@@ -48,6 +48,7 @@ class Machine:
         """File to the bytes of it that are certain; what was written since may be lost."""
         self.files: dict[int, str] = {}
         self.failed: Callable[[str], None] = lambda reason: None
+        self.was_removed: Callable[[], None] = lambda: None
 
     @property
     def cannot_write(self) -> bool:
@@ -252,6 +253,10 @@ def _end_process(reason: str) -> None:
     machine().failed(reason)
 
 
+def _end_removed(reason: str) -> None:
+    machine().was_removed()
+
+
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.driver, "os", _Os()),
     (nameserver.raft.driver, "boot_clock", _boot_clock),
@@ -264,6 +269,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.transport, "os", _Os()),
     (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
+    (nameserver.raft.member, "_end_removed", _end_removed),
     (nameserver.replicated, "time", _Time),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
     (nameserver.raft.engine, "TAIL_BYTES", 2_000),

@@ -15,6 +15,7 @@ from .clock import Clock, restart_numbers
 from .faults import Victim
 from .members import Member, Watched
 from .net import Net
+from .operator import Operator
 from .truth import Truth
 
 GHOST_LOOK_S = 0.05
@@ -67,13 +68,19 @@ class World:
         self.election_timeout_ms = election_timeout_ms
         self.compact_bytes = compact_bytes
         self.truth = Truth(self)
+        self._folder = folder
+        self._machines = 0
         self.members: list[Member] = []
-        for number in range(members):
-            self.members.append(Member(self, number, folder / str(number)))
+        """Who belongs to the group, or is to."""
+        self.gone: list[Member] = []
+        """Who belonged to it."""
+        for _ in range(members):
+            self.new_member()
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self.clients = [Client(self, number) for number in range(clients)]
         self.clients += [Reader(self, number) for number in range(readers)]
         self.admin = Admin(self, "admin")
+        self.operator = Operator(self)
         self.memory_from = 0.0
         """Since when at least one member has lived on: before that nobody knows who was heard."""
         self.troubled_until = 0.0
@@ -81,6 +88,15 @@ class World:
         self._calm_since = 0.0
         self._complaints = _Complaints(self.truth)
         self._level = 0
+
+    def new_member(self) -> Member:
+        """A nameserver that was never started, on a machine of its own."""
+        number, self._machines = self._machines, self._machines + 1
+        member = Member(self, number, self._folder / str(number))
+        self.members.append(member)
+        for broker in getattr(self, "brokers", ()):
+            broker.learn_of(member)
+        return member
 
     # -- life
 
@@ -96,7 +112,7 @@ class World:
         logger.removeHandler(self._complaints)
         logger.setLevel(self._level)
         logger.propagate = True
-        for member in self.members:
+        for member in (*self.members, *self.operator.leaving, *self.gone):
             member.kill()
             member.bury()
 
@@ -151,6 +167,14 @@ class World:
     def nobody_remembers_since(self, at: float) -> bool:
         """Whether all members have been restarted since then."""
         return self.memory_from > at
+
+    def disturbed(self) -> None:
+        """Something changed that may need a moment."""
+        self._calm_since = self.clock.now + 1e-9
+
+    def calm_for(self) -> float:
+        """Seconds for which all has been well."""
+        return self.clock.now - self._calm_since
 
     def is_calm_now(self) -> bool:
         """All members are up and work, nothing is cut off or slow, and a leader judges."""
@@ -275,6 +299,8 @@ class World:
         return False
 
     def _what_is_wrong(self) -> str:
+        if self.operator.busy:
+            return "the operator is not done"
         modes = []
         for member in self.members:
             if not member.ready:

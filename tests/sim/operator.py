@@ -1,0 +1,229 @@
+"""Who changes the group of nameservers: adds, removes, hands over; asks again until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader, RaftStartError
+
+from .truth import TURNS_S
+
+if TYPE_CHECKING:
+    from .members import Member, Watched
+    from .world import World
+
+ASK_S = 4.0
+"""What an operator gives one attempt."""
+PATIENCE_S = 6.0
+"""After that nobody answers any more: the member that was asked is dead or paused."""
+AGAIN_S = (0.05, 0.6)
+STOPS_S = 2.5
+"""A removed member that a leader can reach has stopped by then."""
+LOOKS_S = 0.5
+MEMBERS_MAX = 6
+MEMBERS_MIN = 3
+
+Ask = Callable[["Watched", float], Coroutine[Any, Any, object]]
+"""Asks a leader, with a deadline; raises what the engine raises."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One change under way.
+
+    Attributes:
+        again: Asked until it is done; else one attempt is made.
+    """
+
+    what: str
+    ask: Ask
+    done: Callable[[], None]
+    again: bool = True
+    attempt: int = 0
+
+
+class Operator:
+    """One change at a time, as the documentation asks of operators."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._change: _Change | None = None
+        self._leaving: list[Member] = []
+
+    @property
+    def busy(self) -> bool:
+        """A change is under way, or a removed member has not been taken away yet."""
+        return self._change is not None or bool(self._leaving)
+
+    @property
+    def leaving(self) -> list[Member]:
+        """Removed, and not taken away yet."""
+        return self._leaving
+
+    # -- what it does
+
+    def add(self) -> str:
+        """Start a nameserver with an empty disk and have it taken in; say which, or nothing."""
+        world = self._world
+        if self.busy or world.leader() is None or len(world.members) >= MEMBERS_MAX:
+            return ""
+        member = world.new_member()
+        member.start()
+        name = member.name
+
+        def done() -> None:
+            world.truth.count["members added"] += 1
+
+        self._begin(
+            _Change(
+                f"add {name}",
+                lambda mode, deadline: mode.operations.add_member(name, deadline=deadline),
+                done,
+            )
+        )
+        return name
+
+    def remove(self) -> str:
+        """Have a member removed, whatever state it is in; the leader now and then."""
+        world = self._world
+        if self.busy or world.leader() is None or len(world.members) <= MEMBERS_MIN:
+            return ""
+        member = world.clock.rng.choice(world.members)
+        name = member.name
+
+        def done() -> None:
+            world.truth.count["members removed"] += 1
+            world.members.remove(member)
+            self._leaving.append(member)
+            world.clock.at(LOOKS_S, self._look_at_removed, member)
+
+        self._begin(
+            _Change(
+                f"remove {name}",
+                lambda mode, deadline: mode.operations.remove_member(name, deadline=deadline),
+                done,
+            )
+        )
+        return name
+
+    def transfer(self) -> str:
+        """Have leadership handed over, to anybody or to somebody."""
+        world = self._world
+        if self.busy or world.leader() is None:
+            return ""
+        to = world.clock.rng.choice((None, world.clock.rng.choice(world.members).name))
+
+        def done() -> None:
+            world.truth.count["leadership transferred"] += 1
+
+        self._begin(
+            _Change(
+                "transfer",
+                lambda mode, deadline: mode.operations.transfer_leadership(to, deadline=deadline),
+                done,
+                again=False,
+            )
+        )
+        return to or "anybody"
+
+    # -- how it asks
+
+    def _begin(self, change: _Change) -> None:
+        self._change = change
+        self._world.disturbed()
+        self._try(change)
+
+    def _try(self, change: _Change) -> None:
+        world = self._world
+        if self._change is not change:
+            return
+        leader = world.leader()
+        if leader is None or leader.loop.paused:
+            self._later(change)
+            return
+        change.attempt += 1
+        leader.deliver(leader.life, self._ask, change, change.attempt, leader)
+        world.clock.at(PATIENCE_S, self._no_answer, change, change.attempt)
+
+    def _ask(self, change: _Change, attempt: int, leader: Member) -> None:
+        if leader.ready:
+            leader.loop.create_task(self._attempt(change, attempt, leader), name=change.what)
+
+    async def _attempt(self, change: _Change, attempt: int, leader: Member) -> None:
+        world, begun = self._world, self._world.clock.now
+        try:
+            await change.ask(leader.running, leader.loop.time() + ASK_S)
+        except (NotLeader, ChangeRefused, ChangeUnknown) as error:
+            world.truth.count[f"change: {type(error).__name__}"] += 1
+            done = False
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            world.truth.fail(f"{change.what} raises at {leader.name}: {error!r}")
+            return
+        else:
+            done = True
+        took = world.clock.now - begun
+        if took > ASK_S + TURNS_S and leader.paused_at_last < begun:
+            world.truth.fail(f"{change.what} is answered by {leader.name} after {took:.3f} s")
+        if self._change is not change or change.attempt != attempt:
+            return
+        if done or not change.again:
+            self._change = None
+            world.disturbed()
+            if done:
+                change.done()
+        else:
+            self._later(change)
+
+    def _no_answer(self, change: _Change, attempt: int) -> None:
+        if self._change is change and change.attempt == attempt:
+            if change.again:
+                self._try(change)
+            else:
+                self._change = None
+
+    def _later(self, change: _Change) -> None:
+        clock = self._world.clock
+        if change.again:
+            clock.at(clock.rng.uniform(*AGAIN_S), self._try, change)
+        else:
+            self._change = None
+
+    # -- what becomes of a removed member
+
+    def _look_at_removed(self, member: Member) -> None:
+        """It stops by itself, unless nobody could tell it; then it must not start on its data."""
+        world, rng = self._world, self._world.clock.rng
+        if member.up:
+            if world.calm_for() > STOPS_S:
+                world.truth.fail(f"{member.name} was removed, could be told for {STOPS_S:g} s, and goes on")
+            else:
+                world.clock.at(LOOKS_S, self._look_at_removed, member)
+        elif world.durability == "memory" or rng.random() < 0.4:
+            self._take_away(member)
+        elif member.removed:
+            member.expects_refusal = True
+            member.start()
+            world.clock.at(LOOKS_S, self._take_away, member)
+        else:
+            # Nobody has told it: it comes back, and must disturb nobody until somebody does.
+            member.start()
+            world.disturbed()
+            world.clock.at(LOOKS_S, self._look_at_removed, member)
+
+    def _take_away(self, member: Member) -> None:
+        """End its process and empty its disk."""
+        if member.expects_refusal and not member.refused and not self._world.truth.violations:
+            self._world.truth.fail(f"{member.name} was removed, and starts on its data")
+        member.kill(wipe=True)
+        self._world.gone.append(member)
+        self._leaving.remove(member)
+
+
+def is_refusal(error: RaftStartError) -> bool:
+    """Whether a member refuses to start because it was removed."""
+    return "was removed" in str(error)
