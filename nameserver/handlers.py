@@ -216,16 +216,15 @@ def decode_registration(request: Request) -> Registration | Answer:
         return _failure(f"brokerId {fields.broker_id} is negative")
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
         return _failure("crc32 not match")
-    if not fields.compressed:
-        plain = read_plain_registration(request.body)
-        if plain is not None:
-            return Registration(
-                fields=fields,
-                data_version=plain.data_version,
-                topics=_plain_topics(plain.topics),
-                filter_servers=plain.filter_servers,
-                mappings=(),
-            )
+    plain = read_plain_registration(request.body, compressed=fields.compressed)
+    if plain is not None:
+        return Registration(
+            fields=fields,
+            data_version=plain.data_version,
+            topics=_plain_topics(plain.topics),
+            filter_servers=plain.filter_servers,
+            mappings=(),
+        )
     try:
         body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
         mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())

@@ -43,6 +43,8 @@ REGISTER_INFLATED_MAX: Final = 64 * 1024 * 1024
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LENGTH: Final = struct.Struct(">i")
 _ZLIB_MAGIC: Final = 0x78
+_ZLIB_START: Final = bytes((_ZLIB_MAGIC,))
+_KNOWN_MAX: Final = 1000
 
 
 class RouteDialect(Enum):
@@ -256,7 +258,7 @@ class PlainRegistration(msgspec.Struct, frozen=True):
     """A registration in the usual form, see :func:`read_plain_registration`.
 
     Attributes:
-        topics: By the keys they stood under.
+        topics: By name, or by the keys they stood under, where an object may state another name.
         filter_servers: As in :class:`RegisterBody`.
     """
 
@@ -437,16 +439,26 @@ def decode_register_body(
 
 
 def read_plain_registration(
-    body: bytes, *, topics_max: int = REGISTER_TOPICS_MAX
+    body: bytes,
+    *,
+    compressed: bool = False,
+    topics_max: int = REGISTER_TOPICS_MAX,
+    inflated_max: int = REGISTER_INFLATED_MAX,
 ) -> PlainRegistration | None:
     """Read what a nameserver needs of a registration, some 10 times faster than :func:`decode_register_body`.
 
-    Reads what brokers usually send: not compressed, standard JSON, numbers as numbers, no static topics. What
-    it reads it reads alike, but for members that a nameserver does not use: those are skipped, not checked.
+    Reads what brokers usually send: standard JSON with numbers as numbers, or the compressed form; no static
+    topics. What it reads it reads alike, but for members that a nameserver does not use: those are skipped,
+    not checked.
 
     Returns:
         None if the body is anything else, or wrong: :func:`decode_register_body` tells which.
     """
+    if compressed or body[:1] == _ZLIB_START:
+        try:
+            return _read_words(_inflate(body, inflated_max), topics_max)
+        except (RemoteProtocolError, UnicodeDecodeError, struct.error):
+            return None
     try:
         found = _plain_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -464,6 +476,41 @@ def read_plain_registration(
         wrapper.topic_config_table,
         found.filter_server_list,
     )
+
+
+def _read_words(data: bytes, topics_max: int) -> PlainRegistration | None:
+    """Read an inflated registration.
+
+    Raises:
+        RemoteProtocolError, UnicodeDecodeError, struct.error: If it is wrong.
+    """
+    reader = _Reader(data)
+    version = DataVersion.from_json(loads(reader.sized()))
+    count = reader.count()
+    if not 0 <= count <= topics_max:
+        return None
+    topics: dict[str, TopicNumbers] = {}
+    # Most topics of a broker have equal configurations, so what follows their names is read once.
+    known: dict[bytes, TopicNumbers] = {}
+    position, end, size_at = reader.position, len(data), _LENGTH.unpack_from
+    for _ in range(count):
+        start = position + 4
+        position = start + size_at(data, position)[0]
+        if not start <= position <= end:
+            return None
+        name, _, rest = data[start:position].partition(b" ")
+        numbers = known.get(rest)
+        if numbers is None:
+            config = _decode_words(b"T " + rest)
+            numbers = TopicNumbers("", config.read_queue_nums, config.write_queue_nums, config.perm)
+            if len(known) < _KNOWN_MAX:
+                known[rest] = numbers
+        topics[name.decode()] = numbers
+    reader.position = position
+    filters = as_texts(loads(reader.sized() or b"[]"), "filterServerList") if reader.rest else ()
+    if reader.rest and reader.count():
+        return None
+    return PlainRegistration(version, topics, filters)
 
 
 def _decode_plain(data: bytes, *, topics_max: int) -> RegisterBody:
@@ -529,29 +576,29 @@ def _inflate(data: bytes, limit: int) -> bytes:
 class _Reader:
     """Walks over the length-prefixed parts of an inflated registration."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
+        self.position = 0
 
     @property
     def rest(self) -> int:
-        return len(self._data) - self._position
+        return len(self._data) - self.position
 
     def count(self) -> int:
         if self.rest < 4:
             raise RemoteProtocolError(f"inflated registration of {len(self._data)} bytes ends early")
-        (value,) = _LENGTH.unpack_from(self._data, self._position)
-        self._position += 4
+        (value,) = _LENGTH.unpack_from(self._data, self.position)
+        self.position += 4
         return int(value)
 
     def sized(self) -> bytes:
         size = self.count()
         if not 0 <= size <= self.rest:
             raise RemoteProtocolError(f"part of {size} bytes runs past an inflated registration's end")
-        part = self._data[self._position : self._position + size]
-        self._position += size
+        part = self._data[self.position : self.position + size]
+        self.position += size
         return part
 
 

@@ -237,10 +237,10 @@ def test_garbage_registration_is_refused_or_read_but_raises_nothing_else(
         pass
 
 
-def kept(body: bytes) -> tuple[object, ...] | None:
+def kept(body: bytes, *, compressed: bool = False) -> tuple[object, ...] | None:
     """What a nameserver keeps of a registration, read by the tolerant reader; None if it refuses."""
     try:
-        read = decode_register_body(body, compressed=False, version=479)
+        read = decode_register_body(body, compressed=compressed, version=479)
     except RemoteProtocolError:
         return None
     topics = {
@@ -250,9 +250,9 @@ def kept(body: bytes) -> tuple[object, ...] | None:
     return read.data_version, topics, read.filter_servers, dict(read.mapping_infos)
 
 
-def kept_of_plain(body: bytes) -> tuple[object, ...] | None:
+def kept_of_plain(body: bytes, *, compressed: bool = False) -> tuple[object, ...] | None:
     """The same, read by the fast reader; None if it leaves the body to the tolerant one."""
-    read = read_plain_registration(body)
+    read = read_plain_registration(body, compressed=compressed)
     if read is None:
         return None
     topics = {
@@ -262,13 +262,33 @@ def kept_of_plain(body: bytes) -> tuple[object, ...] | None:
     return read.data_version, topics, read.filter_servers, {}
 
 
-@given(register_bodies)
-def test_usual_registration_is_read_by_the_fast_reader_and_alike(body: RegisterBody) -> None:
-    data = encode_register_body(body, compressed=False, version=479)
+@given(register_bodies, st.booleans(), st.booleans())
+def test_usual_registration_is_read_by_the_fast_reader_and_alike(
+    body: RegisterBody, compressed: bool, mislabelled: bool
+) -> None:
+    data = encode_register_body(body, compressed=compressed, version=479)
+    label = compressed and not mislabelled
     if body.mapping_infos:
-        assert read_plain_registration(data) is None
+        assert read_plain_registration(data, compressed=label) is None
     else:
-        assert kept_of_plain(data) == kept(data) is not None
+        assert kept_of_plain(data, compressed=label) == kept(data, compressed=label) is not None
+
+
+odd_words = st.lists(
+    st.sampled_from(
+        [b"T", b"U", b"", b"4", b"07", b"-1", b"x", b"\xff", b"2147483648", b"SINGLE_TAG", b"{}"]
+    ),
+    max_size=7,
+).map(b" ".join)
+
+
+@given(st.lists(odd_words, max_size=3), st.integers(-1, 4), st.binary(max_size=12))
+def test_what_the_fast_reader_reads_of_odd_words_the_tolerant_one_reads_alike(
+    topics: list[bytes], count: int, tail: bytes
+) -> None:
+    data = zlib.compress(plain(topics=tuple(topics), count=count)[:-6] + tail)
+    fast = kept_of_plain(data, compressed=True)
+    assert fast is None or fast == kept(data, compressed=True)
 
 
 oddities = st.sampled_from(
@@ -327,13 +347,14 @@ def test_what_the_fast_reader_reads_of_an_odd_registration_the_tolerant_one_read
     "data",
     [
         b"",
-        zlib.compress(plain()),
+        zlib.compress(plain())[:-3],
+        zlib.compress(plain(topics=(b"T 4 5 6 SINGLE_TAG",) * 200)[:-500]),
         b"{topicConfigSerializeWrapper:{}}",
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":06}}}}',
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"\xff":{}}}}',
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{},"a":' + b"[" * 5000 + b"]" * 5000 + b"}}",
     ],
-    ids=["empty", "compressed", "bare words", "leading zero", "not UTF-8", "deep"],
+    ids=["empty", "zlib cut", "inflated cut", "bare words", "leading zero", "not UTF-8", "deep"],
 )
 def test_unusual_registration_is_left_to_the_tolerant_reader(data: bytes) -> None:
     assert read_plain_registration(data) is None
