@@ -521,6 +521,14 @@ class Driver:
             if not self._closed:
                 self.engine.image_installed(index, term, configuration, install)
 
+    def image_age(self) -> float | None:
+        """Seconds since the newest image was stored, by the file's date; None if there is no file."""
+        newest = self._snapshots.newest if self._snapshots is not None else None
+        try:
+            return None if newest is None else max(0.0, time.time() - newest.path.stat().st_mtime)
+        except OSError:
+            return None
+
     def image_file(self, index: int) -> SnapshotInfo | None:
         """The newest image as a file, if it covers ``index`` and is one."""
         newest = self._snapshots.newest if self._snapshots is not None else None

@@ -145,6 +145,7 @@ class Engine:
         self._links: set[str] = set()
         self._writes: deque[tuple[int, float]] = deque()  # position, when it was handed over
         self._stalled = False
+        self._stalls = 0
         self._next_housekeeping = -math.inf
         self._making_image = False
         self._image_retry_at = -math.inf
@@ -303,7 +304,9 @@ class Engine:
             "snapshot_bytes": image[2] if image else 0,
             "snapshot_failures": self._image_failures,
             "storage_stalled": self._stalled,
+            "storage_stalls": self._stalls,
             "leader_changes": self._core.leader_changes,
+            "elections": self._core.elections,
             "refused_truncations": self._core.refused_truncations,
             "apply_errors": self._core.apply_errors,
         }
@@ -731,6 +734,7 @@ class Engine:
         """Rule 9: whoever cannot write must not lead."""
         if self._writes and now - self._writes[0][1] > STALL_S and not self._stalled:
             self._stalled = True
+            self._stalls += 1
             logger.warning("journal stalls me=%s seconds=%.1f", self.me, now - self._writes[0][1])
             if self._core.state == LEADER:
                 self._core.hand_over()

@@ -382,7 +382,12 @@ class RaftMember:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""
         if self._driver is None:
             return {"role": str(self.role), "me": self._config.me}
-        return self._driver.engine.status() | {"durability": self._config.durability, "me": self._config.me}
+        age = self._driver.image_age()
+        return self._driver.engine.status() | {
+            "snapshot_age_s": None if age is None else round(age, 3),
+            "durability": self._config.durability,
+            "me": self._config.me,
+        }
 
 
 def _end_process(reason: str) -> None:
