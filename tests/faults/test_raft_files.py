@@ -1,0 +1,238 @@
+"""Data directories that are torn, damaged, foreign, locked or gone, below real members."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .brokers import Writers
+from .cluster import CONDITION_S, Cluster, Member, free_ports, make_members, running, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+TOKEN = "a-token-for-the-administration"
+SAYS_WHAT_TO_DO = "restore it, or empty this member's data directory while the others are up"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three members that may be administered over HTTP."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    with running(make_members(tmp_path, arguments=("--http-token-file", str(token)))) as cluster:
+        yield cluster
+
+
+def stop(member: Member) -> None:
+    member.kill()
+    member.reap()
+
+
+def wipe(member: Member) -> None:
+    shutil.rmtree(member.data)
+
+
+def wait_for_voter(member: Member) -> None:
+    """Wait until an emptied member has caught up and counts again."""
+    until(lambda: member.status().get("role") in ("follower", "leader"), f"member {member.number} is a voter")
+    until(member.ready, f"member {member.number} is ready")
+
+
+def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
+    """Killed in the middle of a write: half a frame at the end, which nobody was ever told of."""
+    with Writers(cluster) as writers:
+        writers.wait_for_load(cluster.members)
+        for member in cluster.members:
+            member.kill()
+        for number, member in enumerate(cluster.members):
+            member.reap()
+            whole = member.journal.read_bytes()
+            last = whole[whole.rindex(b"\xd7RKJ") :]
+            with open(member.journal, "ab") as file:
+                file.write(last[: (3, len(last) // 2, len(last) - 1)[number]])
+        cluster.start()
+        for member in cluster.members:
+            assert "journal torn tail cut" in member.log()
+        writers.wait_for_progress(cluster.members)
+        print(writers.check())
+
+
+def test_damaged_journal_is_refused_until_the_directory_is_emptied(cluster: Cluster) -> None:
+    with Writers(cluster) as writers:
+        writers.wait_for_load(cluster.members)
+        member = cluster.others(cluster.leader())[0]
+        stop(member)
+        whole = bytearray(member.journal.read_bytes())
+        whole[len(whole) // 3] ^= 1
+        member.journal.write_bytes(whole)
+        for _ in range(2):  # nothing is mended behind the operator's back
+            said = member.refuse_to_start()
+            assert str(member.journal) in said
+            assert SAYS_WHAT_TO_DO in said
+        assert member.journal.read_bytes() == whole
+        writers.wait_for_progress(cluster.others(member))
+        wipe(member)
+        member.start()
+        wait_for_voter(member)
+        writers.wait_for_progress(cluster.members)
+        print(writers.check())
+
+
+def test_truncated_snapshot_is_refused_until_it_is_restored_or_the_directory_emptied(
+    cluster: Cluster,
+) -> None:
+    with Writers(cluster) as writers:
+        writers.wait_for_load(cluster.members)
+        member = cluster.leader()
+        request = urllib.request.Request(
+            f"http://{member.http}/v1/raft/snapshot",
+            data=b"",
+            method="POST",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+        with urllib.request.urlopen(request, timeout=CONDITION_S) as reply:
+            snapshot = Path(json.load(reply)["path"])
+        writers.wait_for_load(cluster.members)
+        stop(member)
+        whole = snapshot.read_bytes()
+        snapshot.write_bytes(whole[: len(whole) // 2])
+        said = member.refuse_to_start()
+        assert str(snapshot) in said
+        assert SAYS_WHAT_TO_DO in said
+        snapshot.write_bytes(whole)
+        member.start()
+        cluster.wait_ready()
+        writers.wait_for_progress(cluster.members)
+        stop(member)
+        snapshots = sorted((member.data / "raft").glob("snapshot-*"))
+        snapshots[-1].write_bytes(b"")
+        assert SAYS_WHAT_TO_DO in member.refuse_to_start()
+        wipe(member)
+        member.start()
+        wait_for_voter(member)
+        writers.wait_for_progress(cluster.members)
+        print(writers.check())
+
+
+def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(cluster: Cluster) -> None:
+    one, other = cluster.members[:2]
+    ports = free_ports(2)
+    second = Member(
+        number=one.number,
+        root=one.root,
+        raft=one.raft,
+        peers=one.peers,
+        listen=f"127.0.0.1:{ports[0]}",
+        http=f"127.0.0.1:{ports[1]}",
+        data=one.data,
+    )
+    assert "in use by another process" in second.refuse_to_start()
+    assert one.ready(), "the first one does not notice"
+    stop(one)
+    second.raft = other.raft
+    assert f"belongs to member {one.raft}, not {other.raft}" in second.refuse_to_start()
+    independent = subprocess.run(
+        [
+            *(sys.executable, "-m", "nameserver", "--mode", "independent"),
+            *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(one.data)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=CONDITION_S,
+        check=False,
+    )
+    assert independent.returncode == 2, independent.stderr
+    assert "belongs to mode raft" in independent.stderr
+    (one.data / "raft" / "vote").rename(one.root / "vote")
+    assert "what this member promised is unknown" in one.refuse_to_start()
+    (one.root / "vote").rename(one.data / "raft" / "vote")
+    one.start()
+    cluster.wait_ready()
+    cluster.wait_equal()
+
+
+def test_wiped_disks_one_after_the_other_lose_nothing(cluster: Cluster) -> None:
+    with Writers(cluster) as writers:
+        for member in [cluster.leader(), *cluster.members]:
+            writers.wait_for_load(cluster.members)
+            stop(member)
+            wipe(member)
+            member.start()
+            wait_for_voter(member)
+        writers.wait_for_progress(cluster.members)
+        print(writers.check())
+
+
+def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Cluster) -> None:
+    with Writers(cluster) as writers:
+        writers.wait_for_load(cluster.members)
+        writers.stop()
+        cluster.wait_equal()
+        survivor, *emptied = cluster.members
+        topics = survivor.topics()
+        assert topics
+        for member in cluster.members:
+            stop(member)
+        for member in emptied:
+            wipe(member)
+        for member in cluster.members:
+            member.start()
+        linked = {member.raft for member in emptied}
+        until(
+            lambda: set(survivor.get("/v1/raft/status")[1]["linked"]) == linked,
+            "the survivor is linked with the empty ones",
+        )
+        watched_from = time.monotonic()
+        while time.monotonic() < watched_from + 2.0:  # more than three of the longest election timeouts
+            for member in cluster.members:
+                assert member.get("/v1/topics")[0] == 503, "no default read without a quorum"
+                assert member.status()["role"] != "leader"
+        for member in emptied:
+            assert member.status()["role"] == "learner"
+            assert member.get("/readyz")[0] == 503
+        stale = survivor.topics("stale")
+        assert stale  # of the last entries it does not know whether they are committed
+        assert stale <= topics
+        # What docs/operations.md says: the survivor becomes a cluster of one, the others are added.
+        for member in cluster.members:
+            stop(member)
+        survivor.arguments += ("--force-new-cluster",)
+        survivor.start()
+        until(survivor.ready, "the survivor leads itself")
+        assert survivor.topics() == topics
+        for member in emptied:
+            wipe(member)
+            member.start()
+            add(survivor, member)
+        cluster.wait_ready()
+        cluster.wait_equal()
+        assert all(member.topics() == topics for member in cluster.members)
+
+
+def add(leader: Member, member: Member) -> None:
+    request = urllib.request.Request(
+        f"http://{leader.http}/v1/raft/members",
+        data=json.dumps({"address": member.raft}).encode(),
+        method="POST",
+        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=2 * CONDITION_S) as reply:
+        assert reply.status == 200
+
+
+def test_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    if not os.path.ismount("/proc"):
+        pytest.skip("no /proc, a place that even root cannot write to")
+    member = make_members(tmp_path)[0]
+    member.data = Path("/proc/routekeeper")
+    assert "data directory" in member.refuse_to_start()
