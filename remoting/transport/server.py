@@ -117,12 +117,12 @@ class ServerProtocol(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_behind",
         "_buffer",
         "_closing_by_us",
         "_fast_path",
         "_finishing",
         "_held",
-        "_behind",
         "_missing",
         "_parked",
         "_parked_bytes",

@@ -1,0 +1,441 @@
+"""Linearizable reads of three real nameservers, on the wire by a setting and over HTTP by a parameter.
+
+A route is a register here: request 217 writes its number of read queues, request 105 reads it, by the way
+that every client's route query takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.history import Call, Operation, Outcome
+from bench.linearizability import check
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.errors import RemotingError
+from remoting.frame import FrameDecoder
+from remoting.route import (
+    DataVersion,
+    RegisterBody,
+    TopicConfig,
+    body_crc32,
+    decode_route,
+    encode_register_body,
+)
+from remoting.transport.blocking import BlockingClient
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+
+CONDITION_S = 30.0
+MEMBERS = 3
+READS = 300
+#: A request is answered within 2.5 s, whatever happens; the rest is for a busy machine.
+REFUSED_WITHIN_S = 4.0
+NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + CONDITION_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
+        time.sleep(0.01)
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports below the ephemeral range: no outgoing connection takes one while a member is down."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One nameserver process; the same addresses and data through all its lives."""
+
+    root: Path
+    number: int
+    raft: str
+    peers: str
+    listen: str
+    http: str
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        settings = self.root / "namesrv.properties"
+        settings.write_text("routeFreshness=linearizable\n")
+        with open(self.root / f"member{self.number}.log", "a") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *("-m", "nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
+                    *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
+                    *("--data", str(self.root / f"data{self.number}")),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(CONDITION_S), f"member {self.number} said nothing"
+        assert self.process.stdout.readline().startswith("mqnamesrv ready ")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait(timeout=CONDITION_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Ask over HTTP; status 0 if nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as response:
+                text = response.read()
+                return response.status, json.loads(text) if text[:1] == b"{" else text
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+                return error.code, json.loads(text) if text[:1] == b"{" else text
+        except OSError:
+            return 0, None
+
+    def leads(self) -> bool:
+        status = self.get("/v1/status")[1]
+        return status is not None and status["role"] == "leader"
+
+
+class Cluster:
+    """Three members, and one broker that is registered at all of them over connections that stay."""
+
+    def __init__(self, root: Path) -> None:
+        ports = [f"127.0.0.1:{port}" for port in free_ports(3 * MEMBERS)]
+        raft = ports[:MEMBERS]
+        self.members = [
+            Member(
+                root=root,
+                number=number,
+                raft=raft[number],
+                peers=",".join(raft),
+                listen=ports[MEMBERS + number],
+                http=ports[2 * MEMBERS + number],
+            )
+            for number in range(MEMBERS)
+        ]
+        self._broker = BlockingClient()
+
+    def start(self) -> None:
+        for member in self.members:
+            member.start()
+        self.wait_ready()
+        for member in self.members:
+            assert self._broker.invoke(member.listen, registration()).code == ResponseCode.SUCCESS
+
+    def wait_ready(self) -> None:
+        until(lambda: all(m.get("/readyz")[0] == 200 for m in self.members), "all are ready")
+
+    def close(self) -> None:
+        self._broker.close()
+        for member in self.members:
+            member.stop()
+
+    def leader(self) -> Member:
+        until(lambda: sum(m.leads() for m in self.members) == 1, "one leads")
+        return next(m for m in self.members if m.leads())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def registration() -> RemotingCommand:
+    body = encode_register_body(
+        RegisterBody(
+            data_version=DataVersion(counter=1),
+            topic_configs=(TopicConfig(topic_name="other"), TopicConfig(topic_name="another")),
+            filter_servers=(),
+            mapping_infos={},
+        ),
+        compressed=False,
+        version=479,
+    )
+    fields = {"brokerName": NAME, "brokerAddr": BROKER_ADDR, "clusterName": "C", "brokerId": "0"}
+    fields |= {"haServerAddr": "", "bodyCrc32": str(body_crc32(body))}
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body)
+
+
+def write_request(topic: str, value: int) -> RemotingCommand:
+    queues = {"brokerName": NAME, "readQueueNums": value, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}
+    body = json.dumps({"queueDatas": [queues], "brokerDatas": []}).encode()
+    return RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": topic}, body)
+
+
+def read_request(topic: str) -> RemotingCommand:
+    return RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+def value_of(answer: RemotingCommand) -> int | None:
+    """What a successful read read."""
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    (queues,) = decode_route(answer.body).queue_datas
+    return queues.read_queue_nums
+
+
+def figure(member: Member, name: str) -> int:
+    code, status = member.get("/v1/raft/status")
+    assert code == 200, status
+    return int(status[name])
+
+
+def refused(answer: RemotingCommand) -> bool:
+    return answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith("[NO_QUORUM]")
+
+
+def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Cluster) -> None:
+    with BlockingClient() as client:
+        for value in range(1, READS + 1):
+            writer, *readers = random.sample(cluster.members, MEMBERS)
+            answer = client.invoke(writer.listen, write_request("T", value), timeout_s=5.0)
+            assert answer.code == ResponseCode.SUCCESS
+            for reader in (*readers, writer):
+                answer = client.invoke(reader.listen, read_request("T"), timeout_s=5.0)
+                assert value_of(answer) == value, (value, reader.number, answer.remark)
+            code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
+            assert code == 200
+            assert [queues["readQueueNums"] for queues in route["route"]["queueDatas"]] == [value]
+    assert all(figure(member, "barriers") > READS for member in cluster.members)
+
+
+def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluster: Cluster) -> None:
+    with BlockingClient() as client:
+        for topic, value in (("T", 7), ("U", 8)):
+            assert client.invoke(cluster.members[0].listen, write_request(topic, value)).code == 0
+    reader = cluster.members[1]
+    before = figure(reader, "barriers")
+    host, _, port = reader.listen.rpartition(":")
+    sent = [read_request(topic).with_opaque(100 + n) for n, topic in enumerate("TUTTU" * 20)]
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"".join(command.encode() for command in sent))
+        answers = list(answers_of(connection, len(sent)))
+    assert [answer.opaque for answer in answers] == [command.opaque for command in sent]
+    assert [value_of(answer) for answer in answers] == [7, 8, 7, 7, 8] * 20
+    # One for each segment that TCP made of them.
+    assert 1 <= figure(reader, "barriers") - before <= 5
+
+
+def answers_of(connection: socket.socket, count: int) -> Iterator[RemotingCommand]:
+    decoder = FrameDecoder()
+    while count:
+        data = connection.recv(65536)
+        assert data, f"closed {count} answers early"
+        for frame in decoder.feed(data):
+            yield decode_command(frame)
+            count -= 1
+
+
+def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    survivors = [member for member in cluster.members if member is not leader]
+    with BlockingClient() as client, BlockingClient() as late:
+        assert client.invoke(leader.listen, write_request("T", 1)).code == ResponseCode.SUCCESS
+        assert value_of(late.invoke(leader.listen, read_request("T"))) == 1  # its connection is there
+        answers: list[RemotingCommand] = []
+        with leader.paused():
+            begun = time.monotonic()
+            for member in survivors:
+                answer = client.invoke(member.listen, read_request("T"), timeout_s=REFUSED_WITHIN_S)
+                assert refused(answer) or value_of(answer) == 1
+                assert time.monotonic() - begun < 2 * REFUSED_WITHIN_S
+            until(lambda: survivors[0].get("/readyz")[0] == 200, "another one leads")
+            until(
+                lambda: client.invoke(survivors[0].listen, write_request("T", 2), timeout_s=5.0).code == 0,
+                "a write is acknowledged",
+            )
+            for member in survivors:
+                assert value_of(client.invoke(member.listen, read_request("T"), timeout_s=5.0)) == 2
+            # A query that the stopped leader finds when it wakes, beside what its followers sent before.
+            reader = threading.Thread(
+                target=lambda: answers.append(late.invoke(leader.listen, read_request("T"), timeout_s=20.0))
+            )
+            reader.start()
+            time.sleep(0.05)  # it is in the socket's buffer; nothing shows that from outside
+        reader.join(CONDITION_S)
+    (answer,) = answers
+    assert refused(answer) or value_of(answer) == 2
+
+
+def test_without_a_majority_reads_are_refused_in_time_and_clients_sent_away(cluster: Cluster) -> None:
+    alone, *others = cluster.members
+    with BlockingClient() as client:
+        assert client.invoke(alone.listen, write_request("T", 1)).code == ResponseCode.SUCCESS
+    host, _, port = alone.listen.rpartition(":")
+    with others[0].paused(), others[1].paused():
+        begun = time.monotonic()
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(read_request("T").with_opaque(5).encode())
+            (answer,) = answers_of(connection, 1)
+            assert refused(answer)
+            assert (answer.remark or "").startswith("[NO_QUORUM] name server not ready: no leader")
+            assert connection.recv(1) == b"", "closed once that was flushed"
+        assert time.monotonic() - begun < REFUSED_WITHIN_S
+        code, problem = alone.get("/v1/topics/T/route?consistency=linearizable")
+        assert code == 503
+        assert "no leader" in problem["detail"]
+        assert alone.get("/v1/topics/T/route?consistency=stale")[0] == 200
+        assert time.monotonic() - begun < 2 * REFUSED_WITHIN_S
+        assert figure(alone, "refused_reads") == 2
+    cluster.wait_ready()
+    with BlockingClient() as client:
+        assert value_of(client.invoke(alone.listen, read_request("T"), timeout_s=5.0)) == 1
+
+
+class Recorder:
+    """Callers of their own threads, and all that they called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def run(self, target: Callable[[BlockingClient, Recorder], None]) -> None:
+        def body() -> None:
+            with BlockingClient() as client:
+                while not self._stop.is_set():
+                    target(client, self)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        self._threads.append(thread)
+
+    def finish(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(CONDITION_S)
+            assert not thread.is_alive()
+
+    def done(self, operation: Operation) -> int:
+        calls = list(self.calls)
+        return sum(call.operation is operation and call.outcome is Outcome.OK for call in calls)
+
+
+def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Cluster) -> None:
+    recorder, values = Recorder(), itertools.count(1)
+    topics = ["T", "U", "V"]
+
+    def write(client: BlockingClient, to: Recorder) -> None:
+        topic, value, member = random.choice(topics), next(values), random.choice(cluster.members)
+        begun = time.monotonic()
+        try:
+            answer = client.invoke(member.listen, write_request(topic, value), timeout_s=5.0)
+        except RemotingError as error:
+            never = getattr(error, "sent", True) is False
+            outcome = Outcome.FAILED if never else Outcome.UNKNOWN
+        else:
+            outcome = (
+                Outcome.OK
+                if answer.code == ResponseCode.SUCCESS
+                else Outcome.FAILED
+                if refused(answer)
+                else Outcome.UNKNOWN
+            )
+        to.calls.append(
+            Call(
+                key=topic,
+                operation=Operation.WRITE,
+                value=value,
+                begun=begun,
+                ended=time.monotonic(),
+                outcome=outcome,
+                caller=f"write at {member.number}",
+            )
+        )
+        time.sleep(random.uniform(0, 0.01))  # so that histories stay small enough to be decided
+
+    def read(client: BlockingClient, to: Recorder) -> None:
+        topic, member = random.choice(topics), random.choice(cluster.members)
+        begun = time.monotonic()
+        try:
+            answer = client.invoke(member.listen, read_request(topic), timeout_s=5.0)
+        except RemotingError:
+            return
+        if refused(answer):
+            return
+        to.calls.append(
+            Call(
+                key=topic,
+                operation=Operation.READ,
+                value=value_of(answer),
+                begun=begun,
+                ended=time.monotonic(),
+                caller=f"read at {member.number}",
+            )
+        )
+        time.sleep(random.uniform(0, 0.005))
+
+    for _ in range(3):
+        recorder.run(write)
+    for _ in range(6):
+        recorder.run(read)
+    try:
+        for _ in range(2):
+            wanted = recorder.done(Operation.READ) + 200
+            until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on")  # type: ignore[misc]
+            leader = cluster.leader()
+            leader.stop()
+            wanted = recorder.done(Operation.READ) + 100
+            until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on without it")  # type: ignore[misc]
+            leader.start()
+            cluster.wait_ready()
+    finally:
+        recorder.finish()
+    assert recorder.done(Operation.WRITE) > 100
+    violations = check(recorder.calls)
+    assert violations == (), "\n".join(map(str, violations))
