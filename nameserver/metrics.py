@@ -86,10 +86,26 @@ _FIGURES: Final = (
         "Reads refused because the freshness asked could not be given.",
     ),
     _Figure(
+        "refused_writes",
+        "mqnamesrv_raft_refused_writes_total",
+        "counter",
+        "Writes refused without anything sent: no leader, or none in contact.",
+    ),
+    _Figure(
         "unknown_outcomes",
         "mqnamesrv_raft_unknown_outcomes_total",
         "counter",
         "Writes whose verdict did not come in time.",
+    ),
+    _Figure("proposals", "mqnamesrv_raft_proposals", "gauge", "Writes of this member without a verdict."),
+    _Figure(
+        "barriers", "mqnamesrv_raft_barriers_total", "counter", "Barriers sent for linearizable reads here."
+    ),
+    _Figure(
+        "barrier_rounds",
+        "mqnamesrv_raft_barrier_rounds_total",
+        "counter",
+        "Rounds of heartbeats that barriers needed, as leader.",
     ),
 )
 

@@ -1,0 +1,168 @@
+"""What /metrics says of a raft group; alert rules and operations.md name nothing that does not exist."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from nameserver.config import LiveSettings, load_settings
+from nameserver.http import HttpServer
+from nameserver.metrics import Samples, add_raft_figures
+from nameserver.replicated import Replicated
+from nameserver.server import NameServer
+
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
+SAMPLE = re.compile(r'(\w+)(?:\{(\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*)\})? (-?[0-9.e+-]+)')
+METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
+
+
+@pytest.fixture(scope="module")
+def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """/metrics of a real group of one that leads and has a snapshot."""
+    root = tmp_path_factory.mktemp("metrics")
+
+    async def main() -> str:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            raft = f"127.0.0.1:{sock.getsockname()[1]}"
+        flags = {
+            "mode": "raft",
+            "raftAddress": raft,
+            "raftPeers": raft,
+            "dataDir": str(root),
+            "listenPort": "0",
+        }
+        live = LiveSettings(load_settings(flags=flags).settings)
+        async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
+            server = NameServer(settings=live, group=group)
+            mode = Replicated.open(live, server, boot_id=secrets.randbits(48))
+            await mode.start()
+            http = HttpServer(consistency=mode, server=server, settings=live, version="test")
+            try:
+                addr = await http.start("127.0.0.1", 0)
+                loop = asyncio.get_running_loop()
+                deadline = loop.time() + 20
+                while not mode.status().writes_ready:
+                    assert loop.time() < deadline
+                    await asyncio.sleep(0.01)
+                await mode.operations.save_snapshot(deadline=deadline)
+                async with web.get(f"http://{addr}/metrics") as answer:
+                    assert answer.status == 200
+                    return await answer.text()
+            finally:
+                await http.close()
+                await server.close(drain_s=1.0)
+                await mode.close()
+
+    return asyncio.run(main())
+
+
+def families(text: str) -> dict[str, str]:
+    """Return kind by name, after checking that each sample stands below its own description."""
+    kinds: dict[str, str] = {}
+    current = ""
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, current, kind = line.split(" ")
+            assert current not in kinds, f"{current} is described twice"
+            kinds[current] = kind
+        elif not line.startswith("#"):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match[1] == current, f"{match[1]} stands below {current}"
+    return kinds
+
+
+def test_counters_and_only_they_end_in_total(exposition: str) -> None:
+    for name, kind in families(exposition).items():
+        assert name.endswith("_total") == (kind == "counter"), name
+
+
+def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> None:
+    """Leader, elections, contact, lag, indexes, journal, snapshot, refusals, stalls, links, members."""
+    known = set(families(exposition))
+    assert known >= {
+        "mqnamesrv_raft_term",
+        "mqnamesrv_raft_is_leader",
+        "mqnamesrv_raft_leader_known",
+        "mqnamesrv_raft_leader_changes_total",
+        "mqnamesrv_raft_last_contact_seconds",
+        "mqnamesrv_raft_contact_limit_seconds",
+        "mqnamesrv_raft_commit_index",
+        "mqnamesrv_raft_applied_index",
+        "mqnamesrv_raft_apply_lag",
+        "mqnamesrv_raft_journal_bytes",
+        "mqnamesrv_raft_log_bytes",
+        "mqnamesrv_raft_snapshot_bytes",
+        "mqnamesrv_raft_snapshot_index",
+        "mqnamesrv_raft_snapshot_failures_total",
+        "mqnamesrv_raft_storage_stalled",
+        "mqnamesrv_raft_refused_truncations_total",
+        "mqnamesrv_raft_apply_errors_total",
+        "mqnamesrv_raft_members",
+        "mqnamesrv_raft_elections_total",
+        "mqnamesrv_raft_storage_stalls_total",
+        "mqnamesrv_raft_snapshot_age_seconds",
+        "mqnamesrv_raft_refused_reads_total",
+        "mqnamesrv_raft_refused_writes_total",
+        "mqnamesrv_raft_unknown_outcomes_total",
+    }
+    assert "mqnamesrv_raft_is_leader 1\n" in exposition
+    assert 'mqnamesrv_raft_members{kind="voter"} 1\n' in exposition
+    assert 'mqnamesrv_raft_members{kind="learner"} 0\n' in exposition
+
+
+def test_links_are_told_per_peer_and_never_to_oneself() -> None:
+    samples = Samples()
+    status = {"me": "a:1", "members": ["a:1", "b:1", "c:1"], "learners": ["c:1"], "linked": ["b:1"]}
+    add_raft_figures(samples, status)
+    text = samples.text()
+    assert 'mqnamesrv_raft_link_up{peer="b:1"} 1\n' in text
+    assert 'mqnamesrv_raft_link_up{peer="c:1"} 0\n' in text
+    assert 'peer="a:1"' not in text
+    assert 'mqnamesrv_raft_members{kind="voter"} 2\n' in text
+
+
+def test_figure_that_is_not_known_is_left_out_and_units_are_seconds() -> None:
+    samples = Samples()
+    add_raft_figures(samples, {"last_contact_ms": None, "contact_limit_ms": 300, "storage_stalled": True})
+    text = samples.text()
+    assert "last_contact" not in text
+    assert "mqnamesrv_raft_contact_limit_seconds 0.3\n" in text
+    assert "mqnamesrv_raft_storage_stalled 1\n" in text
+
+
+def test_label_values_are_escaped() -> None:
+    samples = Samples()
+    samples.add("m", "gauge", "Help.", 1, text='a"b\\c\nd')
+    assert samples.text().splitlines()[-1] == 'm{text="a\\"b\\\\c\\nd"} 1'
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load(ALERTS.read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def test_alert_rules_are_complete_and_named_once() -> None:
+    rules = alert_rules()
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 15
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"]
+
+
+def test_alert_rules_name_only_metrics_that_are_served(exposition: str) -> None:
+    known = set(families(exposition)) | {"mqnamesrv_raft_link_up"}  # a group of one has no links
+    named = {name for rule in alert_rules() for name in METRIC.findall(rule["expr"])}
+    assert named
+    assert sorted(named - known) == []
