@@ -215,7 +215,10 @@ class Sequencer:
         return None
 
     def next_batch(self) -> Batch | None:
-        """Return the next entry, None if one is in flight or nothing waits; :meth:`appended` must follow."""
+        """Return the next entry, None if one is in flight or nothing waits.
+
+        :meth:`appended` or :meth:`not_appended` must follow.
+        """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
         size = _BATCH_OVERHEAD
@@ -227,6 +230,11 @@ class Sequencer:
             taken.append(self._queue.popleft())
         self._batch = tuple(taken)
         return Batch(proposals=tuple(queued.proposal for queued in taken))
+
+    def not_appended(self) -> None:
+        """Put the batch back, as it was: the log takes nothing right now."""
+        self._queue.extendleft(reversed(self._batch))
+        self._batch = ()
 
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
         """Note where the batch went; returns the deferrals that waited for it, with whom to tell."""

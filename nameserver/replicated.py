@@ -222,6 +222,7 @@ class Replicated:
         self._refused_reads = self._refused_writes = self._unknown_outcomes = 0
         self._barriers_confirmed = self._barrier_rounds = 0
         self._sequencer: Sequencer | None = None
+        self._office_due = False  # the mark of this leader's office could not be appended yet
         self._rounds: Rounds | None = None
         self._round_timer: asyncio.TimerHandle | None = None
         self._evidence: Evidence | None = None
@@ -785,6 +786,7 @@ class Replicated:
             self._report_due = not self._report()
         if not self._report_due:
             self._hand_out()  # a line about a connection precedes the command that came over it
+        self._mark_office()
         self._append()
         self._release()
         self._pass_reads()
@@ -853,7 +855,10 @@ class Replicated:
             return
         index = self._member.append(encode_batch(batch), term=sequencer.term)
         if index is None:
-            self._stop_leading()
+            if self._member.role is Role.LEADER and self._member.term == sequencer.term:
+                sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
+            else:
+                self._stop_leading()
             return
         for proposal in batch.proposals:
             if proposal.boot_id == self._boot_id:
@@ -914,8 +919,14 @@ class Replicated:
             self._sequencer = Sequencer(term=term)
             self._rounds = Rounds(term=term)
             logger.info("leading term=%d", term)
-            # Marks in the log who took office, see Evidence.prior_term.
-            member.append(encode_batch(Batch(proposals=())), term=term)
+            self._office_due = True
+            self._mark_office()
+
+    def _mark_office(self) -> None:
+        """Mark in the log who took office, see Evidence.prior_term; again if it was not the time for it."""
+        if self._office_due and self._sequencer is not None:
+            mark = encode_batch(Batch(proposals=()))
+            self._office_due = self._member.append(mark, term=self._sequencer.term) is None
 
     def _stop_leading(self) -> None:
         if self._sequencer is None:

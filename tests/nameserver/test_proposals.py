@@ -222,6 +222,20 @@ def test_what_arrives_while_a_commit_is_in_flight_goes_together() -> None:
     assert sequences(queue) == [2, 3]
 
 
+def test_a_batch_that_the_log_did_not_take_comes_again_in_its_place() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, PUT)
+    take(queue, 2, PUT)
+    assert sequences(queue) == [1, 2]
+    take(queue, 3, PUT)
+    queue.not_appended()
+    take(queue, 1, PUT)  # sent again: it is here still
+    assert sequences(queue) == [1, 2, 3]
+    queue.appended(10)
+    queue.applied(10)
+    assert sequences(queue) == []
+
+
 def test_entry_is_bounded_in_bytes_and_order_is_kept() -> None:
     queue = Sequencer(term=3)
     sizes = [COMMAND_BYTES_MAX, 1_000_000, 200_000, 10]

@@ -501,6 +501,54 @@ def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) ->
     run(body)
 
 
+def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.equal()
+            leader = group.at(group.leader())
+            term = leader.status().term
+            assert hand_over_in_vain(leader)
+            # Meanwhile the broker dies, and something is written; neither can be appended for a moment.
+            for member in group.running:
+                member.closed(ONE, by_us=False)
+            assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")
+            assert leader.status().term == term
+
+    run(body)
+
+
+def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Path) -> None:
+    """It hands over before the entry that marks its office is in the log."""
+
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.equal()
+            leader = group.at(group.leader())
+            leader._stop_leading()  # as just elected: nobody has looked at the new role yet
+            assert hand_over_in_vain(leader)
+            leader._on_change()
+            for member in group.running:
+                member.closed(ONE, by_us=False)
+            await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")
+
+    run(body)
+
+
+def hand_over_in_vain(leader: Replicated) -> bool:
+    """Have a leader hand over while all others lag: nobody can take over, so it leads on in its term."""
+    member = leader.member
+    command = encode_command(PutKv(namespace="n", key="other", value="v", key_revision=0))
+    batch = Batch(proposals=(Proposal(boot_id=7, sequence=1, command=command),))
+    assert member.append(encode_batch(batch), term=member.term) is not None
+    assert member._driver is not None
+    return member._driver.engine.hand_over()
+
+
 def test_new_leader_evicts_what_died_with_the_old_one(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
