@@ -26,24 +26,53 @@ function duration(ms) {
   return parts.slice(Math.min(3, parts.findIndex(([n]) => n > 0) >>> 0)).map(([n, unit]) => `${n} ${unit}`).join(" ");
 }
 
-function showStatus(status, digest) {
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  const step = Math.min(units.length - 1, bytes > 0 ? Math.floor(Math.log2(bytes) / 10) : 0);
+  return `${(bytes / 1024 ** step).toFixed(step ? 1 : 0)} ${units[step]}`;
+}
+
+function showStatus(status, digest, raft) {
   const ready = status.reads_ready && status.writes_ready;
   byId("state").textContent = ready
-    ? `${status.mode} mode, ready${status.mode === "raft" ? `, ${status.role}` : ""}`
+    ? `${status.mode} mode, ready${raft ? `, ${status.role}` : ""}`
     : `${status.mode} mode, not ready: ${status.waiting_for || "no leader"}; what follows is local and may be stale`;
   byId("state").classList.toggle("bad", !ready);
-  const group = status.mode === "independent" ? [] : ["role", "leader", "term", "commit_index", "applied_index",
-    "last_contact_ms", "durability"];
-  const shown = ["mode", ...group, "revision", "connections", "version"];
-  byId("status").tBodies[0].replaceChildren(
-    ...shown.filter((name) => status[name] != null).map((name) => row([name.replaceAll("_", " "), status[name]])),
-    row(["digest of the table", digest.digest]), row(["uptime", duration(status.uptime_ms)]));
-  byId("members-note").textContent = status.members.length
+  const rows = [["mode", status.mode]];
+  if (raft) {
+    rows.push(["role", status.role], ["leader", status.leader ?? "none known"], ["term", status.term],
+      ["last contact", status.last_contact_ms === null ? "never"
+        : `${status.last_contact_ms} ms ago, reads are refused above ${raft.contact_limit_ms} ms`],
+      ["log", `committed ${status.commit_index}, applied here ${status.applied_index}`],
+      ["durability", status.durability],
+      ["journal", size(raft.journal_bytes) + (raft.storage_stalled ? ", the disk does not answer" : "")],
+      ["snapshot", raft.snapshot_index === 0 ? "none yet" : `up to entry ${raft.snapshot_index}, ${size(raft.snapshot_bytes)}`
+        + (raft.snapshot_age_s == null ? "" : `, ${duration(raft.snapshot_age_s * 1000)} old`)],
+      ["seen since the start", `${raft.leader_changes} leader changes, ${raft.elections ?? 0} candidacies here, `
+        + `${raft.refused_reads ?? 0} reads and ${raft.refused_writes ?? 0} writes refused`]);
+  }
+  rows.push(["revision", status.revision], ["connections", status.connections], ["version", status.version],
+    ["digest of the table", digest.digest], ["uptime", duration(status.uptime_ms)]);
+  byId("status").tBodies[0].replaceChildren(...rows.map(row));
+  showMembers(status, raft);
+}
+
+function showMembers(status, raft) {
+  byId("members-note").textContent = raft
     ? "All members hold one table; a follower may be a moment behind. Equal digests are equal tables."
     : "An independent nameserver: what it knows is what brokers told it. Another nameserver with the same digest"
       + " has the same table; a different one has drifted.";
-  byId("members").replaceChildren(...status.members.map((member) => Object.assign(document.createElement("li"),
-    { textContent: member === status.leader ? `${member} (leader)` : member })));
+  byId("members").hidden = !raft;
+  if (!raft) return;
+  const role = (member) => member === raft.me ? raft.role : member === raft.leader ? "leader"
+    : (raft.learners ?? []).includes(member) ? "learner" : raft.linked.includes(member) ? "follower" : "unknown";
+  byId("members").tBodies[0].replaceChildren(...raft.members.map((member) => {
+    const linked = raft.linked.includes(member);
+    const line = row([member, role(member), (raft.learners ?? []).includes(member) ? "not yet" : "yes",
+      member === raft.me ? "this nameserver" : linked ? "up" : "down"]);
+    line.lastChild.classList.toggle("bad", member !== raft.me && !linked);
+    return line;
+  }));
 }
 
 function showBrokers(brokers) {
@@ -91,7 +120,8 @@ async function refresh() {
   try {
     const [status, digest, brokers, listed] = await Promise.all([
       read("/v1/status"), read("/v1/digest"), read("/v1/brokers?consistency=stale"), read("/v1/topics?consistency=stale")]);
-    showStatus(status.body, digest.body);
+    const raft = status.body.mode === "raft" ? (await read("/v1/raft/status")).body : null;
+    showStatus(status.body, digest.body, raft);
     showBrokers(brokers.body.brokers);
     topics = listed.body.topics;
     showTopics();
