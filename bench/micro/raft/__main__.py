@@ -226,10 +226,11 @@ class Bench:
         self.record("elections", system, 0, figures)
 
     def hold(self, system: System, seconds: float) -> None:
-        """Keep 64 writes in flight and say every second what they do; until time is up, or Ctrl-C."""
+        """Keep writes in flight and say every second what they do; until time is up, or Ctrl-C."""
         print(f"{system.name}: members " + ", ".join(f"{i}: pid {pid}" for i, pid in enumerate(system.pids)))
         print(f"clients {', '.join(system.clients)}; leader {system.leader()}", flush=True)
-        plan = _plan(system, job="writes", connections=CONNECTIONS, warm_s=1.0, measure_s=1.0, report=1.0)
+        count = self.arguments.in_flight
+        plan = _plan(system, job="writes", connections=count, warm_s=1.0, measure_s=1.0, report=1.0)
         with _process(plan) as process, contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             try:
                 process.wait(seconds or None)
@@ -380,7 +381,13 @@ def main() -> None:
         nargs="?",
         const=0.0,
         metavar="SECONDS",
-        help="only keep 64 writes in flight on each system of --only in turn; until Ctrl-C without a number",
+        help="only keep writes in flight on each system of --only in turn; until Ctrl-C without a number",
+    )
+    parser.add_argument(
+        "--in-flight",
+        type=int,
+        default=CONNECTIONS,
+        help=f"writes of --hold in flight (default {CONNECTIONS})",
     )
     parser.add_argument(
         "--elections", type=float, metavar="MINUTES", help="only count elections, so long idle and busy"
