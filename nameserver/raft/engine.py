@@ -24,6 +24,7 @@ from .messages import (
     FORMAT_CONFIGURATION,
     FORMAT_MAX,
     Append,
+    AppendReply,
     Hello,
     Message,
     MessageError,
@@ -34,7 +35,16 @@ from .messages import (
     decode,
     encode,
 )
-from .types import ChangeRefused, NotLeader, RaftStartError, Role, StateMachine, StopMember, split_address
+from .types import (
+    ChangeNotYet,
+    ChangeRefused,
+    NotLeader,
+    RaftStartError,
+    Role,
+    StateMachine,
+    StopMember,
+    split_address,
+)
 
 if TYPE_CHECKING:
     import random
@@ -374,7 +384,18 @@ class Engine:
                 if not self._stopped:
                     self._stop(str(error))
                 return
+            if isinstance(message, Append | AppendReply) and not self._core.configuration.learners:
+                self._wake_if_due()  # most heartbeats and answers leave nothing to do
+                return
         self._ports.wake()
+
+    def _wake_if_due(self) -> None:
+        """Have a step made if it has something to do now; what is seen from outside is told in any case."""
+        if self._core.due or self._log.has_ops or self._log.vote_dirty:
+            self._ports.wake()
+        elif not self._stopped:
+            self._contact.applied(self._core.applied_index)
+            self._tell_changes()
 
     def _on_message(self, peer: str, message: Message) -> None:
         was_empty = self.empty
@@ -515,7 +536,7 @@ class Engine:
     def _change(self, configuration: Configuration) -> int:
         found = self._core.change(configuration)
         if isinstance(found, str):
-            raise ChangeRefused(found)
+            raise ChangeNotYet(found)
         self._follow_configuration()
         return found
 
@@ -529,7 +550,7 @@ class Engine:
         if self._stopped or self._core.state != LEADER:
             raise NotLeader(self.leader)
         if self._clock() < self._handing_over_until:
-            raise ChangeRefused("leadership is being handed over; ask again")
+            raise ChangeNotYet("leadership is being handed over; ask again")
         stated = self._standing.formats
         old = [
             name
@@ -592,7 +613,7 @@ class Engine:
         configuration = self._core.configuration.without(member)
         here = [name for name in configuration.voters if name == self.me or self._counts_now(name)]
         if len(here) < membership.majority(len(configuration.voters)):
-            raise ChangeRefused(
+            raise ChangeNotYet(
                 f"of the voters that would remain, {','.join(configuration.voters) or 'none'}, only "
                 f"{','.join(here) or 'none'} can be reached: no majority; remove those that are down first"
             )
@@ -661,7 +682,7 @@ class Engine:
             self._stalled = False
             logger.info("journal works again me=%s durable_index=%d", self.me, self._log.durable_index)
         self._core.on_durable()
-        self._ports.wake()
+        self._wake_if_due()
 
     # ---- the step
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from .driver import Driver
 from .library import check_library
 from .types import (
+    ChangeNotYet,
     ChangeRefused,
     ChangeUnknown,
     NotLeader,
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 #: How long a closing leader waits for another one.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
+#: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
+PATIENCE_S: Final = 2.0
+PATIENCE_STEP_S: Final = 0.02
 #: How the process of a member that was removed ends.
 REMOVED_EXIT_CODE: Final = 3
 
@@ -150,7 +154,7 @@ class RaftMember:
             ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
         """
         engine = self._engine()
-        engine.add_member(address)
+        await self._patiently(lambda: engine.add_member(address), deadline)
         await self._until(
             lambda: address in engine.voters and engine.configuration_committed,
             deadline,
@@ -174,7 +178,7 @@ class RaftMember:
         engine = self._engine()
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
-        engine.remove_member(address)
+        await self._patiently(lambda: engine.remove_member(address), deadline)
         await self._until(
             lambda: address not in engine.members and engine.configuration_committed,
             deadline,
@@ -267,6 +271,23 @@ class RaftMember:
         if self._driver is None:
             raise NotLeader(None)
         return self._driver.engine
+
+    async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
+        """Make a change; one that is refused for what soon passes, such as another change, is tried again.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = min(deadline, loop.time() + PATIENCE_S)
+        while True:
+            try:
+                change()
+                return
+            except ChangeNotYet:
+                if loop.time() >= give_up or self._closed:
+                    raise
+            await asyncio.sleep(PATIENCE_STEP_S)
 
     async def _until(
         self, condition: Callable[[], bool], deadline: float, unknown: Callable[[], str]

@@ -50,6 +50,10 @@ class ChangeRefused(Exception):
     """Nothing was done; the text tells an operator why, and what would help."""
 
 
+class ChangeNotYet(ChangeRefused):
+    """Refused for a reason that usually passes within a second."""
+
+
 class ChangeUnknown(Exception):
     """The deadline passed after the change was begun; it may still happen. The text says how far it is."""
 

@@ -667,9 +667,10 @@ def _break_something(world: World, faults: tuple[str, ...]) -> None:
                         world.stat["added"] += 1
                     elif len(leader.engine.voters) > 2:
                         victim = rng.choice(members)
+                        rest = [world.members[name].engine for name in members if name != victim]
                         if victim == leader.name:
                             leader.engine.hand_over()
-                        else:
+                        elif all(engine is not None and engine.may_vote for engine in rest):
                             leader.engine.remove_member(victim)
                             world.stat["removed"] += 1
         case "wipe":

@@ -1,0 +1,289 @@
+"""Real nameservers whose group changes: members come and go, leadership moves, a lost quorum is made good."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .brokers import Call, Writers, judge
+from .cluster import CONDITION_S, Cluster, Member, make_members, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+TOKEN = "a-token-of-some-length"
+
+
+def _members(root: Path, size: int) -> list[Member]:
+    """Members whose group may be administered over HTTP."""
+    token = root / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    return make_members(root, size=size, arguments=("--http-token-file", str(token)))
+
+
+def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
+    """Ask one member; the answer, or the problem that it names, with its status."""
+    data = json.dumps(body).encode() if isinstance(body, dict) else body
+    kind = "application/json" if not isinstance(body, bytes) else "application/octet-stream"
+    request = urllib.request.Request(
+        f"http://{member.http}/v1/raft/{path}",
+        data=data,
+        method=method,
+        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": kind},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=CONDITION_S) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def _done(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
+    """As an operator does it: ask again where the answer says it is no obstacle that lasts."""
+
+    def asked() -> Any:
+        code, answer = _admin(member, method, path, body)
+        retry = code == 503 or (code == 409 and "ask again" in answer["detail"])
+        assert retry or code == 200, (code, answer)
+        return None if retry else answer
+
+    return until(asked, f"{method} {path}")
+
+
+def _join(cluster: Cluster, newcomer: Member) -> None:
+    """Start a member with an empty disk, told of the current members and itself, and have it added."""
+    shutil.rmtree(newcomer.data, ignore_errors=True)
+    known = {member.raft for member in cluster.members} | {newcomer.raft}
+    newcomer.peers = ",".join(sorted(known))
+    newcomer.start()
+    assert newcomer.status()["role"] == "learner"
+    assert newcomer.raft in _done(cluster.leader(), "POST", "members", {"address": newcomer.raft})["voters"]
+    cluster.members.append(newcomer)
+    cluster.wait_ready()
+
+
+class _Reader:
+    """A client with every nameserver's address: one that does not answer is left for the next."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self._members = members
+        self._stop = threading.Event()
+        self.reads = 0
+        self.failed: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        at = 0
+        while not self._stop.is_set():
+            for step in range(len(self._members)):
+                member = self._members[(at + step) % len(self._members)]
+                code, body = member.get("/v1/topics?consistency=default")
+                if code == 200 and "shared" in body["topics"]:
+                    at = (at + step) % len(self._members)
+                    break
+                if code != 0:  # it runs, and says no
+                    self.failed.append(f"member {member.number}: {code} {body!r}")
+            else:
+                self.failed.append("no member answered")
+            self.reads += 1
+            self._stop.wait(0.005)
+
+    def __enter__(self) -> _Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(CONDITION_S)
+
+
+@contextmanager
+def _running(*members: Member) -> Iterator[Cluster]:
+    """A cluster of some of the members; all that run are killed in the end."""
+    cluster = Cluster(list(members))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _restart(cluster: Cluster, member: Member) -> None:
+    assert member.process is not None
+    member.signal(signal.SIGTERM)
+    assert member.process.wait(CONDITION_S) == 0, member.log()
+    member.reap()
+    member.start()
+    cluster.wait_ready()
+
+
+def _check(cluster: Cluster, calls: list[Call]) -> None:
+    cluster.wait_ready()
+    cluster.wait_equal()
+    for member in cluster.members:
+        topics = member.topics("stale")
+        assert topics is not None
+        wrong = [line for line in judge(calls, topics) if line.startswith(("lost", "refused", "from"))]
+        assert not wrong, f"member {member.number}: {wrong[:5]}"
+    assert sum(call.outcome == "applied" for call in calls) > 50
+
+
+def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    *founders, fourth = _members(tmp_path, 4)
+    for member in founders:
+        member.peers = ",".join(m.raft for m in founders)
+    with _running(*founders) as cluster:
+        try:
+            with Writers(Cluster(list(founders))) as writers:
+                writers.wait_for_load(founders)
+                name = _admin(founders[0], "GET", "status")[1]["cluster"]
+                _join(cluster, fourth)
+                assert _admin(fourth, "GET", "status")[1]["cluster"] == name
+                writers.wait_for_load(founders)
+
+                # One that only follows goes: it stops with one line, and does not start again.
+                leader = cluster.leader()
+                gone = next(member for member in founders if member is not leader)
+                _done(leader, "DELETE", f"members/{gone.raft}")
+                assert gone.process is not None
+                assert gone.process.wait(CONDITION_S) == 3, gone.log()
+                assert (
+                    sum(
+                        "was removed" in line and line.startswith("raft: ")
+                        for line in gone.log().splitlines()
+                    )
+                    == 1
+                )
+                gone.reap()
+                cluster.members.remove(gone)
+                assert "was removed from its cluster" in gone.refuse_to_start()
+                rest = [member for member in founders if member is not gone]
+                writers.wait_for_load(rest)
+
+                # Leadership goes where it is sent, the newcomer included; others only say who leads.
+                assert _done(cluster.leader(), "POST", "transfer", {"to": fourth.raft}) == {
+                    "leader": fourth.raft
+                }
+                assert cluster.leader() is fourth
+                code, problem = _admin(rest[0], "POST", "transfer", {})
+                assert (code, problem["leader"]) == (421, fourth.raft)
+                writers.wait_for_load(rest)
+
+                # Each restarts in turn, and no client misses an answer.
+                with _Reader(cluster.members) as reader:
+                    for member in list(cluster.members):
+                        _restart(cluster, member)
+                    until(lambda: reader.reads > 200, "enough was read")
+                assert reader.failed == []
+
+                # A leader that is to go hands over first.
+                leader = cluster.leader()
+                code, problem = _admin(leader, "DELETE", f"members/{leader.raft}")
+                assert code == 421
+                successor = next(m for m in cluster.members if m.raft == problem["leader"])
+                assert successor is not leader
+                until(lambda: successor.status()["role"] == "leader", "the successor leads")
+                _done(successor, "DELETE", f"members/{leader.raft}")
+                assert leader.process is not None
+                assert leader.process.wait(CONDITION_S) == 3, leader.log()
+                leader.reap()
+                cluster.members.remove(leader)
+                _join(cluster, leader)  # with an empty disk it may come back
+                _check(cluster, writers.stop())
+        finally:
+            Cluster([*founders, fourth]).stop()
+
+
+def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> None:
+    members = _members(tmp_path, 3)
+    with _running(*members) as cluster, Writers(Cluster(list(members))) as writers:
+        writers.wait_for_load(members)
+        writers.stop()
+        cluster.wait_equal()
+        calls = list(writers.calls)
+        survivor, *lost = members
+        for member in lost:
+            member.kill()
+            member.reap()
+        until(lambda: survivor.get("/readyz")[0] == 503, "the survivor knows that it is alone")
+        survivor.kill()
+        survivor.reap()
+        cluster.members[:] = [survivor]
+        usual = survivor.arguments
+        survivor.arguments = (*usual, "--force-new-cluster")
+        survivor.start()
+        cluster.wait_ready()
+        survivor.arguments = usual
+        _restart(cluster, survivor)  # the flag is for one start
+        _check(cluster, calls)
+
+        # A lost member that comes back as it was is a stranger: nobody listens to it.
+        term = survivor.status()["term"]
+        stranger = lost[0]
+        stranger.start()
+        until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
+        assert stranger.get("/readyz")[0] == 503
+        stranger.kill()
+        stranger.reap()
+        for member in lost:
+            _join(cluster, member)
+        assert survivor.status()["term"] == term
+        with Writers(cluster) as again:
+            again.wait_for_load(members)
+            calls += [replace(call) for call in again.stop()]
+            # The same brokers, each begun anew: what they told before is superseded by name only.
+            cluster.wait_equal()
+            topics = survivor.topics("stale")
+            assert topics is not None
+            assert {call.topic for call in calls if call.outcome == "applied"} <= topics
+
+
+def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
+    members = _members(tmp_path, 3)
+    with _running(*members) as cluster, Writers(Cluster(list(members))) as writers:
+        writers.wait_for_load(members)
+        writers.stop()
+        cluster.wait_equal()
+        leader = cluster.leader()
+        digest = leader.get("/v1/digest")[1]["digest"]
+        saved = _done(leader, "POST", "snapshot", {})
+        image = Path(saved["path"]).read_bytes()
+        assert len(image) == saved["size"]
+        code, problem = _admin(leader, "POST", "restore", image)
+        assert code == 409
+        assert "--force-new-cluster" in problem["detail"]
+        for member in members:  # all that was there is gone
+            member.kill()
+            member.reap()
+            shutil.rmtree(member.data)
+        first, *others = members
+        cluster.members[:] = [first]
+        usual = first.arguments
+        first.arguments = (*usual, "--force-new-cluster")
+        first.start()
+        cluster.wait_ready()
+        code, problem = _admin(first, "POST", "restore", image[:-1])
+        assert code == 409, problem
+        began = time.monotonic()
+        restored = _done(first, "POST", "restore", image)
+        assert time.monotonic() - began < 10
+        assert restored["digest"] == digest
+        first.arguments = usual
+        _restart(cluster, first)
+        for member in others:
+            _join(cluster, member)
+        _check(cluster, writers.calls)
+        assert first.get("/v1/digest")[1]["digest"] == digest
