@@ -310,6 +310,26 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         """Whether so many other voters and this one are more than half."""
         return (others + 1) * 2 > len(self._configuration.voters)
 
+    @property
+    def due(self) -> bool:
+        """Whether :meth:`tick` has something to do already, before :meth:`next_wake`."""
+        commit = self.commit_index
+        if self.applied_index < commit:
+            return True
+        if self.state != LEADER:
+            return self._go or self._SyncObj__raftElectionDeadline <= self._clock()
+        last = self._log.last_index
+        for p in self._progress.values():
+            behind = p.next <= last and p.window_open
+            if behind or p.commit_sent < commit or p.transfer is not None or p.next <= self._log.base_index:
+                return True
+        return commit < last and self._quorum_index() > commit
+
+    def _quorum_index(self) -> int:
+        """What a majority holds; this member counts for what its journal has."""
+        matches = [p.match if self._counts(name, p) else 0 for name, p in self._progress.items()]
+        return quorum_index(len(self._configuration.voters), self._log.durable_index, matches)
+
     # ---- what the engine does
 
     def tick(self) -> None:
@@ -919,9 +939,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         now = self._clock()
         if self.state == LEADER:
             # The library counts the leader for every index it has; the journal may not have it yet.
-            matches = [p.match if self._counts(name, p) else 0 for name, p in self._progress.items()]
-            voters = len(self._configuration.voters)
-            self._commit_limit = quorum_index(voters, self._log.durable_index, matches)
+            self._commit_limit = self._quorum_index()
             self._cause = "no majority answered in time"
         else:
             self._ask_before_standing(now)
