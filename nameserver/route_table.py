@@ -83,6 +83,7 @@ LINES_SPARE: Final = 1000
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
 
+_SLICE: Final = 10_000
 _PRESENCE: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
 
 
@@ -721,26 +722,41 @@ class RouteTable:
         entries, listed, gone = self._topics, pool.topics, self._tombstones["topic"]
         revision = self._revision
         digest = rest = back = 0
-        # Topics that had the same set get the same set: what is done once per set is not done per topic.
+        # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
+        # done once per set, or per run of topics alike, is not done per topic.
         steps: dict[tuple[QueueSet | None, Line], tuple[QueueSet, int]] = {}
+        old: QueueSet | None = None
+        run_line: Line | None = None
+        run_revision = change = marks = 0
         for topic, line in lines.items():
             before = entries.get(topic)
-            old = None if before is None else before.queue_set
-            step = steps.get((old, line))
-            if step is None:
-                step = steps[old, line] = self._step(old, listed.get(topic), line)
-            queue_set, change = step
             if before is None:
+                if old is not None or line is not run_line:
+                    digest += marks * change
+                    rest += marks * (revision - run_revision)
+                    old, run_line, run_revision, marks = None, line, 0, 0
+                    step = steps.get((None, line))
+                    if step is None:
+                        step = steps[None, line] = self._step(None, None, line)
+                    queue_set, change = step
                 mark = mark_of_topic(topic)
-                rest += mark * revision
                 entries[topic] = TopicEntry(queue_set, NO_MAPPINGS, revision, mark)
                 if gone:
                     back += mark * gone.pop(topic, 0)
             else:
+                if before.queue_set is not old or line is not run_line or before.revision != run_revision:
+                    digest += marks * change
+                    rest += marks * (revision - run_revision)
+                    old, run_line, run_revision, marks = before.queue_set, line, before.revision, 0
+                    step = steps.get((old, line))
+                    if step is None:
+                        step = steps[old, line] = self._step(old, listed.get(topic), line)
+                    queue_set, change = step
                 mark = before.mark
-                rest += mark * (revision - before.revision)
                 entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
-            digest += mark * change
+            marks += mark
+        digest += marks * change
+        rest += marks * (revision - run_revision)
         listed.update(lines)
         if len(pool.lines) > LINES_SPARE + 2 * len(listed):
             in_use = frozenset(listed.values())
@@ -971,8 +987,8 @@ class RouteTable:
                     pool.topics = listed
         entries = image.topics.values()
         marks = [entry.mark for entry in entries]
-        self._digest += sum(map(mul, marks, [entry.queue_set.mark for entry in entries]))
-        self._rest += sum(map(mul, marks, [entry.revision for entry in entries]))
+        self._digest += _sum_of_products(marks, [entry.queue_set.mark for entry in entries])
+        self._rest += _sum_of_products(marks, [entry.revision for entry in entries])
         for entry in entries:
             if entry.mappings:
                 self._digest += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
@@ -1287,9 +1303,18 @@ def _perm_mask(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> int:
     return ~PERM_WRITE if command.enable_acting_master and _is_prime_slave(command, addrs) else -1
 
 
+def _sum_of_products(left: list[int], right: list[int]) -> int:
+    # In slices, because another thread can go on only between calls into C.
+    total = 0
+    for start in range(0, len(left), _SLICE):
+        end = start + _SLICE
+        total += sum(map(mul, left[start:end], right[start:end]))
+    return total
+
+
 def _gone_mark(tombstones: Mapping[BaseKind, Mapping[Any, int]]) -> int:
     topics = tombstones["topic"]
-    total: int = sum(map(mul, map(mark_of_topic, topics), topics.values()))
+    total = _sum_of_products([mark_of_topic(str(topic)) for topic in topics], list(topics.values()))
     for kind, removals in tombstones.items():
         if kind != "topic":
             total += sum(mark_of(kind, key) * removed_at for key, removed_at in removals.items())

@@ -56,6 +56,7 @@ IO_MODULES = {
     "bench/micro/raft/__main__.py",
     "bench/micro/raft/load.py",
     "bench/micro/raft/systems.py",
+    "bench/micro/scale.py",
 }
 MAY_IMPORT = {
     "remoting": {"remoting"},
