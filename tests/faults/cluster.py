@@ -284,10 +284,14 @@ def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) 
 
 @contextmanager
 def running(members: list[Member]) -> Iterator[Cluster]:
-    """Start members, and kill them in the end."""
+    """Start members, and kill them in the end; what fails meanwhile is shown with the ends of their logs."""
     cluster = Cluster(members)
     try:
         cluster.start()
         yield cluster
+    except AssertionError as error:
+        for member in members:
+            error.add_note(f"-- log of member {member.number}, {member.raft}\n{member.log()[-3000:]}")
+        raise
     finally:
         cluster.stop()

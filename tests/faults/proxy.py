@@ -53,11 +53,14 @@ class Network:
     Args:
         members: Identity to the address that the member binds.
         record: Keep what passes.
+
+    Attributes:
+        recordings: What passed, by link, if it was to be kept.
     """
 
     def __init__(self, members: dict[str, str], *, record: bool = False) -> None:
         self.recordings: list[Recording] = []
-        self._members = members
+        self.listens = members
         self._record = record
         self._open: dict[Direction, asyncio.Event] = {}
         self._links: set[_Link] = set()
@@ -90,12 +93,12 @@ class Network:
         return done.result(30.0)
 
     async def _start(self) -> None:
-        for one in self._members:
-            for other in self._members:
+        for one in self.listens:
+            for other in self.listens:
                 if one != other:
                     self._open[one, other] = asyncio.Event()
                     self._open[one, other].set()
-        for name in self._members:
+        for name in self.listens:
             host, port = split(name)
             server = await asyncio.start_server(self._acceptor_for(name), host, port)
             self._servers.append(server)
@@ -141,6 +144,20 @@ class Network:
 
         return self._call(open_all)
 
+    def inject(self, data: bytes) -> int:
+        """Put bytes into each link, towards the acceptor, as somebody on the way could; return how many."""
+        count = 0
+
+        def write() -> None:
+            nonlocal count
+            for link in list(self._links):
+                if len(link.writers) == 2:
+                    link.writers[1].write(data)
+                    count += 1
+
+        self._call(write)
+        return count
+
     # -- links
 
     def _acceptor_for(self, acceptor: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
@@ -162,7 +179,7 @@ class Network:
             self._links.add(link)
             if not await self._both_ways(dialler, acceptor, reader):
                 return
-            onward_reader, onward_writer = await asyncio.open_connection(*split(self._members[acceptor]))
+            onward_reader, onward_writer = await asyncio.open_connection(*split(self.listens[acceptor]))
             link.writers.append(onward_writer)
             if self._record:
                 self.recordings.append(link.recording)
@@ -225,9 +242,8 @@ def running_behind_proxy(
 ) -> Iterator[tuple[Cluster, Network]]:
     """Start members whose links all pass a proxy; kill them in the end."""
     members = make_members(root, size=size, arguments=arguments)
-    listens = [f"127.0.0.1:{port}" for port in free_ports(size)]
-    for member, listen in zip(members, listens, strict=True):
-        member.arguments += ("--raft-listen", listen)
-    names = {member.raft: listen for member, listen in zip(members, listens, strict=True)}
+    names = {m.raft: f"127.0.0.1:{port}" for m, port in zip(members, free_ports(size), strict=True)}
+    for member in members:
+        member.arguments += ("--raft-listen", names[member.raft])
     with Network(names, record=record) as network, running(members) as cluster:
         yield cluster, network

@@ -57,7 +57,7 @@ def test_killed_leader_loses_no_acknowledged_registration(cluster: Cluster) -> N
 
 
 def test_all_killed_at_once_lose_no_acknowledged_registration(cluster: Cluster) -> None:
-    with Writers(cluster) as writers:
+    with Writers(cluster) as writers, Registers(cluster) as registers:
         for _ in range(CYCLES):
             writers.wait_for_load(cluster.members)
             for member in cluster.members:
@@ -66,6 +66,7 @@ def test_all_killed_at_once_lose_no_acknowledged_registration(cluster: Cluster) 
                 member.reap()
             cluster.start()
         writers.wait_for_progress(cluster.members)
+        print(registers.check(promise_s=ELECTION_TIMEOUT_S))
         print(writers.check())
 
 

@@ -1,0 +1,346 @@
+"""Strangers on the raft ports of members that share a secret change nothing, learn nothing, crash nothing.
+
+They know everything but the secret: identities, the format, and whatever once passed between the members.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from .brokers import Writers
+from .cluster import CONDITION_S, Cluster, Member, split, until
+from .proxy import Network, Recording, running_behind_proxy
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+MIB = 1 << 20
+#: What an acceptor says to whoever begins as a member would: one random number, with its size.
+CHALLENGE_SIZE = 4 + 32
+
+
+@dataclass
+class Site:
+    """A group that has worked for a while under somebody's eyes."""
+
+    cluster: Cluster
+    network: Network
+    recordings: list[Recording]
+
+    def address(self, member: Member) -> tuple[str, int]:
+        """Where the member itself listens, behind the proxy."""
+        return split(self.network.listens[member.raft])
+
+    def by_name(self, raft: str) -> Member:
+        return next(member for member in self.cluster.members if member.raft == raft)
+
+
+@pytest.fixture(scope="module")
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("site")
+    secret = root / "secret"
+    secret.write_text(os.urandom(32).hex())
+    # Elections are no business of these tests, however busy the machine is.
+    arguments = ("--raft-secret-file", str(secret), "--election-timeout-ms", "2000")
+    with (
+        running_behind_proxy(root, arguments=arguments, record=True) as (cluster, network),
+        Writers(cluster) as writers,
+    ):
+        writers.wait_for_load(cluster.members)
+        # Every link ends and begins once more: recordings from the first byte on, also of a full log.
+        network.cut_between(*2 * [[member.raft for member in cluster.members]])
+        network.heal(reset=True)
+        writers.wait_for_load(cluster.members)
+        writers.stop()
+        cluster.wait_equal()
+        recordings = [
+            recording
+            for recording in list(network.recordings)
+            if all(len(frames(recording.sent_by(dialler=side))) >= 4 for side in (True, False))
+        ]
+        assert len({(recording.dialler, recording.acceptor) for recording in recordings}) == 3
+        yield Site(cluster, network, recordings)
+
+
+@pytest.fixture
+def site(running_site: Site) -> Iterator[Site]:
+    """The group; afterwards nothing has changed, and it works."""
+    cluster = running_site.cluster
+    cluster.wait_ready()
+    before, logs = snapshot(cluster), [member.log_size() for member in cluster.members]
+    memory = [rss(member) for member in cluster.members]
+    yield running_site
+    cluster.wait_ready()
+    assert snapshot(cluster) == before
+    for member, log, size in zip(cluster.members, logs, memory, strict=True):
+        assert member.process is not None
+        assert member.process.poll() is None
+        assert "Traceback" not in member.log(log)
+        assert rss(member) - size < 60 * MIB
+    for member in cluster.members:
+        assert member.get("/v1/topics")[0] == 200
+
+
+def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
+    """Everything that a stranger could have moved."""
+    found: list[tuple[object, ...]] = []
+    for member in cluster.members:
+        status, (_, digest) = member.status(), member.get("/v1/digest")
+        state = (digest["digest"], digest["state_digest"], digest["revision"])
+        found.append((*state, status["term"], status["role"], status["leader"], tuple(status["members"])))
+    return found
+
+
+def rss(member: Member) -> int:
+    assert member.process is not None
+    size: int = psutil.Process(member.process.pid).memory_info().rss
+    return size
+
+
+def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> bytes:
+    """Send parts, as far as the peer takes them; return everything that it said until it closed.
+
+    Args:
+        patience_s: Wait for an answer so long before each part but the first.
+    """
+    heard = b""
+    with socket.create_connection(address, timeout=CONDITION_S) as link:
+        with contextlib.suppress(OSError):
+            for number, part in enumerate(parts):
+                if number and patience_s:
+                    link.settimeout(patience_s)
+                    with contextlib.suppress(TimeoutError):
+                        heard += link.recv(65536)
+                    link.settimeout(CONDITION_S)
+                link.sendall(part)
+            link.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while data := link.recv(65536):
+                heard += data
+    return heard
+
+
+def hello(site: Site, sender: Member, receiver: Member) -> bytes:
+    """A first frame as the sender would make it, taken from a recording, with a nonce of the stranger's."""
+    data = site.recordings[0].sent_by(dialler=True)
+    (size,) = struct.unpack_from(">I", data)
+    fields = msgspec.msgpack.decode(data[4 : 4 + size])
+    fields[1:3] = sender.raft, receiver.raft
+    fields[4] = os.urandom(32)
+    return framed(msgspec.msgpack.encode(fields))
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def frames(data: bytes) -> list[bytes]:
+    """Split what passed in one direction into frames with their sizes; the last may be cut."""
+    found = []
+    while len(data) >= 4:
+        end = 4 + struct.unpack_from(">I", data)[0]
+        found.append(data[:end])
+        data = data[end:]
+    return found
+
+
+class Malice:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return os.mkdir, (self._path,)
+
+
+def test_pickles_are_not_unpickled(site: Site, tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    pickles = [
+        pickle.dumps(what, protocol)
+        for what in (Malice(trap), ["status"], ["transfer"], {"type": "append_entries", "term": 10**6})
+        for protocol in (0, 2, 5)
+    ]
+    for member in site.cluster.members:
+        for data in pickles:
+            assert send(site.address(member), data) == b""
+            assert send(site.address(member), framed(data)) == b""
+            sender = site.cluster.others(member)[0]
+            heard = send(site.address(member), hello(site, sender, member), framed(data))
+            assert len(heard) <= CHALLENGE_SIZE
+    assert not trap.exists()
+
+
+def test_half_frames_and_silence_are_given_up(site: Site) -> None:
+    member, sender, _ = site.cluster.members
+    first = hello(site, sender, member)
+    links = []
+    for cut in (0, 1, 4, 5, len(first) // 2, len(first) - 1, len(first)):
+        link = socket.create_connection(site.address(member), timeout=CONDITION_S)
+        link.sendall(first[:cut])
+        links.append(link)
+    for link in links:
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            while data := link.recv(65536):
+                heard += data
+        assert len(heard) <= CHALLENGE_SIZE
+        link.close()
+
+
+def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
+    member = site.cluster.others(site.cluster.leader())[0]
+    address, stop = site.address(member), threading.Event()
+    sent = [0]
+    rng = random.Random(1)
+    noise = rng.randbytes(MIB)
+
+    def flood(kind: int) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(address, timeout=5.0) as link:
+                link.settimeout(0.5)
+                match kind:
+                    case 0:
+                        link.sendall(noise)
+                    case 1:
+                        link.sendall(struct.pack(">I", 1 << 30) + noise)
+                    case 2:
+                        link.sendall(framed(b"A" * 1024) * 1024)
+                    case _:
+                        link.recv(1)  # holds a place
+                sent[0] += 1
+
+    threads = [threading.Thread(target=flood, args=(kind,)) for kind in (0, 1, 2, 3, 3, 3)]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: sent[0] > 300, "the flood comes")
+        # Meanwhile every link ends: members find each other through the flood.
+        site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
+        site.network.heal(reset=True)
+        enough = sent[0] + 300
+        until(lambda: sent[0] > enough, "the flood goes on")
+        others = {m.raft for m in site.cluster.others(member)}
+        until(lambda: set(member.get("/v1/raft/status")[1]["linked"]) == others, "it is linked with all")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(CONDITION_S)
+
+
+def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
+    rng = random.Random(2)
+    for recording in site.recordings[-3:]:
+        acceptor = site.by_name(recording.acceptor)
+        there, back = recording.sent_by(dialler=True), recording.sent_by(dialler=False)
+        pieces = frames(there)
+        assert len(send(site.address(acceptor), there)) <= CHALLENGE_SIZE
+        assert len(send(site.address(acceptor), *pieces[:20], patience_s=0.2)) <= CHALLENGE_SIZE
+        for _ in range(10):  # beginning, middle, end; frames out of their order
+            start, end = sorted(rng.sample(range(len(pieces)), 2))
+            heard = send(site.address(acceptor), pieces[0], *pieces[start:end])
+            assert len(heard) <= CHALLENGE_SIZE
+            assert send(site.address(acceptor), b"".join(pieces[max(1, start) : end])) == b""
+            cut = rng.randrange(len(there))
+            assert len(send(site.address(acceptor), there[:cut])) <= CHALLENGE_SIZE
+        # Mirrored: to the acceptor what it said itself, and to the dialler what it said.
+        assert send(site.address(acceptor), back) == b""
+        dialler = site.by_name(recording.dialler)
+        assert send(site.address(dialler), there) == b"", "its own hello names another receiver"
+        assert send(site.address(dialler), back) == b""
+
+
+def test_what_a_member_says_is_of_no_use_when_sent_back_to_it(site: Site) -> None:
+    """A live mirror: hello of a member, then whatever the acceptor says goes back to it."""
+    member, sender, _ = site.cluster.members
+    with socket.create_connection(site.address(member), timeout=CONDITION_S) as link:
+        link.sendall(hello(site, sender, member))
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            while data := link.recv(65536):
+                heard += data
+                link.sendall(data)
+        assert len(heard) <= CHALLENGE_SIZE
+
+
+def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) -> None:
+    leader = site.cluster.leader()
+    logs = [member.log_size() for member in site.cluster.members]
+    for recording in site.recordings[-3:]:
+        pieces = frames(recording.sent_by(dialler=True))
+        for data in (pieces[-2], pieces[len(pieces) // 2], framed(os.urandom(100)), pieces[0]):
+            begun = time.monotonic()
+            sizes = [member.log_size() for member in site.cluster.members]
+            assert site.network.inject(data) > 0
+            until(
+                lambda s=sizes: any(  # type: ignore[misc]
+                    "member linked" in m.log(size) for m, size in zip(site.cluster.members, s, strict=True)
+                ),
+                "links end and begin anew",
+            )
+            for member in site.cluster.members:
+                others = {m.raft for m in site.cluster.others(member)}
+                until(
+                    lambda m=member, o=others: set(m.get("/v1/raft/status")[1]["linked"]) == o,  # type: ignore[misc]
+                    "members are linked anew",
+                )
+            assert time.monotonic() - begun < 10.0
+    assert site.cluster.leader() is leader
+    said = [member.log(size) for member, size in zip(site.cluster.members, logs, strict=True)]
+    assert any("frame with a wrong MAC" in log for log in said)
+
+
+def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: Site) -> None:
+    """A stranger takes a dead member's address and plays what that member once answered."""
+    acceptors = {recording.acceptor for recording in site.recordings}
+    absent = next(m for m in site.cluster.others(site.cluster.leader()) if m.raft in acceptors)
+    recording = next(r for r in site.recordings if r.acceptor == absent.raft)
+    answers = frames(recording.sent_by(dialler=False))
+    absent.kill()
+    absent.reap()
+    host, port = site.address(absent)
+    heard: list[bytes] = []
+    with socket.create_server((host, port)) as listener:
+        listener.settimeout(CONDITION_S)
+        for _ in range(6):
+            link, _ = listener.accept()
+            with link:
+                link.settimeout(CONDITION_S)
+                said = link.recv(65536)
+                with contextlib.suppress(OSError):
+                    for answer in answers[:10]:
+                        link.sendall(answer)
+                        link.settimeout(0.3)
+                        with contextlib.suppress(TimeoutError):
+                            said += link.recv(65536)
+                        link.settimeout(CONDITION_S)
+                heard.append(said)
+    for said in heard:
+        # A hello and, as it dials, the proof for this one challenge: no entry, no state.
+        assert len(frames(said)) <= 2, frames(said)
+        assert b"broker-" not in said
+    others = site.cluster.others(absent)
+    for member in others:
+        assert absent.raft not in member.get("/v1/raft/status")[1]["linked"]
+    absent.start()
+    site.cluster.wait_ready()
+    site.cluster.wait_equal()
+
+
+def test_the_group_works_after_all_of_this(running_site: Site) -> None:
+    with Writers(running_site.cluster) as writers:
+        writers.wait_for_load(running_site.cluster.members)
+        writers.stop()
