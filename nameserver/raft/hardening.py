@@ -498,7 +498,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _listen_first(self, now: float, gap: float) -> None:
         """This member stood still: nobody is judged before what waits for it was read (see :mod:`.watch`)."""
-        logger.warning("member stood still me=%s ms=%.0f", self.selfNode.id, gap * 1000)
+        level = logging.WARNING if gap > self._timeout else logging.DEBUG
+        logger.log(level, "member stood still me=%s ms=%.0f", self.selfNode.id, gap * 1000)
         until = self._watch.listening_until
         if self.state == LEADER:
             # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
