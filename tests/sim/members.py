@@ -377,6 +377,13 @@ class Member:
         if wipe:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def begin_anew(self) -> None:
+        """Empty its disk and start it."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.removed = False
+        self.start()
+
     def pause(self, seconds: float) -> None:
         self.loop.pause(seconds)
         self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)

@@ -36,12 +36,14 @@ class _Change:
 
     Attributes:
         again: Asked until it is done; else one attempt is made.
+        newcomer: Who is to be added.
     """
 
     what: str
     ask: Ask
     done: Callable[[], None]
     again: bool = True
+    newcomer: Member | None = None
     attempt: int = 0
 
 
@@ -82,6 +84,7 @@ class Operator:
                 f"add {name}",
                 lambda mode, deadline: mode.operations.add_member(name, deadline=deadline),
                 done,
+                newcomer=member,
             )
         )
         return name
@@ -140,6 +143,11 @@ class Operator:
         world = self._world
         if self._change is not change:
             return
+        if change.newcomer is not None and change.newcomer.removed:
+            # The entry that added it was lost with its leader, and the next leader took it for one that was
+            # removed while it was away: it is told to begin anew, as its refusal to start says.
+            world.truth.count["newcomers begun anew"] += 1
+            change.newcomer.begin_anew()
         leader = world.leader()
         if leader is None or leader.loop.paused:
             self._later(change)

@@ -249,7 +249,7 @@ class Planted:
 
     def caught_by(self, seed: int) -> str:
         """What was said of it; nothing if this seed does not catch it. To be called while it is planted."""
-        found = run_seed(seed, faults=self.faults or None, durability=self.durability).violations
+        found = run_seed(seed, faults=self.faults, durability=self.durability).violations
         return next((violation for violation in found if self.says in violation), "")
 
 

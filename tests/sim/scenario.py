@@ -20,11 +20,8 @@ FAULTS = (
     "add member",
     "remove member",
     "transfer leader",
+    "hand over",
 )
-ON_REQUEST = ("hand over",)
-"""Faults that a seed does not choose by itself: after a hand-over that fails, a leader does not take office
-again in its term, see Replicated._append; to be moved to FAULTS once it does.
-"""
 BROKERS = (
     "die",
     "die late",

@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from bench.history import Call
 from nameserver.commands import Batch, Command, DeleteKv, Evict, PutKv, RegisterBroker, Touch, bases
 from nameserver.evidence import Judgement
@@ -73,7 +75,7 @@ class Truth:
     def applied(self, member: Watched, index: int, term: int, payload: bytes, batch: Batch) -> None:
         """A member applied the entry at ``index``."""
         name = member.host.name
-        verdicts = tuple(repr(verdict) for _, verdict in member.verdicts)
+        verdicts = tuple(repr(_in_order(verdict)) for _, verdict in member.verdicts)
         entry = Entry(payload, term, verdicts)
         first = self.log.setdefault(index, entry)
         if first is entry:
@@ -247,3 +249,15 @@ class Truth:
             if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S:
                 self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
                 self._ghosts[key] = -math.inf
+
+
+def _in_order(verdict: Verdict) -> Verdict:
+    """The verdict with what it names in order: a table that was restored from an image has another one."""
+    if not isinstance(verdict, Applied):
+        return verdict
+    return replace(
+        verdict,
+        topics=tuple(sorted(verdict.topics)),
+        names=tuple(sorted(verdict.names)),
+        lost=tuple(replace(lost, topics=tuple(sorted(lost.topics))) for lost in verdict.lost),
+    )

@@ -190,7 +190,7 @@ class World:
 
     @property
     def victims(self) -> list[Member]:
-        return self.members
+        return [member for member in self.members if not member.removed]
 
     @property
     def others(self) -> list[str]:
@@ -240,7 +240,7 @@ class World:
         """End all faults."""
         self.net.slow = 0.0
         self.net.heal()
-        for member in self.members:
+        for member in self.victims:
             if not member.up:
                 member.start()
             member.mend()
