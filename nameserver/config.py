@@ -88,7 +88,7 @@ class NamesrvSettings:
         "configStorePath", "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
     )
     route_freshness: str = _setting(
-        "routeFreshness", "default", "freshness of reads on the wire: stale or default", runtime=True
+        "routeFreshness", "default", "freshness of reads on the wire", runtime=True
     )
     scan_interval_ms: int = _setting(
         "scanNotActiveBrokerInterval",

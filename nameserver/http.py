@@ -23,7 +23,7 @@ from nameserver.config import LiveSettings
 from nameserver.consistency import Consistency, ConsistencyStatus, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.explain import Explanation, in_words
 from nameserver.http_admin import RaftAdmin
-from nameserver.metrics import Samples, add_raft_figures
+from nameserver.metrics import Samples, add_raft_figures, names_of
 from nameserver.problem import HEADERS, JSON, Problem, check_query, json_answer
 from nameserver.route_table import RouteView
 from nameserver.server import NameServer
@@ -353,9 +353,21 @@ class HttpServer:
         raise Problem(
             503,
             "Service Unavailable",
-            f"{what} cannot be served: {status.waiting_for or 'no leader'}",
+            f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._unlinked(why)}",
             retry_after_s=1,
         )
+
+    def _unlinked(self, why: str) -> str:
+        """Name the members without a link to here that ``why`` nothing is served does not name yet."""
+        operations = self._consistency.operations
+        if operations is None:
+            return ""
+        status = operations.raft_status()
+        linked = {status.get("me"), *names_of(status, "linked")}
+        away = [
+            member for member in names_of(status, "members") if member not in linked and member not in why
+        ]
+        return f"; no link to {', '.join(away)}" if away else ""
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(

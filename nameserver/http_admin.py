@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from nameserver.config import ConfigError, split_address
 from nameserver.consistency import Consistency, NoQuorum, Operations
+from nameserver.metrics import names_of
 from nameserver.problem import HEADERS, Problem, check_query, json_answer
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 
@@ -81,7 +82,7 @@ class RaftAdmin:
         deadline = _deadline(request)
         address = _member(request.match_info["address"])
         status = operations.raft_status()
-        if status["role"] == "leader" and address not in (known := _names(status, "members")):
+        if status["role"] == "leader" and address not in (known := names_of(status, "members")):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
         await self._done(
@@ -208,12 +209,7 @@ class RaftAdmin:
 
     def _members(self, operations: Operations) -> web.Response:
         status = operations.raft_status()
-        return json_answer({name: _names(status, name) for name in ("members", "voters", "learners")})
-
-
-def _names(status: Mapping[str, object], key: str) -> list[str]:
-    names = status.get(key)
-    return [str(name) for name in names] if isinstance(names, (list, tuple)) else []
+        return json_answer({name: names_of(status, name) for name in ("members", "voters", "learners")})
 
 
 def _proof(token: str) -> bytes:

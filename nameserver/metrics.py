@@ -130,10 +130,10 @@ def add_raft_figures(samples: Samples, status: Mapping[str, object]) -> None:
     samples.add(
         "mqnamesrv_raft_leader_known", "gauge", "1 while a leader is known.", int(bool(status.get("leader")))
     )
-    members, learners = _names(status, "members"), _names(status, "learners")
+    members, learners = names_of(status, "members"), names_of(status, "learners")
     for kind, count in (("voter", len(members) - len(learners)), ("learner", len(learners))):
         samples.add("mqnamesrv_raft_members", "gauge", "Members by kind, as known here.", count, kind=kind)
-    linked = _names(status, "linked")
+    linked = names_of(status, "linked")
     for member in members:
         if member != status.get("me"):
             samples.add(
@@ -145,7 +145,8 @@ def add_raft_figures(samples: Samples, status: Mapping[str, object]) -> None:
             )
 
 
-def _names(status: Mapping[str, object], key: str) -> tuple[str, ...]:
+def names_of(status: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return the members that ``raft_status`` lists under a key; none if it has no such key."""
     names = status.get(key)
     return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else ()
 

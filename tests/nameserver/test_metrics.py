@@ -166,3 +166,10 @@ def test_alert_rules_name_only_metrics_that_are_served(exposition: str) -> None:
     named = {name for rule in alert_rules() for name in METRIC.findall(rule["expr"])}
     assert named
     assert sorted(named - known) == []
+
+
+def test_operations_guide_names_only_metrics_that_are_served(exposition: str) -> None:
+    known = set(families(exposition)) | {"mqnamesrv_raft_link_up"}
+    named = set(METRIC.findall((ROOT / "docs" / "operations.md").read_text())) - {"mqnamesrv_raft_"}
+    assert len(named) > 20
+    assert sorted(named - known) == []

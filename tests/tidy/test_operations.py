@@ -1,0 +1,111 @@
+"""docs/operations.md quotes logs, refusals, flags and commands: all of them must exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from client.mqadmin.__main__ import COMMANDS
+from nameserver.config import NamesrvSettings, format_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "operations.md"
+SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+#: Programs; what begins with one is a command line.
+PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "python3", "curl")
+#: Of other programs.
+NOT_OURS = {"ulimit -n"}
+
+
+@cache
+def literals() -> tuple[str, ...]:
+    """Return every string literal of the servers; parts of f-strings count each for itself."""
+    found = []
+    for package in ("nameserver", "broker"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return tuple(found)
+
+
+def setting_keys() -> set[str]:
+    return {line.partition("=")[0] for line in format_settings(NamesrvSettings()).splitlines()}
+
+
+def quoted(text: str) -> Iterator[str]:
+    """Yield the quoted lines of logs and refusals: spans of several words, or with key=."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for span in SPAN.findall(text):
+        words = " ".join(span.split())
+        if not words[0].islower() or words.startswith(PROGRAMS) or words in NOT_OURS or "*" in words:
+            continue
+        if "=" in words and words.partition("=")[0] in setting_keys():
+            continue
+        if " " in words or "=" in words:
+            yield words
+
+
+def pieces(quote: str) -> Iterator[str]:
+    """Split a quoted line where values stand: after each = and at each ellipsis."""
+    for part in quote.split("..."):
+        for piece in re.split(r"(?<==)", part):
+            if piece.strip():
+                yield piece.strip()
+
+
+def missing(quote: str) -> list[str]:
+    return [piece for piece in pieces(quote) if not any(piece in literal for literal in literals())]
+
+
+QUOTES = sorted(set(quoted(DOCUMENT.read_text())))
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(QUOTES) > 40
+
+
+@pytest.mark.parametrize("quote", QUOTES)
+def test_quoted_line_exists_in_the_source(quote: str) -> None:
+    assert missing(quote) == []
+
+
+@pytest.mark.parametrize(
+    "quote", ["journal overflows me=... seconds=", "leader steps down ... reason=boredom"]
+)
+def test_line_that_nobody_writes_is_found_out(quote: str) -> None:
+    assert missing(quote) != []
+
+
+def test_every_flag_exists() -> None:
+    known = {literal for literal in literals() if literal.startswith("--")}
+    nameserver = (ROOT / "nameserver" / "config.py").read_text()
+    known |= {f"--{name}" for name in re.findall(r'flag="([a-z-]+)"', nameserver)}
+    known |= {f"--{option.long}" for command in COMMANDS.values() for option in command.all_options}
+    named = set(FLAG.findall(DOCUMENT.read_text()))
+    assert {"--force-new-cluster", "--token-file", "--advertise"} <= named
+    assert sorted(named - known) == []
+
+
+def test_every_subcommand_exists() -> None:
+    named = set(re.findall(r"mqadmin ([a-z]\w+)", DOCUMENT.read_text()))
+    assert named
+    assert sorted(named - set(COMMANDS)) == []
+
+
+def test_every_link_within_the_page_has_its_heading() -> None:
+    text = DOCUMENT.read_text()
+    headings = {
+        re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("#")
+    }
+    links = set(re.findall(r"\]\(#([\w-]+)\)", text))
+    assert links
+    assert sorted(links - headings) == []
