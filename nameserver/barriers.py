@@ -19,14 +19,19 @@ Pure: instants are loop times in seconds that are passed in. No lock, no future,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
 
 RESEND_S: Final = 1.0
 """A barrier without an answer is replaced after this time, though leader and link seem unchanged."""
+
+
+GATHER_S: Final = 0.001
+"""After a barrier, as many reads as it served and as wait already are waited for this long: who reads again
+and again reads again soon, and twice the reads behind a barrier are half the barriers. A single reader never
+waits, nor does a read that comes later."""
 
 
 class Barriers:
@@ -37,6 +42,10 @@ class Barriers:
     """
 
     def __init__(self) -> None:
+        self._joined = 0  # reads of the barrier that is sent next
+        self._served = 0  # reads of the barriers that are under way
+        self._expected = 0  # reads to wait for before the next one is sent
+        self._gather_until = 0.0
         self._wanted = 0  # the latest barrier that a read joined
         self._sent = 0
         self._sent_at = 0.0
@@ -57,8 +66,19 @@ class Barriers:
 
     def join(self) -> int:
         """Return the ticket of a read that arrives now: that of the next barrier to be sent."""
+        self._joined += 1
         self._wanted = self._sent + 1
         return self._wanted
+
+    @property
+    def gathered(self) -> bool:
+        """As many reads have joined as are waited for."""
+        return self._joined >= self._expected
+
+    @property
+    def gather_until(self) -> float:
+        """Until when more reads are waited for."""
+        return self._gather_until
 
     def to_send(self, route: Route | None, *, now: float) -> int | None:
         """Return the number of a barrier to send now over ``route``, None if nothing is to be sent.
@@ -70,6 +90,10 @@ class Barriers:
             return None
         if self._sent > self._confirmed and self._route == route and now - self._sent_at < RESEND_S:
             return None
+        if self._joined < self._expected and now < self._gather_until:
+            return None
+        self._served += self._joined
+        self._joined = self._expected = 0
         self._sent += 1
         self._wanted = max(self._wanted, self._sent)
         self._route = route
@@ -86,8 +110,16 @@ class Barriers:
             self._confirmed = number
             self._indexes.append((number, index))
 
-    def applied(self, index: int) -> None:
+    def applied(self, index: int, *, now: float) -> None:
         """Entries up to ``index`` are in this process's table."""
+        passed = self._passed
+        self._pass(index)
+        if self._passed != passed and self._passed == self._sent:
+            self._expected = self._served + self._joined
+            self._served = 0
+            self._gather_until = now + GATHER_S
+
+    def _pass(self, index: int) -> None:
         while self._indexes:
             done = [at for at, (_, needed) in enumerate(self._indexes) if needed <= index]
             if not done:
@@ -96,27 +128,25 @@ class Barriers:
             del self._indexes[: done[-1] + 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """What the leader answers: ``member``'s barrier ``number`` is passed by a table applied to ``index``."""
+class Confirmed(NamedTuple):
+    """What the leader answers: ``member``'s barrier ``number`` is passed by a table applied so far."""
 
     member: str
     number: int
-    index: int
+    commit_index: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(NamedTuple):
     """A barrier that the leader has not confirmed yet.
 
     Attributes:
         voter: The member that asks votes, so by asking it stands by this leader.
-        index: The commit index when its round began.
+        commit_index: When its round began.
     """
 
     number: int
     voter: bool
-    index: int = 0
+    commit_index: int = 0
 
 
 class Rounds:
@@ -171,7 +201,7 @@ class Rounds:
         confirmed: list[Confirmed] = []
         for member, question in list(self._round.items()):
             if majority(self._standing | {member} if question.voter else self._standing):
-                confirmed.append(Confirmed(member, question.number, question.index))
+                confirmed.append(Confirmed(member, question.number, question.commit_index))
                 del self._round[member]
         for member, question in list(self._asked.items()):
             if majority((member,) if question.voter else ()):
@@ -189,6 +219,6 @@ class Rounds:
             return None
         self.number += 1
         self._standing.clear()
-        self._round = {m: replace(question, index=commit_index) for m, question in self._asked.items()}
+        self._round = {m: _Question(q.number, q.voter, commit_index) for m, q in self._asked.items()}
         self._asked.clear()
         return self.number

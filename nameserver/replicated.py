@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -225,6 +225,12 @@ class Replicated:
         self._office_due = False  # the mark of this leader's office could not be appended yet
         self._rounds: Rounds | None = None
         self._round_timer: asyncio.TimerHandle | None = None
+        self._gather_timer: asyncio.TimerHandle | None = None
+        self._ask_due = False
+        self._barrier_route: Route | None = None  # kept until something changes
+        self._joined_latest = 0  # the barrier joined last, and by whom
+        self._joined_by: BarrierPassed | None = None
+        self._near: list[str] = []  # voters, who spoke of barriers last first
         self._evidence: Evidence | None = None
         self._early: dict[str, Report] = {}  # reports that came before this leader took office
         self._led_term = 0
@@ -359,15 +365,21 @@ class Replicated:
 
     def join_barrier(self, passed: BarrierPassed) -> int:
         number = self._barriers.join()
+        if number == self._joined_latest and passed is self._joined_by:  # nearly every read
+            if self._gather_timer is not None and self._barriers.gathered:
+                self._ask_soon()
+            return number
+        self._joined_latest, self._joined_by = number, passed
         reads = self._reads.get(number)
-        if reads is None:
-            deadline = self._loop.time() + WRITE_DEADLINE_S - ANSWER_MARGIN_S
-            reads = self._reads[number] = _Reads(deadline=deadline, told=[])
-            if self._reads_timer is None:
-                self._reads_timer = self._loop.call_at(deadline, self._refuse_late_reads)
-            self._work_soon()
-        if passed not in reads.told[-1:]:  # one that serves many reads comes again and again
+        if reads is not None:
             reads.told.append(passed)
+            return number
+        now = self._loop.time()
+        deadline = now + WRITE_DEADLINE_S - ANSWER_MARGIN_S
+        self._reads[number] = _Reads(deadline=deadline, told=[passed])
+        if self._reads_timer is None:
+            self._reads_timer = self._loop.call_at(deadline, self._refuse_late_reads)
+        self._gather(now)
         return number
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
@@ -456,7 +468,13 @@ class Replicated:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._tick_timer, self._contact_timer, self._reads_timer, self._round_timer):
+        for timer in (
+            self._tick_timer,
+            self._contact_timer,
+            self._reads_timer,
+            self._round_timer,
+            self._gather_timer,
+        ):
             if timer is not None:
                 timer.cancel()
         if self._importer is not None:
@@ -541,13 +559,40 @@ class Replicated:
             return None
         return term, leader, self._links[leader]
 
+    def _gather(self, now: float) -> None:
+        """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
+        barriers = self._barriers
+        if barriers.gathered or now >= barriers.gather_until:
+            self._ask_soon()
+        elif self._gather_timer is None:
+            self._gather_timer = self._loop.call_at(barriers.gather_until, self._gather_no_longer)
+
+    def _gather_no_longer(self) -> None:
+        self._gather_timer = None
+        self._ask()
+
+    def _ask_soon(self) -> None:
+        """Ask once after everything that is ready in this turn of the loop."""
+        if not self._ask_due:
+            self._ask_due = True
+            self._loop.call_soon(self._ask_now)
+
+    def _ask_now(self) -> None:
+        self._ask_due = False
+        self._ask()
+
     def _ask(self) -> None:
         """Send the barrier that reads wait for, unless one is under way."""
-        if not self._reads:
+        if not self._reads or self._closed:
             return
-        route = self._route_of_barriers()
-        number = self._barriers.to_send(route, now=self._loop.time())
+        now, route = self._loop.time(), self._barrier_route
+        # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
+        if route is None or route[0] != self._member.term:
+            route = self._barrier_route = self._route_of_barriers()
+        number = self._barriers.to_send(route, now=now)
         if number is None or route is None:
+            if now < self._barriers.gather_until:
+                self._gather(now)
             return
         term, leader, _ = route
         if leader != self._me:
@@ -555,33 +600,58 @@ class Replicated:
             if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
                 self._barriers.not_sent()
             return
-        self._follow_role()
-        if self._rounds is not None and self._rounds.term == term:
-            self._rounds.ask(self._me, number, voter=False)
+        rounds = self._rounds_of(term)
+        if rounds is not None:
+            rounds.ask(self._me, number, voter=False)
             self._settle_rounds()
+
+    def _rounds_of(self, term: int) -> Rounds | None:
+        """The rounds of a term, if this member leads in it."""
+        if self._rounds is None or self._rounds.term != term:
+            self._follow_role()
+        return self._rounds if self._rounds is not None and self._rounds.term == term else None
+
+    def _on_barrier(self, member: str, barrier: Barrier) -> None:
+        rounds = self._rounds_of(barrier.term)
+        if rounds is None:
+            return
+        if barrier.voter:
+            self._heard_voter(member)
+            if self._member.leads_with((member,)):  # of three, asker and leader are enough
+                self._answer_barriers((Confirmed(member, barrier.number, self._member.commit_index),))
+                return
+        rounds.ask(member, barrier.number, voter=barrier.voter)
+        self._settle_rounds()
+
+    def _heard_voter(self, member: str) -> None:
+        if self._near[:1] != [member]:
+            self._near = [member, *(other for other in self._near if other != member)]
 
     def _settle_rounds(self) -> None:
         """Leader: answer the barriers that are certain, begin a round for the others."""
         rounds, member = self._rounds, self._member
         if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
             return
-        self._answer_barriers(rounds.settle(commit_index=member.commit_index, majority=member.leads_with))
+        confirmed = rounds.settle(commit_index=member.commit_index, majority=member.leads_with)
+        if confirmed:
+            self._answer_barriers(confirmed)
+            self._pass_reads()
         if rounds.begin(commit_index=member.commit_index) is not None:
             self._barrier_rounds += 1
-            nearest = sorted(member.linked, key=member.member_age)
-            self._ask_voters(rounds, nearest[: len(member.members) // 2])
+            enough = len(member.voters) // 2
+            self._ask_voters(rounds, self._near[:enough])
             if self._round_timer is None:
-                self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
-        self._pass_reads()
+                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
+                self._round_timer = self._loop.call_later(wait_s, self._ask_all)
 
-    def _answer_barriers(self, confirmed: list[Confirmed]) -> None:
+    def _answer_barriers(self, confirmed: Sequence[Confirmed]) -> None:
         self._barriers_confirmed += len(confirmed)
         for answer in confirmed:
             if answer.member == self._me:
-                self._barriers.confirmed(answer.number, answer.index)
+                self._barriers.confirmed(answer.number, answer.commit_index)
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                reached = Reached(number=answer.number, index=answer.index)
+                reached = Reached(number=answer.number, index=answer.commit_index)
                 self._member.send(answer.member, exchange.encode(reached))
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
@@ -601,7 +671,7 @@ class Replicated:
         """Let reads go whose barrier is passed, and send the next one."""
         if not self._reads:
             return
-        self._barriers.applied(self._member.applied_index)
+        self._barriers.applied(self._member.applied_index, now=self._loop.time())
         passed = self._barriers.passed
         for number in list(self._reads):
             if number > passed:
@@ -899,6 +969,8 @@ class Replicated:
         leader_linked_anew = member.leader in linked - self._linked
         self._linked = linked
         term = member.term
+        self._barrier_route = None
+        self._near = [member_ for member_ in self._near if member_ in linked]
         self._follow_role()
         if member.leader is not None and (self._reporter.lead_by(term) or leader_linked_anew):
             self._report_due = True
@@ -1165,34 +1237,32 @@ class Replicated:
             logger.error("peer message refused member=%s error=%s", member, error)
             return
         match message:
+            case Barrier():
+                self._on_barrier(member, message)
+            case Reached(number=number, index=index):
+                self._barriers.confirmed(number, index)
+                self._pass_reads()
+            case Round(term=term, number=number):
+                if term == self._member.term and self._member.role is not Role.LEARNER:
+                    self._member.send(member, exchange.encode(Stands(term=term, number=number)))
+            case Stands(term=term, number=number):
+                if self._rounds is not None and self._rounds.term == term:
+                    self._heard_voter(member)
+                    self._rounds.stands(member, number)
+                    self._settle_rounds()
             case Report():
                 self._receive(member, message)
             case Acknowledgement():
                 if member == self._member.leader and self._reporter.acknowledged(message):
                     self._report_soon()
-                if self._reads:
-                    self._work_soon()
+                self._barrier_route = None
+                self._ask()
             case Propose(term=term, proposals=proposals):
                 self._follow_role()
                 if self._sequencer is not None and self._sequencer.term == term:
                     for proposal in proposals:
                         self._offer(proposal, member)
                     self._work_soon()
-            case Barrier(term=term, number=number, voter=voter):
-                self._follow_role()
-                if self._rounds is not None and self._rounds.term == term:
-                    self._rounds.ask(member, number, voter=voter)
-                    self._settle_rounds()
-            case Round(term=term, number=number):
-                if term == self._member.term and self._member.role is not Role.LEARNER:
-                    self._member.send(member, exchange.encode(Stands(term=term, number=number)))
-            case Stands(term=term, number=number):
-                if self._rounds is not None and self._rounds.term == term:
-                    self._rounds.stands(member, number)
-                    self._settle_rounds()
-            case Reached(number=number, index=index):
-                self._barriers.confirmed(number, index)
-                self._pass_reads()
             case Deferred(term=term, deferrals=deferrals):
                 for deferral in deferrals:
                     self._book.defer(deferral, term=term)

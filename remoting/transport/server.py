@@ -40,7 +40,7 @@ DESCRIPTORS_RESERVED: Final = 256
 #: Answers collected before they are handed to the socket although more frames wait.
 BATCH_PIECES: Final = 192
 _BATCH_BYTES: Final = 256 * 1024
-#: Parked bytes of one connection above which no more are read from it.
+#: Bytes of one connection that wait, above which no more are read from it.
 _PARKED_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
 
@@ -118,6 +118,7 @@ class ServerProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_behind",
+        "_behind_bytes",
         "_buffer",
         "_closing_by_us",
         "_fast_path",
@@ -125,8 +126,8 @@ class ServerProtocol(asyncio.Protocol):
         "_held",
         "_missing",
         "_parked",
-        "_parked_bytes",
         "_parked_for",
+        "_parked_much",
         "_paused",
         "_pending",
         "_transport",
@@ -156,7 +157,8 @@ class ServerProtocol(asyncio.Protocol):
         self._parked_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
-        self._parked_bytes = 0
+        self._behind_bytes = 0
+        self._parked_much = False
         self._paused = False
         self._closing_by_us = False
         self._finishing = False
@@ -224,7 +226,7 @@ class ServerProtocol(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        may_read = not self._paused and self._parked_bytes <= _PARKED_MAX
+        may_read = not self._paused and not self._parked_much
         if may_read and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -404,7 +406,8 @@ class ServerProtocol(asyncio.Protocol):
         self._parked_for = number
         self._parked = data
         self.server.park(self, number)
-        self._note_parked(len(data))
+        if len(data) > _PARKED_MAX:
+            self._read_no_more()
 
     def _park_behind(self, data: bytes) -> None:
         """Keep what arrives behind something that waits, in order.
@@ -421,19 +424,19 @@ class ServerProtocol(asyncio.Protocol):
             self._behind.append((last, self._behind.pop()[1] + data))
         else:
             self._parked += data
-        self._note_parked(len(data))
+        self._behind_bytes += len(data)
+        if self._behind_bytes > _PARKED_MAX:
+            self._read_no_more()
 
-    def _note_parked(self, size: int) -> None:
-        self._parked_bytes += size
-        if self._parked_bytes > _PARKED_MAX and self._transport is not None:
+    def _read_no_more(self) -> None:
+        if self._transport is not None:
+            self._parked_much = True
             self._transport.pause_reading()
 
     def unpark(self, number: int) -> None:
         """Look again at what waited for ``number`` or an earlier one."""
-        paused = self._parked_bytes > _PARKED_MAX
         while 0 < self._parked_for <= number:
             data, self._parked, self._parked_for = self._parked, b"", 0
-            self._parked_bytes -= len(data)
             if self._transport is not None and not self._finishing:
                 self.data_received(data)
             if not self._behind:
@@ -443,8 +446,11 @@ class ServerProtocol(asyncio.Protocol):
                 self._behind.clear()
             else:
                 self._parked_for, self._parked = self._behind.popleft()
-        if paused:
-            self._read_on()
+        if not self._parked_for:
+            self._behind_bytes = 0
+            if self._parked_much:
+                self._parked_much = False
+                self._read_on()
 
     def _flush(self, answers: list[bytes]) -> bool:
         """Send a part of a long batch; return False if the peer must read it before it gets more."""

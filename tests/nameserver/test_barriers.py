@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.barriers import RESEND_S, Barriers, Confirmed, Rounds
+from nameserver.barriers import GATHER_S, RESEND_S, Barriers, Confirmed, Rounds
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""
@@ -19,9 +19,9 @@ def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
     assert tickets == [1, 1, 1]
     assert barriers.to_send(HERE, now=0.0) == 1
     barriers.confirmed(1, 10)
-    barriers.applied(9)
+    barriers.applied(9, now=0.0)
     assert barriers.passed == 0  # not applied here yet
-    barriers.applied(10)
+    barriers.applied(10, now=0.0)
     assert barriers.passed == 1
 
 
@@ -33,9 +33,43 @@ def test_a_read_does_not_join_a_barrier_that_is_under_way() -> None:
     assert late == 2
     assert barriers.to_send(HERE, now=0.0) is None  # one at a time
     barriers.confirmed(1, 10)
-    barriers.applied(10)
+    barriers.applied(10, now=0.0)
     assert barriers.passed == 1
-    assert barriers.to_send(HERE, now=0.0) == 2
+    assert barriers.to_send(HERE, now=GATHER_S) == 2
+
+
+def test_after_a_barrier_as_many_reads_are_waited_for_as_read_until_now() -> None:
+    barriers = Barriers()
+    for _ in range(2):
+        barriers.join()
+    assert barriers.to_send(HERE, now=0.0) == 1
+    barriers.join()  # three read: two of them have their answers soon
+    barriers.confirmed(1, 10)
+    barriers.applied(10, now=5.0)
+    assert barriers.to_send(HERE, now=5.0) is None
+    barriers.join()
+    assert not barriers.gathered
+    assert barriers.to_send(HERE, now=5.0) is None
+    barriers.join()
+    assert barriers.gathered
+    assert barriers.to_send(HERE, now=5.0) == 2
+
+
+def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
+    barriers = Barriers()
+    for _ in range(9):
+        barriers.join()
+    assert barriers.to_send(HERE, now=0.0) == 1
+    barriers.confirmed(1, 10)
+    barriers.applied(10, now=5.0)
+    barriers.join()
+    assert barriers.gather_until == 5.0 + GATHER_S
+    assert barriers.to_send(HERE, now=5.0) is None
+    assert barriers.to_send(HERE, now=5.0 + GATHER_S) == 2
+    barriers.confirmed(2, 10)
+    barriers.applied(10, now=6.0)
+    barriers.join()
+    assert barriers.to_send(HERE, now=6.0) == 3  # a single reader waits for nobody
 
 
 def test_nothing_is_sent_without_a_read_or_a_leader() -> None:
@@ -59,7 +93,7 @@ def test_a_barrier_is_replaced_when_its_leader_its_link_or_its_time_is_gone() ->
     barriers.not_sent()
     assert barriers.to_send((2, "b", 2), now=RESEND_S) == 5
     barriers.confirmed(5, 7)
-    barriers.applied(7)
+    barriers.applied(7, now=0.0)
     assert barriers.passed >= 1  # a later barrier does for earlier reads
 
 
@@ -70,7 +104,7 @@ def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> 
     assert barriers.join() == 2
     assert barriers.to_send((2, "b", 1), now=0.0) == 2
     barriers.confirmed(1, 5)
-    barriers.applied(5)
+    barriers.applied(5, now=0.0)
     assert barriers.passed == 1
 
 
@@ -78,7 +112,7 @@ def test_answers_that_nobody_asked_for_are_ignored() -> None:
     barriers = Barriers()
     barriers.join()
     barriers.confirmed(1, 0)  # not sent yet
-    barriers.applied(5)
+    barriers.applied(5, now=0.0)
     assert barriers.passed == 0
 
 
@@ -124,10 +158,10 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
                 barriers.confirmed(number, index)
             case "apply", index:
                 applied = max(applied, index)
-                barriers.applied(applied)
+                barriers.applied(applied, now=now)
             case "wait", seconds:
                 now += seconds
-        barriers.applied(applied)
+        barriers.applied(applied, now=now)
         for arrived, ticket in read_at:
             may_pass = any(
                 sent_at[number] > arrived and index <= applied for number, index in answered.items()
