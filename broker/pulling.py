@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from broker.errors import Refusal
 from broker.state import FAQ, BrokerState, Call
 from broker.store import Batch, GetStatus
@@ -105,7 +107,7 @@ def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
     assert isinstance(answer, RemotingCommand)
     if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:
         # The consumer must learn that it need not look at what did not match again.
-        return replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
+        return msgspec.structs.replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
     return answer
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias, assert_never
 
+import msgspec
+
 from nameserver import explain
 from nameserver.commands import (
     AddWritePerm,
@@ -122,8 +124,7 @@ LOCAL: Final = frozenset({RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAM
 # -- decisions ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     """The table already is as the sender wants it; only its lease is renewed.
 
     Attributes:
@@ -178,8 +179,7 @@ class Heard(Protocol):
         """Return what the request's connection is to a broker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded request 103, so that deciding again does not decode again."""
 
     fields: RegisterBrokerFields
@@ -441,7 +441,9 @@ def _query_data_version(
     changed = not record.complete or record.data_version != sent
     body = record.data_version.encode()
     says_changed = Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext(), body=body)
-    says = replace(says_changed, ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext())
+    says = msgspec.structs.replace(
+        says_changed, ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext()
+    )
     return Renewal(
         broker=broker,
         registration=False,

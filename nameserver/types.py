@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NewType, Self
+
+import msgspec
 
 from remoting.codes import VERSION, ResponseCode
 from remoting.command import RemotingCommand
@@ -49,8 +51,7 @@ class LeaveReason(StrEnum):
     """The broker's registration no longer had the topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the handlers see it.
 
     Attributes:
@@ -59,7 +60,7 @@ class Request:
     """
 
     code: int
-    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    ext_fields: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     version: int = VERSION
     peer: str = ""
@@ -76,13 +77,12 @@ class Request:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What goes back to the sender; the wire adds opaque, flag, version and header codec."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
-    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    ext_fields: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
 
 

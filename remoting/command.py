@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
 from remoting.frame import Frame, encode_frame
 from remoting.header import Header, decode_header, encode_header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotingCommand:
+class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
     """One request or response; the unit in which peers talk.
 
     Attributes:
