@@ -1,0 +1,325 @@
+"""Procedures of docs/operations.md with the commands it names, on real processes that are killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.mqadmin.__main__ import main
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.transport.blocking import BlockingClient
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+CONDITION_S = 60.0
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + CONDITION_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
+        time.sleep(0.05)
+    return value
+
+
+def free_addresses(count: int) -> list[str]:
+    """Below the ephemeral range: no outgoing connection takes one while its server is down."""
+    found: list[str] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if f"127.0.0.1:{port}" not in found:
+            found.append(f"127.0.0.1:{port}")
+    return found
+
+
+class Nameserver:
+    """One nameserver: the same wire and HTTP addresses through all its lives."""
+
+    def __init__(self, root: Path, number: int, token: Path, listen: str, http: str, raft: str) -> None:
+        self.root, self.number, self.token = root, number, token
+        self.listen, self.http, self.raft = listen, http, raft
+        self.data = root / f"data{number}"
+        self.popen: subprocess.Popen[str] | None = None
+
+    def start(self, *flags: str) -> None:
+        with open(self.root / f"log{self.number}", "a") as log:
+            self.popen = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "nameserver", "--listen", self.listen, "--http", self.http),
+                    *("--data", str(self.data), *flags),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        assert line.startswith("mqnamesrv ready "), self.log()
+
+    def start_member(self, peers: list[str], *flags: str) -> None:
+        self.start(
+            *("--mode", "raft", "--raft", self.raft, "--peers", ",".join(peers)),
+            *("--http-token-file", str(self.token), *flags),
+        )
+
+    def end(self, *, kill: bool = False) -> int:
+        popen, self.popen = self.popen, None
+        if popen is None:
+            return 0
+        if kill:
+            popen.kill()
+        else:
+            popen.terminate()
+        code = popen.wait(timeout=30)
+        assert popen.stdout is not None
+        popen.stdout.close()
+        return code
+
+    def log(self) -> str:
+        return (self.root / f"log{self.number}").read_text()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as answer:
+                text = answer.read()
+                return answer.status, json.loads(text) if text[:1] == b"{" else text
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return 0, None
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def routed(self) -> bool:
+        """Whether a broker's default topic is known here."""
+        code, body = self.get("/v1/topics?consistency=stale")
+        return code == 200 and "TBW102" in body["topics"]
+
+    def ask(self, code: int, **fields: str) -> RemotingCommand:
+        with BlockingClient() as client:
+            return client.invoke(self.listen, RemotingCommand.request(code, fields))
+
+    def kv(self) -> str | None:
+        return self.ask(101, namespace="n", key="k").ext_fields.get("value")
+
+
+@dataclass
+class Place:
+    root: Path
+    token: Path
+    servers: list[Nameserver]
+
+    @property
+    def http(self) -> str:
+        return ";".join(server.http for server in self.servers)
+
+    @property
+    def peers(self) -> list[str]:
+        return [server.raft for server in self.servers]
+
+    def admin(self, subcommand: str, *argv: str, http: str | None = None) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        flags = ("--http", http or self.http, "--token-file", str(self.token))
+        code = main((subcommand, *flags, *argv), environment={}, out=out, err=err)
+        assert (code, err.getvalue()) == (0, ""), err.getvalue() + out.getvalue()
+        return out.getvalue()
+
+    def all_ready(self) -> None:
+        for server in self.servers:
+            until(server.ready, f"{server.number} is ready")
+
+    def all_equal(self) -> None:
+        def digests() -> bool:
+            found = [server.get("/v1/digest")[1] for server in self.servers]
+            return len({(one["index"], one["state_digest"]) for one in found if one}) == 1
+
+        until(digests, "all hold the same")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-the-operators")
+    token.chmod(0o600)
+    addresses = free_addresses(9)
+    servers = [
+        Nameserver(tmp_path, number, token, *addresses[3 * number : 3 * number + 3]) for number in range(3)
+    ]
+    try:
+        yield Place(tmp_path, token, servers)
+    finally:
+        for server in servers:
+            server.end(kill=True)
+
+
+def founded(place: Place) -> None:
+    for server in place.servers:
+        server.start_member(place.peers)
+    place.all_ready()
+    assert place.servers[0].ask(100, namespace="n", key="k", value="v").code == 0
+    place.all_equal()
+
+
+def test_lost_quorum_is_revived_from_the_member_that_is_left(place: Place) -> None:
+    founded(place)
+    left, *lost = place.servers
+    for server in lost:
+        server.end(kill=True)
+        shutil.rmtree(server.data)
+    until(lambda: not left.ready(), "nothing is served")
+    assert b"no link to" in left.get("/readyz")[1]
+    assert left.end() == 0
+    left.start_member(place.peers, "--force-new-cluster")
+    until(left.ready, "it goes on alone")
+    assert "new cluster forced" in left.log()
+    assert left.kv() == "v"
+    assert left.end() == 0
+    left.start_member(place.peers)
+    until(left.ready, "also without the flag")
+    for server in lost:
+        server.start_member(place.peers)
+        assert "it votes" in place.admin("addMember", "--address", server.raft)
+    place.all_ready()
+    place.all_equal()
+    assert [server.kv() for server in place.servers] == ["v"] * 3
+
+
+def test_member_with_old_data_does_not_come_back_after_a_forced_cluster(place: Place) -> None:
+    founded(place)
+    left, second, third = place.servers
+    for server in place.servers:
+        server.end(kill=True)
+    left.start_member(place.peers, "--force-new-cluster")
+    until(left.ready, "it goes on alone")
+    second.start_member(place.peers)
+    until(lambda: "is no member" in left.log(), "it is refused")
+    assert not second.ready()
+    assert left.get("/v1/status")[1]["members"] == [left.raft]
+    second.end()
+    shutil.rmtree(second.data)
+    second.start_member(place.peers)
+    place.admin("addMember", "--address", second.raft, http=left.http)
+    until(second.ready, "an empty one is taken")
+    assert third.popen is None
+
+
+def test_group_whose_disks_are_all_lost_is_restored_from_a_snapshot(place: Place) -> None:
+    founded(place)
+    file = place.root / "routes.snapshot"
+    place.admin("snapshotSave", "--file", str(file))
+    digest = place.servers[0].get("/v1/digest")[1]["digest"]
+    for server in place.servers:
+        server.end(kill=True)
+        shutil.rmtree(server.data)
+    first, *others = place.servers
+    first.start_member([first.raft], "--force-new-cluster")
+    until(first.ready, "it leads alone")
+    place.admin("snapshotRestore", "--file", str(file), http=first.http)
+    assert first.get("/v1/digest")[1]["digest"] == digest
+    assert first.end() == 0
+    first.start_member([first.raft])
+    until(first.ready, "also without the flag")
+    for server in others:
+        server.start_member(place.peers)
+        place.admin("addMember", "--address", server.raft)
+    place.all_ready()
+    place.all_equal()
+    assert [server.kv() for server in place.servers] == ["v"] * 3
+
+
+def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
+    founded(place)
+    old = place.servers[0]
+    new = Nameserver(place.root, 3, place.token, *free_addresses(3))
+    with ExitStack() as stack:
+        stack.callback(lambda: new.end(kill=True))
+        new.start_member([*place.peers, new.raft])
+        place.admin("addMember", "--address", new.raft)
+        until(new.ready, "the new one is ready")
+        assert old.popen is not None
+        place.admin("removeMember", "--address", old.raft)
+        assert old.popen.wait(timeout=30) == 3
+        old.end()
+        place.servers[0] = new
+        place.all_ready()
+        place.all_equal()
+        members = {tuple(sorted(server.get("/v1/status")[1]["members"])) for server in place.servers}
+        assert members == {tuple(sorted(place.peers))}
+        assert new.kv() == "v"
+
+
+def test_mode_is_changed_nameserver_by_nameserver_and_somebody_always_has_the_routes(place: Place) -> None:
+    for server in place.servers:
+        server.start()
+        assert server.ask(100, namespace="n", key="k", value="v").code == 0
+    broker_conf = place.root / "broker.properties"
+    broker_conf.write_text("registerNameServerPeriod=10000\n")
+    with ExitStack() as stack:
+        log = stack.enter_context(open(place.root / "broker.log", "w"))
+        broker = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "broker", "-n", ";".join(s.listen for s in place.servers)),
+                *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(broker_conf)),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+        stack.callback(broker.wait)
+        stack.callback(broker.kill)
+        for server in place.servers:
+            until(server.routed, "the broker reports")
+        members: list[str] = []
+        for server in place.servers:
+            old = server.data
+            assert server.end() == 0
+            assert somebody_routes(place), "a client finds the routes elsewhere"
+            server.data = place.root / f"raft{server.number}"
+            server.data.mkdir()
+            if not members:
+                shutil.copy(old / "kvConfig.json", server.data)
+            members.append(server.raft)
+            server.start_member(members)
+            if len(members) > 1:
+                http = ";".join(s.http for s in place.servers if s.raft in members)
+                place.admin("addMember", "--address", server.raft, http=http)
+            until(server.ready, "the changed one serves")
+            until(server.routed, "the broker reports to it")
+            assert somebody_routes(place)
+        place.all_ready()
+        place.all_equal()
+        assert [server.kv() for server in place.servers] == ["v"] * 3
+        assert "are equal" in place.admin("routeDiff")
+        assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"raft"}
+
+
+def somebody_routes(place: Place) -> bool:
+    for server in place.servers:
+        try:
+            if server.ask(105, topic="TBW102").code == 0:
+                return True
+        except RemotingError:
+            continue
+    return False
