@@ -13,6 +13,7 @@ import os
 import secrets
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -278,13 +279,25 @@ class DataDirectory:
 
     def save_vote(self, term: int, vote: str | None) -> None:
         """Durable on return, whatever the durability of the log."""
+        self.vote_to_save(term, vote)()
+
+    def vote_to_save(self, term: int, vote: str | None) -> Callable[[], None]:
+        """Return what makes term and vote durable, for a thread; the newest one asked for here rules.
+
+        Two may run at a time, for there are two slots.
+        """
         self._sequence += 1
         payload = msgspec.msgpack.encode((FORMAT, term, vote))
         body = _SLOT.pack(0, self._sequence, len(payload))[4:] + payload
         slot = zlib.crc32(body).to_bytes(4, "big") + body
         assert len(slot) <= _SLOT_SIZE
-        os.pwrite(self._vote, slot, (self._sequence % 2) * _SLOT_SIZE)
-        os.fdatasync(self._vote)
+        descriptor, offset = self._vote, (self._sequence % 2) * _SLOT_SIZE
+
+        def write() -> None:
+            os.pwrite(descriptor, slot, offset)
+            os.fdatasync(descriptor)
+
+        return write
 
     def close(self) -> None:
         """Give the directory back."""

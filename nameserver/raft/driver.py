@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 FRAME_OVERHEAD: Final = 1024 * 1024
 #: How often a write that found the disk full is tried again.
 FULL_RETRY_S: Final = 0.5
+#: Messages held while term and vote are stored; a disk that stands still for long costs those after these.
+HELD_MAX: Final = 4096
 #: Timers are not set closer than this.
 TIMER_MIN_S: Final = 0.001
 
@@ -164,6 +166,9 @@ class Driver:
         self._writer: _Writer | None = None
         self._memory_image: tuple[int, int, bytes, bytes] | None = None  # index, term, configuration, image
         self._step_due = self._change_due = self._closed = False
+        self._vote_due: tuple[int, str | None] | None = None
+        self._saving_vote = False
+        self._held: list[tuple[str, int, bytes]] = []  # member, kind, message: sent once the vote is durable
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._background: set[asyncio.Future[None]] = set()
@@ -186,6 +191,9 @@ class Driver:
             if self._volatile
             else self._recover(directory, term, vote)
         )
+        newest = recovered.entries[-1][2] if recovered.entries else recovered.base_term
+        if newest > recovered.term:  # killed before the term was stored: nobody was told of it
+            recovered = replace(recovered, term=newest, vote=None)
         if identity.forcing:
             recovered = self._force(directory, recovered)
         engine = Engine(
@@ -388,6 +396,7 @@ class Driver:
         self.changed()
 
     def link_down(self, peer: str) -> None:
+        self._held = [message for message in self._held if message[0] != peer]
         self.engine.link_down(peer)
         self.changed()
 
@@ -411,10 +420,10 @@ class Driver:
             logger.exception("peer message handler failed peer=%s", peer)
 
     def send(self, member: str, message: bytes) -> bool:
-        return self.transport.send(member, RAFT, message)
+        return self._send(member, RAFT, message)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        return self.engine.linked_to(member) and self.transport.send(member, APPLICATION, message)
+        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
 
     # ---- storage (engine.Ports)
 
@@ -440,9 +449,41 @@ class Driver:
         except RuntimeError:
             pass  # as above
 
-    def save_vote(self, term: int, vote: str | None) -> None:
+    def save_vote(self, term: int, vote: str | None, *, at_once: bool) -> None:
+        if at_once:
+            self._vote_due = None
+            self._saved(lambda directory: directory.save_vote(term, vote))
+            return
+        self._vote_due = (term, vote)
+        if not self._saving_vote:
+            self._saving_vote = True
+            self._in_background(self._save_votes())
+
+    async def _save_votes(self) -> None:
+        """A disk that stands still must not hold the loop: stale reads and refusals go on meanwhile."""
         assert self._directory is not None
-        self._saved(lambda directory: directory.save_vote(term, vote))
+        while self._vote_due is not None:
+            write = self._directory.vote_to_save(*self._vote_due)
+            self._vote_due = None
+            try:
+                await asyncio.to_thread(write)
+            except OSError as error:
+                self.fatal(f"cannot store term or vote: {error.strerror}")  # what is held never leaves
+                return
+        self._saving_vote = False
+        held, self._held = self._held, []
+        for member, kind, message in held:
+            self.transport.send(member, kind, message)
+
+    def _send(self, member: str, kind: int, message: bytes) -> bool:
+        """Send, in order; nothing leaves while a promise is on its way to the disk."""
+        if not self._saving_vote:
+            return self.transport.send(member, kind, message)
+        if len(self._held) >= HELD_MAX:
+            self.transport.drop(member)  # a link that stays must not miss a message
+            return False
+        self._held.append((member, kind, message))
+        return True
 
     def save_standing(self, standing: Standing) -> None:
         self._saved(lambda directory: directory.save_standing(standing))

@@ -76,8 +76,11 @@ class Ports(Protocol):
     def write(self, position: int, ops: list[Op]) -> None:
         """Write to the journal; :meth:`Engine.durable` follows, in order of position."""
 
-    def save_vote(self, term: int, vote: str | None) -> None:
-        """Make term and vote durable before returning."""
+    def save_vote(self, term: int, vote: str | None, *, at_once: bool) -> None:
+        """Make term and vote durable before any message leaves that is sent from now on.
+
+        The disk may take its time: nothing else waits for it, unless this is to be done ``at_once``.
+        """
 
     def save_standing(self, standing: Standing) -> None:
         """Make the standing durable before returning."""
@@ -280,7 +283,14 @@ class Engine:
 
     def leads_with(self, members: Collection[str]) -> bool:
         """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""
-        return self.leads and 2 * (1 + sum(m in self.voters for m in members)) > len(self.voters)
+        if not self._core.leads:
+            return False
+        voters = self._core.configuration.voters
+        count = 1
+        for member in members:  # no generator: asked for each barrier
+            if member in voters:
+                count += 1
+        return 2 * count > len(voters)
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
@@ -511,7 +521,7 @@ class Engine:
             # mattered.
             self._log.setCurrentTerm(self.term, leader)
             self._core.remember_vote(leader)
-            self._flush_vote()
+            self._flush_vote(at_once=True)
             self._set_standing(replace(self._standing, voter=True))
             logger.info("learner caught up me=%s index=%d term=%d", self.me, m.commit, m.term)
             self._say_hello_to_all()
@@ -645,8 +655,16 @@ class Engine:
                 self._send(peer, Removed(self.term, self._log.configuration_index))
 
     def _on_removed(self, peer: str, m: Removed) -> None:
-        """A leader of an older term may not know that this member was added again."""
-        if m.term < self.term or self.empty:
+        """A leader of an older term may not know that this member was added again.
+
+        And whoever was only about to be added, by a leader that fell before that was committed, was not
+        removed: it waits to be added again.
+        """
+        index, committed = self._log.committed_configuration(self.commit_index)
+        was_member = (
+            self.me in committed.members if index > FIRST_INDEX else self.me in self._standing.founders
+        )
+        if m.term < self.term or self.empty or not was_member:
             return
         self._set_standing(replace(self._standing, removed=True))
         self._stopped = True
@@ -728,10 +746,10 @@ class Engine:
             self._seen = seen
             self._ports.changed()
 
-    def _flush_vote(self) -> None:
-        if self._log.vote_dirty:
+    def _flush_vote(self, *, at_once: bool = False) -> None:
+        if self._log.vote_dirty or at_once:
             self._log.vote_dirty = False
-            self._ports.save_vote(self._log.term, self._log.vote)
+            self._ports.save_vote(self._log.term, self._log.vote, at_once=at_once)
 
     def _flush(self, now: float, *, commit_too: bool) -> None:
         """Hand to the journal what changed; memory-only members have it durable at once."""

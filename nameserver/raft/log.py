@@ -96,7 +96,11 @@ class RaftLog:
 
     def configuration_at(self, index: int) -> Configuration:
         """The one in force at ``index``, which is not before the base."""
-        return next(held for at, held in reversed(self._configurations) if at <= index)
+        return self.committed_configuration(index)[1]
+
+    def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
+        """The newest one that is not above ``commit_index``, and its index; or that of the base."""
+        return next(held for held in reversed(self._configurations) if held[0] <= commit_index)
 
     def _note(self, command: bytes, index: int) -> None:
         if command[:1] == CONFIGURATION:

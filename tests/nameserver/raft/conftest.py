@@ -213,7 +213,7 @@ class SimMember:
             self.disk.written = max(self.disk.written, frames)
             self.engine.durable(position)
 
-    def save_vote(self, term: int, vote: str | None) -> None:
+    def save_vote(self, term: int, vote: str | None, *, at_once: bool) -> None:
         assert term >= self.disk.vote[0], "the term fell"
         if term == self.disk.vote[0] and self.disk.vote[1] is not None:
             assert vote == self.disk.vote[1], "two votes in one term"

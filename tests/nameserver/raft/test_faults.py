@@ -37,8 +37,9 @@ _MEMBER = """
         def snapshot(self):
             copy = list(self.applied)
             return lambda: msgspec.msgpack.encode(copy)
-        def restore(self, image):
-            self.applied = msgspec.msgpack.decode(image)
+        def prepare(self, image):
+            applied = msgspec.msgpack.decode(image)
+            return lambda: setattr(self, "applied", applied)
 
     async def main():
         machine, told = Machine(), [None]
@@ -180,6 +181,7 @@ class Cluster:
         """All members equal, everything acknowledged there, once."""
         deadline = time.monotonic() + 20
         while True:
+            before = len(self.acknowledged)  # what comes after the dumps is not in them
             for process in self.up.values():
                 process.dump = None
                 process.say("dump")
@@ -188,7 +190,8 @@ class Cluster:
                 time.sleep(0.01)
                 self.read()
             dumps = [process.dump for process in self.up.values() if process.dump is not None]
-            if len(self.leaders) == 1 and all(dump == dumps[0] for dump in dumps):
+            equal = len(self.leaders) == 1 and all(dump == dumps[0] for dump in dumps)
+            if equal and len(self.acknowledged) == before:
                 break
             assert time.monotonic() < deadline, [dump[:2] for dump in dumps]
             time.sleep(0.05)

@@ -459,7 +459,7 @@ _MEMBER = """
         def __init__(self): self.applied = 0
         def apply(self, payload, *, index, term, live): self.applied = index
         def snapshot(self): return lambda: b""
-        def restore(self, image): pass
+        def prepare(self, image): return lambda: None
 
     async def main():
         member = RaftMember(
@@ -510,7 +510,7 @@ _BROKEN = """
     class Machine:
         def apply(self, payload, *, index, term, live): pass
         def snapshot(self): return lambda: b""
-        def restore(self, image): pass
+        def prepare(self, image): return lambda: None
 
     async def main():
         member = RaftMember(

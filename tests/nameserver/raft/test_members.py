@@ -15,7 +15,7 @@ from nameserver.raft.members import (
     encode_configuration,
     founding,
 )
-from nameserver.raft.messages import Append, Hello, Removed, encode
+from nameserver.raft.messages import MATCH, Append, AppendReply, Hello, Removed, encode
 from nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
 
 Make = Callable[..., Any]
@@ -342,6 +342,38 @@ def test_a_leader_of_an_older_term_removes_nobody(world: Make) -> None:
     follower.receive("a:1", encode(Removed(follower.term - 1, 10**6)))
     w.run(0.5)
     assert w["b"].was_removed == ""
+
+
+def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    newcomer = w.add("d")
+    w.run(0.5)
+    w.block(*((x, y) for x in "ad" for y in "bc"), *((y, x) for x in "ad" for y in "bc"))
+    w.engine("a").add_member("d:1")
+    assert w.run(3, lambda: w.leader is not None and w.leader.name in ("b:1", "c:1"))
+    assert not newcomer.engine.empty  # it has entries of the fallen leader
+    w.heal()
+    w.settle()
+    w.run(2)
+    assert newcomer.was_removed == ""
+    assert "d:1" not in w.leader.engine.members
+    w.leader.engine.add_member("d:1")
+    _until_voter(w, "d:1")
+    w.settle()
+    assert newcomer.machine.applied == w["a"].machine.applied
+
+
+def test_a_learner_that_is_removed_stops(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.submit()
+    newcomer = w.add("d")
+    # It never catches up.
+    w.drop_filter = lambda a, b, m: a == "d:1" and isinstance(m, AppendReply) and m.state == MATCH
+    w.engine("a").add_member("d:1")
+    assert w.run(5, lambda: newcomer.engine.commit_index > 3)
+    _remove(w, "d")
 
 
 def test_a_removal_that_would_leave_no_majority_in_reach_is_refused(world: Make) -> None:

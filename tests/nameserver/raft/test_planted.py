@@ -22,7 +22,7 @@ def _acknowledge_before_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def _promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_flush_vote", lambda engine: None)
+    patch.setattr(Engine, "_flush_vote", lambda engine, *, at_once=False: None)
 
 
 def _snapshots_commit(patch: pytest.MonkeyPatch) -> None:
