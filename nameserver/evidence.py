@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from nameserver.exchange import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
 from nameserver.exchange import FORMAT as MESSAGE_FORMAT
-from nameserver.exchange import Acknowledgement, Hearing, Line, Report
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
 from nameserver.route_state import Record
 from nameserver.types import BrokerKey, ConnectionId, LeaveReason
@@ -56,6 +56,8 @@ class Reporter:
         self._last_at: float | None = None
         self.leader_reads = 0
         """Newest message format that the leader of this term said it knows; 0 before it said so."""
+        self.understood = FIRST_COMMAND_FORMAT
+        """Newest command format that the leader of this term may append: all members understand it."""
 
     @property
     def term(self) -> int:
@@ -79,6 +81,7 @@ class Reporter:
         self._hearings, self._hearings_seen = {}, 0
         self._last_at = None
         self.leader_reads = 0
+        self.understood = FIRST_COMMAND_FORMAT
         return True
 
     def due(self) -> bool:
@@ -114,7 +117,7 @@ class Reporter:
         """
         if answer.term != self._term or answer.boot_id != self._boot_id:
             return False
-        self.leader_reads = answer.reads
+        self.leader_reads, self.understood = answer.reads, answer.understood
         self._base = min(answer.version, self._liveness.version)
         while self._outstanding and self._outstanding[0][1] <= answer.version:
             self._heard_acknowledged.update(self._outstanding.popleft()[2])
@@ -270,6 +273,7 @@ class Evidence:
             hearings_version=self._version,
             hearings=tuple(self._hearings_after(seen)),
             reads=MESSAGE_FORMAT,
+            understood=self.understood(),
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
@@ -279,9 +283,9 @@ class Evidence:
                 self._members[member].counts = False
 
     def understood(self) -> int:
-        """Return the newest command format that every member understands; 0 if one has yet to say."""
+        """Return the newest command format that every member understands; the first if one has yet to say."""
         if len(self._understands) < len(self._names):
-            return 0
+            return FIRST_COMMAND_FORMAT
         return min(self._understands.values())
 
     def ready(self, clock: float) -> bool:

@@ -22,6 +22,9 @@ from nameserver.types import BrokerAddr, BrokerKey, ClusterName
 FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""
 
+FIRST_COMMAND_FORMAT: Final = 1
+"""What every release can apply, whatever it has said."""
+
 BARRIER_FORMAT: Final = 2
 """From which format on a member knows barriers: :class:`Barrier`, :class:`Reached` and rounds."""
 
@@ -104,6 +107,8 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
         clock: Reading of the leader's liveness clock.
         hearings: Youngest hearings that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
+        understood: Newest command format that every member can apply, as far as the leader was told; a
+            command of a newer one is not to be proposed (rule 7).
     """
 
     term: int
@@ -114,6 +119,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
     hearings_version: int
     hearings: tuple[Hearing, ...]
     reads: int = 1
+    understood: int = FIRST_COMMAND_FORMAT
 
 
 class Propose(_Wire, frozen=True, tag=3):

@@ -54,6 +54,7 @@ from nameserver.consistency import (
 )
 from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch
 from nameserver.exchange import (
+    FIRST_COMMAND_FORMAT,
     Acknowledgement,
     Barrier,
     Deferral,
@@ -237,6 +238,8 @@ class Replicated:
         self._links: dict[str, int] = {}  # how many links to each member there have been
         self._linked: frozenset[str] = frozenset()
         self._topic_waiters: dict[str, set[asyncio.Future[None]]] = {}
+        # Nobody is in contact before the first time; then it is said whenever that ends.
+        self._out_of_contact_since: float | None = self._loop.time()
         self._contact_waiters: set[asyncio.Future[None]] = set()
         self._contact_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -511,6 +514,22 @@ class Replicated:
         if member.leader != self._me and member.leader not in self._linked:
             return f"no link to leader {member.leader}"
         return f"too much is under way at leader {member.leader}"
+
+    def _say_contact(self) -> None:
+        """One line when contact with a majority is lost, and one when it is found again."""
+        here = self._in_contact()
+        if here == (self._out_of_contact_since is None):
+            return
+        now, member = self._loop.time(), self._member
+        if here:
+            lost_at, self._out_of_contact_since = self._out_of_contact_since, None
+            assert lost_at is not None
+            logger.info(
+                "contact found leader=%s term=%d after_s=%.3f", member.leader, member.term, now - lost_at
+            )
+        else:
+            self._out_of_contact_since = now
+            logger.info("contact lost leader=%s term=%d", member.leader, member.term)
 
     async def require_contact(self, *, deadline: float) -> None:
         """Return once this member is in contact with a leader.
@@ -799,6 +818,11 @@ class Replicated:
         data = encode_command(command)
         if self._closed:
             raise NoQuorum("not applied: this name server is shutting down")
+        if _format_of(data) > self._reporter.understood:
+            raise NoQuorum(
+                f"not applied: it needs format {_format_of(data)}, and a member knows only "
+                f"{self._reporter.understood}, or has not said yet: it runs an older release"
+            )
         if not self._book.has_room(data):
             raise NoQuorum("not applied: too many changes are under way here")
         sequence = self._book.add(data, deadline=deadline)
@@ -896,6 +920,16 @@ class Replicated:
         """Take a proposal into the leader's queue, or say when to decide again."""
         sequencer = self._sequencer
         assert sequencer is not None, "offered without leading"
+        understood = FIRST_COMMAND_FORMAT if self._evidence is None else self._evidence.understood()
+        if _format_of(proposal.command) > understood:
+            # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
+            logger.warning(
+                "proposal refused member=%s format=%d understood=%d",
+                member,
+                _format_of(proposal.command),
+                understood,
+            )
+            return
         mark = (proposal.boot_id, proposal.sequence)
         command = self._commands.get(mark)
         if command is None:
@@ -974,6 +1008,7 @@ class Replicated:
         self._follow_role()
         if member.leader is not None and (self._reporter.lead_by(term) or leader_linked_anew):
             self._report_due = True
+        self._say_contact()
         self._look_for_contact()
         self._settle_rounds()
         self._work_soon()
@@ -1408,6 +1443,11 @@ class _Serving:
         """The request has its answer."""
         if self._broker is not None:
             self._mode.answered(self._broker, self._origin)
+
+
+def _format_of(command: bytes) -> int:
+    """The format version that an encoded command starts with; a new kind of command has a new one."""
+    return command[0] if command else 0
 
 
 def _save_if_other(path: Path, content: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -512,11 +513,23 @@ def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
 def test_new_command_kinds_wait_for_every_member() -> None:
     members = group()
     evidence = take_office(members)
-    for name in ("m1", "m2"):
-        members[name].tell(evidence, name, clock=0.0)
-    assert evidence.understood() == 0
-    members["m3"].tell(evidence, "m3", clock=0.0)
-    assert evidence.understood() == 1
+
+    def tell(name: str, understands: int) -> int:
+        report = msgspec.structs.replace(members[name].reporter.report(), understands=understands)
+        answer = evidence.receive(name, report, clock=0.0)
+        assert answer is not None
+        members[name].reporter.acknowledged(answer)
+        return members[name].reporter.understood
+
+    assert tell("m1", 3) == 1
+    assert tell("m2", 3) == 1, "the third has yet to say"
+    assert tell("m3", 2) == 2
+    assert tell("m3", 3) == 3, "it was replaced by a newer release"
+    evidence.members_are(["m1", "m2", "m3", "m4"])
+    assert tell("m1", 3) == 1, "a newcomer has yet to say"
+    members["m1"].reporter.lead_by(9)
+    assert members["m1"].reporter.understood == 1, "another leader may know of an older member"
+    assert members["m1"].reporter.leader_reads == 0
 
 
 def test_nothing_is_remembered_for_ever() -> None:

@@ -501,6 +501,58 @@ def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) ->
     run(body)
 
 
+def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            follower, leader = group.at(group.followers()[0]), group.at(group.leader())
+            monkeypatch.setattr(
+                "nameserver.replicated.encode_command", lambda command: b"\x02" + encode_command(command)[1:]
+            )
+            answer = await ask(follower, put_kv("k", "v"))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 2")
+            # One that a former leader allowed does not get past this one either.
+            before = leader.status().commit_index
+            monkeypatch.setattr(follower._reporter, "understood", 2)
+            answer = await ask(follower, put_kv("k", "v"))
+            assert (answer.remark or "").startswith(OUTCOME_UNKNOWN_TAG)
+            monkeypatch.undo()
+            assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            await group.equal()
+            assert leader.status().commit_index == before + 1
+
+    run(body)
+
+
+def test_losing_and_finding_a_majority_is_one_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            one, other = group.followers()
+            survivor = group.at(group.leader())
+            for number in (one, other):
+                await group.stop(number)
+            caplog.clear()
+            await until(lambda: not survivor.status().reads_ready, "contact is lost")
+            await until(lambda: said(caplog, "contact lost") == 1, "it is said")
+            await group.start(one)
+            await until(lambda: survivor.status().reads_ready, "contact is found")
+            await until(lambda: said(caplog, "contact found") == 2, "both say so")
+            assert said(caplog, "contact lost") == 1
+
+    with caplog.at_level(logging.INFO, "nameserver.replicated"):
+        run(body)
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> int:
+    return sum(record.getMessage().startswith(event) for record in caplog.records)
+
+
 def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
