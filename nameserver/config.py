@@ -168,7 +168,7 @@ class NamesrvSettings:
     )
     election_timeout_ms: int = _setting(
         "raftElectionTimeoutMs",
-        300,
+        500,
         "least election timeout; drawn up to twice this",
         flag="election-timeout-ms",
         unit="ms",

@@ -96,7 +96,7 @@ def test_properties_text_sets_what_java_would_read() -> None:
         ({"raftTlsCa": "c"}, "--raft-tls-ca needs --mode raft"),
         ({"raftForceNewCluster": "true"}, "--force-new-cluster needs --mode raft"),
         ({"raftDurability": "fsync"}, "--durability needs --mode raft"),
-        ({"raftElectionTimeoutMs": "500"}, "--election-timeout-ms needs --mode raft"),
+        ({"raftElectionTimeoutMs": "400"}, "--election-timeout-ms needs --mode raft"),
         ({"raftSecretFile": "s"}, "--raft-secret-file needs --mode raft"),
         (
             {"mode": "raft", "raftAddress": "127.0.0.1:0", "raftPeers": "127.0.0.1:0,127.0.0.1:2"},
