@@ -189,6 +189,8 @@ class Group:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
                     waiting = [*(other for other in self.addresses if other != address), address]
+                case 401 if "Authorization" not in headers:
+                    raise NotApplied(f"{address}: a change of the group needs its token: give --token-file")
                 case 504:
                     raise OutcomeUnknown(f"{address}: {_words(reply)}")
                 case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,10 @@ from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageErro
 from client.operation import Operation
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
+#: A server's address; what a browser would show is taken, too.
+_ADDRESS: Final = re.compile(
+    r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
+)
 #: Routes that routeDiff compares one by one unless it is told which.
 _TOPICS_MAX: Final = 1000
 #: Differences of one kind that routeDiff prints before it counts the rest.
@@ -40,8 +45,9 @@ def _group(context: Context, args: Arguments) -> Group:
     addresses = tuple(
         dict.fromkeys(part.strip() for part in (args.get("a") or _HTTP_DEFAULT).split(";") if part.strip())
     )
-    if not addresses:
-        raise UsageError("http='', allowed HOST:PORT, several separated by ;")
+    wrong = [address for address in addresses if not _ADDRESS.fullmatch(address)]
+    if not addresses or wrong:
+        raise UsageError(f"http='{''.join(wrong[:1])}', allowed HOST:PORT, several separated by ;")
     token = None
     if "k" in args:
         try:
@@ -62,7 +68,11 @@ def _group(context: Context, args: Arguments) -> Group:
 # -- status -------------------------------------------------------------------------------------------------
 
 
-_STATUS_ROW: Final = "{:<22} {:<22} {:<9} {:>6} {:<22} {:>10} {:>5} {:>9} {:>7} {:<6}"
+_STATUS_HEAD: Final = (
+    *("#Http address", "#Member", "#Role", "#Term", "#Leader"),
+    *("#Applied", "#Lag", "#Contact", "#Links", "#Ready"),
+)
+_TO_THE_RIGHT: Final = {"#Term", "#Applied", "#Lag", "#Contact", "#Links"}
 
 
 def _raft_status(context: Context, args: Arguments) -> int:
@@ -83,28 +93,14 @@ def _raft_status(context: Context, args: Arguments) -> int:
         return code
     if not found:
         return code
-    context.line(
-        _STATUS_ROW.format(
-            *("#Http address", "#Member", "#Role", "#Term", "#Leader"),
-            *("#Applied", "#Lag", "#Contact", "#Links", "#Ready"),
-        ).rstrip()
-    )
-    for address, status in found.items():
-        contact = status.get("last_contact_ms")
-        others = [member for member in status["members"] if member != status["me"]]
-        ready = status.get("reads_ready") and status.get("writes_ready")
+    rows = [_STATUS_HEAD, *(_status_row(address, status) for address, status in found.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_STATUS_HEAD))]
+    for row in rows:
+        cells = zip(row, widths, _STATUS_HEAD, strict=True)
         context.line(
-            _STATUS_ROW.format(
-                address,
-                status["me"],
-                status["role"],
-                status["term"],
-                status["leader"] or "none",
-                status["applied_index"],
-                max(0, status["commit_index"] - status["applied_index"]),
-                "never" if contact is None else f"{contact:.0f} ms",
-                f"{len(set(others) & set(status['linked']))} of {len(others)}",
-                "yes" if ready else "no",
+            "  ".join(
+                cell.rjust(width) if name in _TO_THE_RIGHT else cell.ljust(width)
+                for cell, width, name in cells
             ).rstrip()
         )
     for address, status in found.items():
@@ -112,6 +108,23 @@ def _raft_status(context: Context, args: Arguments) -> int:
             context.line(f"{address} is not ready: {status['waiting_for']}")
     _print_members(context, found)
     return code
+
+
+def _status_row(address: str, status: Mapping[str, Any]) -> tuple[str, ...]:
+    contact = status.get("last_contact_ms")
+    others = {member for member in status["members"] if member != status["me"]}
+    return (
+        address,
+        status["me"],
+        status["role"],
+        str(status["term"]),
+        status["leader"] or "none",
+        str(status["applied_index"]),
+        str(max(0, status["commit_index"] - status["applied_index"])),
+        "never" if contact is None else f"{contact:.0f} ms",
+        f"{len(others & set(status['linked']))} of {len(others)}",
+        "yes" if status["reads_ready"] and status["writes_ready"] else "no",
+    )
 
 
 def _print_members(context: Context, found: Mapping[str, Mapping[str, Any]]) -> None:
