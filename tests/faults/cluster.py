@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import selectors
@@ -20,7 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-CONDITION_S = 30.0
+CONDITION_S = 60.0
+
+
+def cycles(few: int) -> int:
+    """How often a fault is repeated: ``RAFT_FAULT_CYCLES``, or a few times."""
+    return int(os.environ.get("RAFT_FAULT_CYCLES") or few)
+
 
 _T = TypeVar("_T")
 
@@ -34,6 +41,11 @@ def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION
             return value
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.01)
+
+
+def hold(instant: float) -> None:
+    """Leave things as they are until an instant (s, monotonic): how long a fault lasts is part of it."""
+    time.sleep(max(0.0, instant - time.monotonic()))
 
 
 def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:

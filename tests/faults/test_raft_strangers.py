@@ -157,6 +157,23 @@ def frames(data: bytes) -> list[bytes]:
     return found
 
 
+def wait_for_line(site: Site, text: str, since: list[int]) -> None:
+    """Wait until some member has logged a text after these sizes of their logs."""
+    members = site.cluster.members
+    until(
+        lambda: any(text in m.log(size) for m, size in zip(members, since, strict=True)),
+        f"somebody says {text!r}",
+    )
+
+
+def wait_until_linked(site: Site, member: Member) -> None:
+    others = {other.raft for other in site.cluster.others(member)}
+    until(
+        lambda: set(member.get("/v1/raft/status")[1]["linked"]) == others,
+        f"member {member.number} is linked with all",
+    )
+
+
 class Malice:
     """Runs code where it is unpickled."""
 
@@ -233,8 +250,7 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
         site.network.heal(reset=True)
         enough = sent[0] + 300
         until(lambda: sent[0] > enough, "the flood goes on")
-        others = {m.raft for m in site.cluster.others(member)}
-        until(lambda: set(member.get("/v1/raft/status")[1]["linked"]) == others, "it is linked with all")
+        wait_until_linked(site, member)
     finally:
         stop.set()
         for thread in threads:
@@ -285,18 +301,9 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
             begun = time.monotonic()
             sizes = [member.log_size() for member in site.cluster.members]
             assert site.network.inject(data) > 0
-            until(
-                lambda s=sizes: any(  # type: ignore[misc]
-                    "member linked" in m.log(size) for m, size in zip(site.cluster.members, s, strict=True)
-                ),
-                "links end and begin anew",
-            )
+            wait_for_line(site, "member linked", sizes)
             for member in site.cluster.members:
-                others = {m.raft for m in site.cluster.others(member)}
-                until(
-                    lambda m=member, o=others: set(m.get("/v1/raft/status")[1]["linked"]) == o,  # type: ignore[misc]
-                    "members are linked anew",
-                )
+                wait_until_linked(site, member)
             assert time.monotonic() - begun < 10.0
     assert site.cluster.leader() is leader
     said = [member.log(size) for member, size in zip(site.cluster.members, logs, strict=True)]
