@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from nameserver.raft import hardening, library
+from nameserver.raft.contact import Contact
+from nameserver.raft.engine import Engine
+from nameserver.raft.hardening import RaftCore
+from nameserver.raft.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from nameserver.raft.members import encode_configuration
 from nameserver.raft.messages import (
     FORMAT_MAX,
     MATCH,
@@ -29,7 +38,7 @@ from nameserver.raft.messages import (
     encode,
 )
 from nameserver.raft.replication import WINDOW_BYTES, Progress, quorum_index
-from nameserver.raft.types import RaftStartError, Role, StopMember
+from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
 TIMEOUT_S = 0.3  # N of the simulated members
 
@@ -704,6 +713,103 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
     assert follower.engine.term == w.engine("a").term == 1
 
 
+def test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    old = w.engine("a")
+    assert old.in_contact()
+    assert old.leads_with(["b:1"])
+    assert not old.leads_with([])
+    assert not old.leads_with(["z:1"])
+    w.isolate("a")
+    assert w.run(5, lambda: w.leader is not None and w.leader.name != "a:1")
+    index = w.submit()
+    assert w.run(1, lambda: w.leader.engine.applied_index >= index)
+    assert not old.in_contact()  # though it still leads, for all that it knows
+    assert not old.leads_with([])
+
+
+def test_d25_an_emptied_members_echo_dates_no_contact(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.submit()
+    w.settle()
+    w.crash(w["c"], wipe=True)
+    w.run(0.5)
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1" and bool(m.entries)
+    w.start("c")
+    w.run(1)
+    leader = w.engine("a")
+    assert w.engine("c").role is Role.LEARNER
+    assert leader.in_contact()
+    w.block(("b", "a"), ("a", "b"))
+    w.run(TIMEOUT_S + 0.05)
+    assert leader.contact_age() > TIMEOUT_S  # the learner answers, and proves nothing
+    assert not leader.in_contact()
+
+
+def test_d35_a_second_change_is_refused_while_the_first_is_uncommitted(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.isolate("a")
+    leader = w.engine("a")
+    assert leader.add_member("d:1") is not None
+    for change in (lambda: leader.add_member("e:1"), lambda: leader.remove_member("d:1")):
+        with pytest.raises(ChangeRefused, match="under way"):
+            change()
+    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
+
+
+def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
+    assert w.run(10, lambda: w.leader is None or w.leader.engine.hand_over() or True)
+    for name in "bc":
+        w.engine(name)._core.stand_now()
+    deaf = None
+    for _ in range(400):
+        w.run(0.01)
+        deaf = next((w.engine(n) for n in "abc" if w.engine(n).role is Role.LEADER), None)
+        if deaf is not None and not deaf.leads:
+            break
+    assert deaf is not None
+    assert not deaf.leads
+    with pytest.raises(ChangeRefused, match="own term"):
+        deaf.add_member("d:1")
+
+
+def test_d36_a_configuration_is_in_force_from_append_also_after_a_restart(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    w.isolate("a")
+    leader = w.engine("a")
+    index = leader.add_member("d:1")
+    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
+    w.run(0.05)
+    assert leader.commit_index < index
+    w.crash(w["a"])
+    w.start("a")
+    again = w.engine("a")
+    assert again.commit_index < index
+    assert again.members == ("a:1", "b:1", "c:1", "d:1")
+
+
+def test_d37_a_leader_does_not_remove_itself_but_hands_over(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    leader = w.engine("a")
+    with pytest.raises(ChangeRefused, match="cannot remove itself"):
+        leader.remove_member("a:1")
+    leader.hand_over()
+    assert w.run(3, lambda: w.leader is not None and w.leader.name != "a:1")
+    w.leader.engine.remove_member("a:1")
+    assert w.run(10, lambda: w["a"].was_removed != "")
+    w.submit()
+    w.settle()
+    assert w.leader.engine.members == ("b:1", "c:1")
+
+
 def test_the_library_is_checked_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     library.check_library()
     monkeypatch.delattr(library.module.SyncObj, "_SyncObj__sendNextNodeIdx")
@@ -723,3 +829,271 @@ def test_the_installed_library_is_left_as_it_is() -> None:
     assert stock.pickle.loads(stock.pickle.dumps((1, "x"))) == (1, "x")
     with pytest.raises(AssertionError, match="pickle"):
         library.module.pickle.loads(b"")
+
+
+# ---- each fix is needed: without it, its scenario is found wrong
+
+
+def _d1_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore.on_append
+
+    def on_append(core: Any, node: Any, m: Append) -> None:
+        log = core._log
+        if m.entries and log.base_index <= m.prev_index < log.last_index and m.term >= core.term:
+            log.deleteEntriesFrom(m.prev_index + 1 - log.base_index)
+        original(core, node, m)
+
+    patch.setattr(RaftCore, "on_append", on_append)
+
+
+def _d2_off(patch: pytest.MonkeyPatch) -> None:
+    original = Engine._on_snapshot_part
+
+    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
+        engine._core.follow(engine._core.node(peer), m.term, min(m.last, engine._log.last_index))
+        original(engine, peer, m)
+
+    patch.setattr(Engine, "_on_snapshot_part", on_part)
+
+
+def _d3_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore.on_append_reply
+    patch.setattr(
+        RaftCore,
+        "on_append_reply",
+        lambda core, node, m: original(core, node, msgspec.structs.replace(m, term=core.term)),
+    )
+
+
+def _d4_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftCore, "_hears_leader", lambda core, now: False)
+
+
+def _d5_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        RaftCore,
+        "on_vote_reply",
+        lambda core, node, m: core._SyncObj__onMessageReceived(
+            node, {"type": "response_vote", "term": m.term}
+        ),
+    )
+
+
+def _d6_off(patch: pytest.MonkeyPatch) -> None:
+    original = Engine._send
+    patch.setattr(Engine, "_send", lambda engine, peer, m: isinstance(m, Stale) or original(engine, peer, m))
+
+
+def _d7_off(patch: pytest.MonkeyPatch) -> None:
+    always = property(lambda log: log.last_index, lambda log, value: None)
+    patch.setattr(RaftLog, "durable_index", always, raising=False)
+
+
+def _d8_off(patch: pytest.MonkeyPatch) -> None:
+    conf = hardening.SyncObjConf
+    patch.setattr(hardening, "SyncObjConf", lambda **kw: conf(**(kw | {"leaderFallbackTimeout": 30.0})))
+
+
+def _d9_off(patch: pytest.MonkeyPatch) -> None:
+    """As the library has it: whoever thinks that it leads may answer."""
+    patch.setattr(Engine, "in_contact", lambda engine: True)
+
+
+def _d10_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_check_cluster", lambda engine, peer, hello: None)
+
+
+def _d11_off(patch: pytest.MonkeyPatch) -> None:
+    def apply(core: Any, command: bytes) -> None:
+        if command[:1] == REGULAR:
+            core._host.apply(command[1:], core.applied_index + 1, core.term)
+
+    patch.setattr(RaftCore, "_SyncObj__doApplyCommand", apply)
+
+
+def _d12_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftCore, "_applyCommand", hardening.SyncObj._applyCommand)
+
+
+def _d16_off(patch: pytest.MonkeyPatch) -> None:
+    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
+        engine._core.follow(engine._core.node(peer), m.term)
+        engine._ports.install_image(m.index, m.index_term, m.configuration, bytearray(m.data))
+
+    patch.setattr(Engine, "_on_snapshot_part", on_part)
+    patch.setattr(Engine, "image_installed", Engine._replace_state)
+
+
+def _d17_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore._set_progress
+
+    def keep(core: Any, peer: str) -> None:
+        if peer not in core._progress:
+            original(core, peer)
+
+    patch.setattr(RaftCore, "_set_progress", keep)
+
+
+def _d18_off(patch: pytest.MonkeyPatch) -> None:
+    original = Progress.rewind
+    patch.setattr(Progress, "rewind", lambda progress, first: original(progress, progress.next - 1))
+
+
+def _d19_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore.on_append_reply
+
+    def on_reply(core: Any, node: Any, m: AppendReply) -> None:
+        original(core, node, m)
+        if m.state == RESET:
+            core._progress[node.id].next = m.index
+
+    patch.setattr(RaftCore, "on_append_reply", on_reply)
+
+
+def _d20_off(patch: pytest.MonkeyPatch) -> None:
+    def flood(core: Any, peer: str, progress: Progress, now: float) -> None:
+        for _ in range(100):
+            core._host.send(peer, SnapshotPart(core.term, 0, 1, 0, 0, 0, b"", 0, now, None))
+
+    patch.setattr(RaftCore, "_send_image", flood)
+
+
+def _d22_off(patch: pytest.MonkeyPatch) -> None:
+    original = Progress.acknowledged
+
+    def acknowledged(progress: Progress, index: int) -> None:
+        original(progress, index)
+        progress.next = index + 1
+
+    patch.setattr(Progress, "acknowledged", acknowledged)
+
+
+def _d25_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "may_vote", property(lambda engine: True))
+
+
+def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
+    original = Contact.accepted_by
+    patch.setattr(
+        Contact,
+        "accepted_by",
+        lambda contact, peer, *, clock, echo, voter: original(
+            contact, peer, clock=clock, echo=echo, voter=True
+        ),
+    )
+
+
+def _d28_off(patch: pytest.MonkeyPatch) -> None:
+    original = Engine.image_failed
+
+    def failed(engine: Any, error: str) -> None:
+        original(engine, error)
+        engine._image_retry_at = -math.inf
+
+    patch.setattr(Engine, "image_failed", failed)
+
+
+def _d31_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore._SyncObj__doApplyCommand
+
+    def apply(core: Any, command: bytes) -> None:
+        if command[:1] in (NO_OP, REGULAR, CONFIGURATION):
+            original(core, command)
+
+    patch.setattr(RaftCore, "_SyncObj__doApplyCommand", apply)
+
+
+def _d34_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Progress, "window_open", property(lambda progress: True))
+
+
+def _d35_off(patch: pytest.MonkeyPatch) -> None:
+    def change(core: Any, configuration: Any) -> int:
+        index: int = core._log.last_index + 1
+        core._log.add(CONFIGURATION + encode_configuration(configuration), index, core.term)
+        core.follow_configuration()
+        return index
+
+    patch.setattr(RaftCore, "change", change)
+
+
+def _d36_off(patch: pytest.MonkeyPatch) -> None:
+    """In force once it is applied."""
+    original = RaftCore.follow_configuration
+
+    def follow(core: Any) -> None:
+        held = core._log._configurations
+        if held[-1][0] <= core._log.getRaftCommitIndex() or len(held) == 1:
+            original(core)
+            return
+        later = held[1:]
+        del held[1:]
+        original(core)
+        held.extend(later)
+
+    patch.setattr(RaftCore, "follow_configuration", follow)
+
+
+SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
+    ("d1", _d1_off, test_d1_entries_sent_again_do_not_truncate_what_was_acknowledged),
+    ("d1", _d1_off, test_d1_committed_entries_are_never_truncated),
+    ("d2", _d2_off, test_d2_a_piece_of_a_snapshot_does_not_commit_the_tail),
+    ("d3", _d3_off, test_d3_acknowledgements_of_another_term_do_not_count),
+    ("d4", _d4_off, test_d4_a_vote_request_is_ignored_while_a_leader_is_heard),
+    ("d5", _d5_off, test_d5_a_vote_counts_once_for_each_voter),
+    ("d6", _d6_off, functools.partial(test_d6_whoever_is_in_an_older_term_is_told, stale="append")),
+    ("d6", _d6_off, functools.partial(test_d6_whoever_is_in_an_older_term_is_told, stale="snapshot")),
+    ("d7", _d7_off, test_d7_nothing_is_acknowledged_before_it_is_durable),
+    ("d7", _d7_off, test_d7_a_single_member_commits_after_its_own_write),
+    ("d8", _d8_off, test_d8_a_leader_without_a_majority_steps_down_within_two_timeouts),
+    ("d9", _d9_off, test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge),
+    ("d10", _d10_off, test_d10_messages_of_strangers_and_before_the_hello_change_nothing),
+    ("d11", _d11_off, test_d11_an_apply_that_raises_is_counted_and_not_repeated),
+    ("d12", _d12_off, test_d12_d13_d23_d27_commands_are_not_forwarded),
+    ("d16", _d16_off, test_d16_a_snapshot_older_than_the_state_is_not_installed),
+    ("d17", _d17_off, test_d17_a_peer_counts_anew_after_each_connection),
+    ("d18", _d18_off, test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages),
+    ("d19", _d19_off, test_d19_a_reset_beyond_the_leaders_log_is_clamped),
+    ("d20", _d20_off, test_d20_no_flood_while_a_peer_needs_an_image_that_is_not_there),
+    ("d22", _d22_off, lambda world: test_d22_an_acknowledgement_does_not_rewind_what_is_under_way()),
+    ("d25", _d25_off, test_d25_an_emptied_member_neither_votes_nor_counts_until_it_has_caught_up),
+    ("d25 echo", _d25_echo_off, test_d25_an_emptied_members_echo_dates_no_contact),
+    ("d28", _d28_off, test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause),
+    (
+        "d31",
+        _d31_off,
+        functools.partial(test_d31_version_and_unknown_entries_stop_the_member_and_lose_nothing, kind=3),
+    ),
+    ("d34", _d34_off, test_d34_what_is_under_way_to_a_stopped_peer_is_bounded),
+    ("d35", _d35_off, test_d35_a_second_change_is_refused_while_the_first_is_uncommitted),
+    ("d35", _d35_off, test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing),
+    ("d36", _d36_off, test_d36_a_configuration_is_in_force_from_append_also_after_a_restart),
+    ("d37", _d35_off, test_d37_a_leader_does_not_remove_itself_but_hands_over),
+]
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "scenario"),
+    [case[1:] for case in SWITCHED_OFF],
+    ids=[f"{name}-{position}" for position, (name, _, _) in enumerate(SWITCHED_OFF)],
+)
+def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
+    world: Make,
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario(world)  # with the fix all is well
+    switch_off(monkeypatch)
+    # The library's own reaction to its defects is any exception, too; ours is a false assertion.
+    with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
+        scenario(world)
+
+
+def test_each_defect_is_named_and_has_a_test_by_its_number() -> None:
+    named = {int(number) for number in re.findall(r"\bD(\d+)\b", hardening.__doc__ or "")}
+    assert named == set(range(1, 38))
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    tests = re.findall(r"^def (test_\w+)", "\n".join(texts), flags=re.MULTILINE)
+    tested = {int(number) for test in tests for number in re.findall(r"_d(\d+)(?=_)", test)}
+    assert tested == named

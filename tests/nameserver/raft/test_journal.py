@@ -125,7 +125,7 @@ def test_scan_tells_the_good_bytes() -> None:
     assert scan(encode_header(3, 77)[:-1]).good == 0
 
 
-def test_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path: Path) -> None:
+def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path: Path) -> None:
     journal, _ = _open(tmp_path)
     journal.append([_entry(i) for i in range(2, 10)])
     journal.rotate()  # the snapshot covers up to 7

@@ -543,6 +543,65 @@ def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
     assert "Bad file descriptor" in done.stderr
 
 
+# ---- what the library's sockets, pipes and children do badly
+
+
+def test_d21_a_large_message_leaves_whole_without_another_send(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 2) as cluster:
+            await cluster.start()
+            one, two = cluster.peers
+            await _until(lambda: two in cluster.up[one].linked)
+            message = os.urandom(5_000_000)
+            begun = in_seconds(0)
+            assert cluster.up[one].send(two, message)
+            await _until(lambda: (two, one, message) in cluster.messages)
+            assert in_seconds(0) - begun < 5
+
+    _run(scenario)
+
+
+def test_d29_an_image_is_made_without_a_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_fork() -> int:
+        raise AssertionError("forked")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            await cluster.put(*(bytes(100) for _ in range(100)))
+            member = cluster.up[cluster.peers[0]]
+            await _until(lambda: int(str(member.status()["snapshot_index"])) > 0)
+
+    _run(scenario)
+
+
+def test_d32_any_number_of_entries_in_one_turn_of_the_loop_is_appended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(70_000)))
+            assert cluster.payloads() == [b"%d" % i for i in range(70_000)]
+
+    _run(scenario)
+
+
+def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1) as cluster:
+            await cluster.start()
+            (name,) = cluster.peers
+            assert cluster.up[name].bound == name
+            port = int(name.rpartition(":")[2])
+            with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+                other.connect(("127.0.0.2", port))
+
+    _run(scenario)
+
+
 # ---- operations (rules 11 and 14)
 
 

@@ -168,54 +168,7 @@ def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world:
     assert w.engine("a").linked == frozenset({"b:1", "c:1"})
 
 
-# ---- D35, D36, D37
-
-
-def test_d35_a_second_change_is_refused_while_the_first_is_uncommitted(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    w.isolate("a")
-    leader = w.engine("a")
-    assert leader.add_member("d:1") is not None
-    for change in (lambda: leader.add_member("e:1"), lambda: leader.remove_member("d:1")):
-        with pytest.raises(ChangeRefused, match="under way"):
-            change()
-    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
-
-
-def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
-    assert w.run(10, lambda: w.leader is None or w.leader.engine.hand_over() or True)
-    for name in "bc":
-        w.engine(name)._core.stand_now()
-    deaf = None
-    for _ in range(400):
-        w.run(0.01)
-        deaf = next((w.engine(n) for n in "abc" if w.engine(n).role is Role.LEADER), None)
-        if deaf is not None and not deaf.leads:
-            break
-    assert deaf is not None
-    assert not deaf.leads
-    with pytest.raises(ChangeRefused, match="own term"):
-        deaf.add_member("d:1")
-
-
-def test_d36_a_configuration_is_in_force_from_append_also_after_a_restart(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    w.isolate("a")
-    leader = w.engine("a")
-    index = leader.add_member("d:1")
-    assert leader.members == ("a:1", "b:1", "c:1", "d:1")
-    w.run(0.05)
-    assert leader.commit_index < index
-    w.crash(w["a"])
-    w.start("a")
-    again = w.engine("a")
-    assert again.commit_index < index
-    assert again.members == ("a:1", "b:1", "c:1", "d:1")
+# ---- configurations in logs and images
 
 
 def test_d36_a_configuration_comes_back_from_a_snapshot(world: Make) -> None:
@@ -277,20 +230,6 @@ def test_a_configuration_that_is_truncated_gives_way_to_the_former_one(world: Ma
     w.start("a")
     w.settle()
     assert w.engine("a").members == ("a:1", "b:1", "c:1")
-
-
-def test_d37_a_leader_does_not_remove_itself_but_hands_over(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    leader = w.engine("a")
-    with pytest.raises(ChangeRefused, match="cannot remove itself"):
-        leader.remove_member("a:1")
-    leader.hand_over()
-    assert w.run(3, lambda: w.leader is not None and w.leader.name != "a:1")
-    _remove(w, "a")
-    w.submit()
-    w.settle()
-    assert w.leader.engine.members == ("b:1", "c:1")
 
 
 # ---- taking a member out

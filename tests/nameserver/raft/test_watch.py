@@ -154,3 +154,21 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
     assert "election begun me=" in text
     assert "would vote last_heard_ms=" in text
     assert "leader steps down me=a:1 term=1 reason=no majority answered in time answers_ms=b:1:" in text
+
+
+@pytest.mark.parametrize("members", [3, 5])
+def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, members: int) -> None:
+    """Its heartbeats keep the others from asking: it must step down, and tell one of them."""
+    took = []
+    for seed in range(1, 9):
+        w = world(seed, members=members)
+        deaf = w.leader.name
+        w.run(0.5)
+        cut_at = w.now
+        w.block(*((name, deaf) for name in w.names if name != deaf))
+        assert w.run(5.0, lambda w=w, deaf=deaf: w.leader is not None and w.leader.name != deaf)
+        took.append(w.now - cut_at)
+        w.heal()
+        w.run(1.0)
+        assert len({member.engine.term for member in w.members.values()}) == 1
+    assert max(took) < 2 * TIMEOUT_S
