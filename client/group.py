@@ -188,7 +188,8 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    waiting = [*(other for other in self.addresses if other != address), address]
+                    position = self.addresses.index(address) + 1
+                    waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:
                     raise NotApplied(f"{address}: a change of the group needs its token: give --token-file")
                 case 504:

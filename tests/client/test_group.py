@@ -1,0 +1,154 @@
+"""Changes of a group on their way to the leader: what is followed, repeated, or settles it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client.errors import NotApplied, OutcomeUnknown
+from client.group import Done, Group
+from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Sleep, Unreached
+
+A, B, C = "a:9880", "b:9880", "c:9880"
+RAFT = {A: "a:9878", B: "b:9878", C: "c:9878"}
+
+
+def reply(status: int, **document: Any) -> FetchReply:
+    return FetchReply(status, json.dumps(document).encode())
+
+
+class Servers:
+    """Performs the effects of one operation: answers by script, on a clock that only sleeps move."""
+
+    def __init__(self, *answers: FetchReply | Exception, took_s: float = 0.0) -> None:
+        self.answers = list(answers)
+        self.took_s = took_s
+        self.now_s = 0.0
+        self.asked: list[Fetch] = []
+
+    @property
+    def hosts(self) -> list[str]:
+        return [fetch.url.split("/")[2] for fetch in self.asked]
+
+    def run(self, operation: Operation[Done]) -> Done:
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                effect = operation.send(result) if error is None else operation.throw(error)
+            except StopIteration as stop:
+                done: Done = stop.value
+                return done
+            result, error = None, None
+            match effect:
+                case Clock():
+                    result = Instant(self.now_s, 0)
+                case Sleep():
+                    self.now_s += effect.seconds
+                case Fetch(url=url) if url.endswith("/v1/raft/status"):
+                    result = reply(200, me=RAFT[url.split("/")[2]])
+                case Fetch():
+                    self.asked.append(effect)
+                    self.now_s += self.took_s
+                    answer = self.answers.pop(0)
+                    if isinstance(answer, Exception):
+                        error = answer
+                    else:
+                        result = answer
+                case _:
+                    raise AssertionError(effect)
+
+
+def group(*addresses: str, token: str | None = "t") -> Group:
+    return Group(addresses or (A, B, C), token=token, read_timeout_s=5, change_timeout_s=10)
+
+
+def test_change_carries_token_body_and_time_allowed() -> None:
+    servers = Servers(reply(200, members=["x"]))
+    done = servers.run(group().add_member("d:9878"))
+    assert (done.http, done.document) == (A, {"members": ["x"]})
+    (fetch,) = servers.asked
+    assert (fetch.method, fetch.url) == ("POST", f"http://{A}/v1/raft/members?timeout=10s")
+    assert fetch.headers["Authorization"] == "Bearer t"
+    assert fetch.body == b'{"address": "d:9878"}'
+    assert fetch.timeout_s > 10
+
+
+def test_member_is_quoted_in_the_path() -> None:
+    servers = Servers(reply(200))
+    servers.run(group().remove_member("[::1]:9878"))
+    assert servers.asked[0].method == "DELETE"
+    assert "/v1/raft/members/%5B%3A%3A1%5D%3A9878?" in servers.asked[0].url
+
+
+def test_leader_is_followed_as_often_as_it_changes_and_not_for_ever() -> None:
+    servers = Servers(reply(421, leader=RAFT[C]), reply(421, leader=RAFT[B]), reply(200))
+    assert servers.run(group().transfer_leadership(None)).http == B
+    assert servers.hosts == [A, C, B]
+    servers = Servers(*[reply(421, leader=RAFT[C], detail="not I")] * 20)
+    with pytest.raises(NotApplied, match="the leader changed 6 times"):
+        servers.run(group().transfer_leadership(None))
+
+
+def test_leader_whose_address_is_not_given_is_named() -> None:
+    servers = Servers(reply(421, leader="z:9878"))
+    with pytest.raises(NotApplied, match=r"The leader is z:9878 .* add its HTTP address"):
+        servers.run(group().transfer_leadership(None))
+
+
+def test_time_without_a_leader_is_waited_out_at_all_of_them() -> None:
+    servers = Servers(*[reply(503, detail="no leader")] * 4, reply(200))
+    assert servers.run(group().save_snapshot(content=False)).http == B
+    assert servers.hosts == [A, B, C, A, B]
+
+
+def test_no_leader_for_the_whole_time_is_not_applied() -> None:
+    servers = Servers(*[reply(503, detail="no leader is known")] * 100)
+    with pytest.raises(NotApplied, match="no leader is known"):
+        servers.run(group().save_snapshot(content=False))
+    assert 10 <= servers.now_s < 12
+
+
+def test_address_that_was_not_reached_is_passed_over_and_one_that_fell_silent_is_not() -> None:
+    servers = Servers(Unreached("Connection refused"), reply(200))
+    assert servers.run(group().transfer_leadership(None)).http == B
+    servers = Servers(TimeoutError("timed out"), reply(200))
+    with pytest.raises(OutcomeUnknown, match="a:9880 gave no answer"):
+        servers.run(group().transfer_leadership(None))
+    assert servers.hosts == [A]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (reply(504, detail="outcome unknown: x"), OutcomeUnknown, "a:9880: outcome unknown: x"),
+        (reply(409, detail="one change at a time"), NotApplied, "a:9880: one change at a time"),
+        (reply(401, detail="the token is wrong"), NotApplied, "a:9880: the token is wrong"),
+        (FetchReply(500, b"<html>"), NotApplied, "answered status 500 without saying why"),
+        (FetchReply(404, b"[1]"), NotApplied, "answered status 404"),
+    ],
+    ids=lambda value: str(getattr(value, "status", "")),
+)
+def test_refusal_is_told_in_the_servers_words(answer: FetchReply, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Servers(answer).run(group().add_member("d:1"))
+
+
+def test_missing_token_is_told_by_the_flag_that_gives_it() -> None:
+    with pytest.raises(NotApplied, match="give --token-file"):
+        Servers(reply(401, detail="x")).run(group(token=None).add_member("d:1"))
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [lambda g: g.save_snapshot(content=True), lambda g: g.restore_snapshot(b"\0image")],
+    ids=["save", "restore"],
+)
+def test_snapshot_travels_as_bytes(begin: Callable[[Group], Operation[Done]]) -> None:
+    servers = Servers(FetchReply(200, b"\xffimage"))
+    assert servers.run(begin(group())).reply.data == b"\xffimage"
+    headers = servers.asked[0].headers
+    assert "application/octet-stream" in (headers.get("Accept"), headers.get("Content-Type"))
