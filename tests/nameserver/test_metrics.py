@@ -173,3 +173,9 @@ def test_operations_guide_names_only_metrics_that_are_served(exposition: str) ->
     named = set(METRIC.findall((ROOT / "docs" / "operations.md").read_text())) - {"mqnamesrv_raft_"}
     assert len(named) > 20
     assert sorted(named - known) == []
+
+
+def test_operations_guide_says_what_to_do_about_each_alert() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    named = set(re.findall(r"`((?:Raft|Nameserver)[A-Z]\w+)`", text))
+    assert named == {rule["alert"] for rule in alert_rules()}
