@@ -16,6 +16,7 @@ from functools import partial
 
 import pytest
 
+from .lines import Lines
 from .plants import PLANTS, Planted
 from .runner import play_one, results
 from .scenario import FAULTS, Result
@@ -34,6 +35,8 @@ def main(arguments: list[str]) -> int:
     if options.planted:
         names = list(PLANTS) if options.planted == "all" else [options.planted]
         return max([plant(name, seeds_of(options.seeds)) for name in names])
+    if options.coverage:
+        return cover(options)
     return play(options, arguments)
 
 
@@ -52,6 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="what happened in each run")
     parser.add_argument("--stock", action="store_true", help="the published library, with its defects")
     parser.add_argument("--planted", choices=("all", *PLANTS), help="a bug; the first seed that catches it")
+    parser.add_argument("--coverage", action="store_true", help="which lines of the nameserver have run")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         options.seeds = f"{options.seed}-{options.seed}"
@@ -103,6 +107,24 @@ def plant(name: str, seeds: range) -> int:
                 return 0
     print(f"{name}: not caught by seeds {seeds.start}-{seeds.stop - 1}", flush=True)
     return 1
+
+
+def cover(options: argparse.Namespace) -> int:
+    """Print for each module of the nameserver how many lines of its functions the seeds have run."""
+    lines = Lines()
+    with lines.recording():
+        failed = [seed for seed in seeds_of(options.seeds) if play_one(options, seed).violations]
+    all_run = all_there = 0
+    for name, (run, there) in lines.report().items():
+        if run:
+            all_run, all_there = all_run + run, all_there + there
+            print(f"{100 * run / there:5.1f} %  {run:4} of {there:4}  {name}")
+        else:
+            print(f"{'':7}  not run, {there:4}  {name}")
+    print(f"{100 * all_run / all_there:5.1f} %  {all_run:4} of {all_there:4}  of what was run at all")
+    if failed:
+        print("seeds that failed:", *failed)
+    return 1 if failed else 0
 
 
 def show(result: Result) -> None:

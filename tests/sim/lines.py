@@ -1,0 +1,76 @@
+"""Which lines of the nameserver's functions a run has executed, with nothing but the interpreter's hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import nameserver
+
+PACKAGE = Path(str(nameserver.__file__)).parent
+
+
+def functions_of(code: CodeType) -> Iterator[CodeType]:
+    """The code of all functions in a module's code, those in classes and in functions included."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_flags & 0x2:  # CO_NEWLOCALS: a function, not the body of a class
+                yield constant
+            yield from functions_of(constant)
+
+
+def lines_of(code: CodeType) -> set[int]:
+    """Lines of a function that can run; that of its ``def`` aside."""
+    return {line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno}
+
+
+class Lines:
+    """Collects lines while :meth:`recording`; functions that have run completely cost nothing any more."""
+
+    def __init__(self, package: Path = PACKAGE) -> None:
+        self._package = package
+        self._left: dict[CodeType, set[int]] = {}
+        self._begins = str(package)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        left = self._left.get(code)
+        if left is None:
+            inside = code.co_filename.startswith(self._begins)
+            left = self._left[code] = lines_of(code) if inside else set()
+        if not left:
+            return None
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            self._left[frame.f_code].discard(frame.f_lineno)
+        return self._line
+
+    def report(self) -> dict[str, tuple[int, int]]:
+        """Lines run and lines there are, for each module below the package that has any."""
+        seen: dict[str, set[int]] = {}
+        for code, left in self._left.items():
+            if code.co_filename.startswith(self._begins):
+                seen.setdefault(code.co_filename, set()).update(lines_of(code) - left)
+        found = {}
+        for path in sorted(self._package.rglob("*.py")):
+            module = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+            there = set().union(*map(lines_of, functions_of(module)))
+            if there:
+                run = seen.get(str(path), set()) & there
+                found[str(path.relative_to(self._package.parent))] = len(run), len(there)
+        return found
