@@ -36,6 +36,8 @@ FAILOVER_S: Final = 20.0
 FAILOVER_EVERY_S: Final = 0.005
 FAILOVER_KEYS: Final = 32
 HEARTBEAT_S: Final = 30.0
+STARTS_AT_ONCE: Final = 20
+"""Brokers of the heartbeat job that register at the same time."""
 
 now = time.perf_counter
 
@@ -438,8 +440,10 @@ class Run:
         brokers: list[list[Client]] = []
         for key in range(plan.connections):
             lanes = [await self.connect(key, member, answered) for member in range(len(plan.members))]
-            await self.prepare(lanes, answered)
             brokers.append(lanes)
+        for start in range(0, len(brokers), STARTS_AT_ONCE):
+            group = brokers[start : start + STARTS_AT_ONCE]
+            await self.prepare([client for lanes in group for client in lanes], answered)
         answers = 0
 
         async def beat() -> None:
