@@ -1,0 +1,243 @@
+"""Requests that wait as bytes on their connection: in order, and each for its own number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.frame import FrameDecoder
+from remoting.transport.server import Connection, RemotingServer
+
+WAITS, OTHER = 105, 106
+CONDITION_S = 10.0
+
+
+class Gate:
+    """Requests 105 wait for ``number`` while it is not 0; answers say what they were let through by."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.let_through = 0
+
+    def whole(self, data: bytes) -> bytes | None:
+        return None
+
+    def leading(self, data: bytes, position: int, answers: list[bytes]) -> int:
+        return position
+
+    def waits_now(self) -> int:
+        return self.number
+
+    def waits(self, data: bytes, position: int) -> int:
+        return self.number if data.startswith(b'{"code":105,', position + 8) else 0
+
+    def open(self, server: RemotingServer, number: int) -> None:
+        """Let through what waits for a number, as a mode does when a barrier has passed."""
+        later, self.number, self.let_through = self.number, 0, number
+        server.unpark(number)
+        self.number, self.let_through = later, 0
+
+
+class Peer:
+    """The other side of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._decoder = FrameDecoder()
+        self._answers: list[RemotingCommand] = []
+
+    def send(self, *requests: tuple[int, int], cut: int | None = None) -> bytes:
+        """Send requests of (code, opaque), or only the first ``cut`` bytes; returns what was left out."""
+        data = b"".join(
+            RemotingCommand.request(code, {"topic": "T"}).with_opaque(opaque).encode()
+            for code, opaque in requests
+        )
+        self._writer.write(data[:cut])
+        return b"" if cut is None else data[cut:]
+
+    def send_bytes(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answers(self, count: int) -> list[tuple[int, str | None]]:
+        """Return opaque and remark of the next answers."""
+        async with asyncio.timeout(CONDITION_S):
+            while len(self._answers) < count:
+                data = await self._reader.read(65536)
+                assert data, "closed"
+                self._answers += map(decode_command, self._decoder.feed(data))
+        found, self._answers = self._answers[:count], self._answers[count:]
+        return [(answer.opaque, answer.remark) for answer in found]
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[RemotingServer, Gate, Peer]]:
+    gate = Gate()
+
+    def answer(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(ResponseCode.SUCCESS, remark=f"by {gate.let_through}")
+
+    async with asyncio.TaskGroup() as group:
+        server = RemotingServer(handlers={WAITS: answer, OTHER: answer}, group=group, fast_path=lambda: gate)
+        host, _, port = (await server.start("127.0.0.1", 0)).rpartition(":")
+        peer = Peer(*await asyncio.open_connection(host, int(port)))
+        try:
+            yield server, gate, peer
+        finally:
+            await peer.close()
+            await server.close(drain_s=0.1)
+
+
+def run(body: Callable[[RemotingServer, Gate, Peer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with serving() as (server, gate, peer):
+            await body(server, gate, peer)
+
+    asyncio.run(main())
+
+
+async def parked(server: RemotingServer, numbers: set[int], size: int | None = None) -> None:
+    """Return once connections wait for exactly these numbers, with so many bytes on the first of them."""
+
+    def there() -> bool:
+        connections = [c for waiting in server._parked.values() for c in waiting]
+        bytes_ = sum(len(c._parked) + sum(len(d) for _, d in c._behind) for c in connections[:1])
+        return set(server._parked) == numbers and (size is None or bytes_ >= size)
+
+    await until(there)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CONDITION_S
+    while not condition():
+        assert loop.time() < deadline
+        await asyncio.sleep(0.001)
+
+
+def test_what_waits_is_answered_once_its_number_has_passed() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((WAITS, 1), (WAITS, 2))
+        await parked(server, {1})
+        gate.open(server, 1)
+        assert await peer.answers(2) == [(1, "by 1"), (2, "by 1")]
+        gate.number = 0
+        peer.send((WAITS, 3))
+        assert await peer.answers(1) == [(3, "by 0")]
+
+    run(body)
+
+
+def test_what_does_not_wait_is_answered_at_once_unless_it_came_behind_something_that_does() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((OTHER, 1), (WAITS, 2), (OTHER, 3))
+        assert await peer.answers(1) == [(1, "by 0")]
+        await parked(server, {1})
+        gate.open(server, 1)
+        assert await peer.answers(2) == [(2, "by 1"), (3, "by 1")]
+
+    run(body)
+
+
+def test_what_arrives_later_waits_for_its_own_number() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((WAITS, 1))
+        await parked(server, {1})
+        gate.number = 2  # the first one was sent
+        peer.send((WAITS, 2), (OTHER, 3))
+        await parked(server, {1, 2})
+        gate.open(server, 1)
+        assert await peer.answers(1) == [(1, "by 1")]
+        await parked(server, {2})
+        gate.open(server, 2)
+        assert await peer.answers(2) == [(2, "by 2"), (3, "by 2")]
+
+    run(body)
+
+
+def test_a_request_in_two_pieces_waits_for_the_number_of_its_last_piece() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        rest = peer.send((WAITS, 1), (WAITS, 2), cut=-5)
+        await parked(server, {1})
+        gate.number = 2
+        peer.send_bytes(rest)
+        await parked(server, {1, 2})
+        gate.open(server, 1)
+        assert await peer.answers(1) == [(1, "by 1")]
+        gate.open(server, 2)
+        assert await peer.answers(1) == [(2, "by 2")]
+
+    run(body)
+
+
+def test_what_wakes_to_wait_again_keeps_the_order() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((WAITS, 1))
+        await parked(server, {1})
+        gate.number = 2
+        peer.send((WAITS, 2))
+        await parked(server, {1, 2})
+        gate.number = 3
+        server.unpark(1)  # nothing was let through: it waits for the number of now, and so does the rest
+        await parked(server, {2, 3})
+        server.unpark(2)
+        gate.open(server, 3)
+        assert await peer.answers(2) == [(1, "by 3"), (2, "by 3")]
+
+    run(body)
+
+
+def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        count = 40_000
+        peer.send(*((WAITS, n) for n in range(1, count + 1)))
+        await parked(server, {1}, size=64 * 1024)
+        await asyncio.sleep(0.05)  # whatever more it takes, it took by now
+        (connection,) = server._parked[1]
+        held = len(connection._parked) + sum(len(data) for _, data in connection._behind)
+        assert held < 2 * 1024 * 1024
+        gate.number = 0
+        server.unpark(1)
+        answers = await peer.answers(count)
+        assert [opaque for opaque, _ in answers] == list(range(1, count + 1))
+
+    run(body)
+
+
+def test_a_peer_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((WAITS, 1))
+        await parked(server, {1})
+        await peer.close()
+        await until(lambda: not server.connections)
+        gate.open(server, 1)
+        assert not server._parked
+
+    run(body)
+
+
+def test_closing_answers_what_waits_within_the_drain_time() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        gate.number = 1
+        peer.send((WAITS, 1))
+        await parked(server, {1})
+        closing = asyncio.create_task(server.close(drain_s=5.0))
+        await asyncio.sleep(0)
+        gate.open(server, 1)
+        assert await peer.answers(1) == [(1, "by 1")]
+        await closing
+
+    run(body)
