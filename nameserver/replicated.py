@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -133,12 +133,11 @@ class _Heard:
         return self.liveness.standing(broker, self.origin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiter:
-    """Who waits for a proposal's verdict."""
+class _Waiter(NamedTuple):
+    """Who waits for a proposal's verdict, and until when (loop time, s)."""
 
     future: asyncio.Future[Verdict]
-    command: Command
+    until: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +212,7 @@ class Replicated:
         self._reporter = Reporter(self._liveness, boot_id=boot_id)
         self._book = ProposalBook(boot_id=boot_id)
         self._waiters: dict[int, _Waiter] = {}
+        self._verdict_timer: asyncio.TimerHandle | None = None
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
         self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
@@ -477,6 +477,7 @@ class Replicated:
             self._reads_timer,
             self._round_timer,
             self._gather_timer,
+            self._verdict_timer,
         ):
             if timer is not None:
                 timer.cancel()
@@ -826,8 +827,9 @@ class Replicated:
         if not self._book.has_room(data):
             raise NoQuorum("not applied: too many changes are under way here")
         sequence = self._book.add(data, deadline=deadline)
-        waiter = _Waiter(future=self._loop.create_future(), command=command)
+        waiter = _Waiter(self._loop.create_future(), deadline - ANSWER_MARGIN_S)
         self._waiters[sequence] = waiter
+        self._give_up_at(waiter.until)
         self._commands[self._boot_id, sequence] = command
         if registration is not None:
             self._registering[sequence] = registration
@@ -835,16 +837,29 @@ class Replicated:
                 self._registering.popitem(last=False)
         self._work_soon()
         try:
-            patience = deadline - ANSWER_MARGIN_S - self._loop.time()
-            await asyncio.wait((waiter.future,), timeout=max(patience, 0.0))
-            if not waiter.future.done():
-                self._give_up(sequence)
-            verdict = waiter.future.result()
+            verdict = await waiter.future
         finally:
             self._waiters.pop(sequence, None)
             self._commands.pop((self._boot_id, sequence), None)
             waiting = self._book.remove(sequence)
         return verdict, waiting is not None and waiting.copies > 0
+
+    def _give_up_at(self, until: float) -> None:
+        """One timer for all who wait: nearly all have their verdict long before it fires."""
+        timer = self._verdict_timer
+        if timer is not None:
+            if timer.when() <= until:
+                return
+            timer.cancel()
+        self._verdict_timer = self._loop.call_at(until, self._give_up_late)
+
+    def _give_up_late(self) -> None:
+        self._verdict_timer = None
+        now = self._loop.time()
+        for sequence in [sequence for sequence, waiter in self._waiters.items() if waiter.until <= now]:
+            self._give_up(sequence)
+        if self._waiters:
+            self._give_up_at(min(waiter.until for waiter in self._waiters.values()))
 
     def _give_up(self, sequence: int) -> None:
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
