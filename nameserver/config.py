@@ -315,7 +315,7 @@ def load_settings(
     Raises:
         ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
     """
-    warnings = []
+    warnings: list[str] = []
     for key in file:
         if key not in _BY_KEY and key not in INERT:
             warnings.append(f"unknown key {key} in the configuration file is ignored")
@@ -333,6 +333,8 @@ def load_settings(
             warnings.append(f"{key}=true has no effect here")
     settings = NamesrvSettings(**values, inert=MappingProxyType(inert))
     validate(settings)
+    if settings.http_token_file and settings.http_listen is None:
+        warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
         for key in flags:  # also one that names the default: whoever writes it expects it to matter
             if key in _BY_KEY and _BY_KEY[key].name in _RAFT_ONLY:

@@ -164,6 +164,7 @@ class Driver:
         self._journal: Journal | None = None
         self._snapshots: Snapshots | None = None
         self._writer: _Writer | None = None
+        self._image_date: tuple[int, float] | None = None
         self._memory_image: tuple[int, int, bytes, bytes] | None = None  # index, term, configuration, image
         self._step_due = self._change_due = self._closed = False
         self._vote_due: tuple[int, str | None] | None = None
@@ -563,12 +564,19 @@ class Driver:
                 self.engine.image_installed(index, term, configuration, install)
 
     def image_age(self) -> float | None:
-        """Seconds since the newest image was stored, by the file's date; None if there is no file."""
+        """Seconds since the newest image was stored, by the file's date; None if there is no file.
+
+        The date is read once an image: a disk that hangs must not hang whoever asks for figures.
+        """
         newest = self._snapshots.newest if self._snapshots is not None else None
-        try:
-            return None if newest is None else max(0.0, time.time() - newest.path.stat().st_mtime)
-        except OSError:
+        if newest is None:
             return None
+        if self._image_date is None or self._image_date[0] != newest.index:
+            try:
+                self._image_date = (newest.index, newest.path.stat().st_mtime)
+            except OSError:
+                return None
+        return max(0.0, time.time() - self._image_date[1])
 
     def image_file(self, index: int) -> SnapshotInfo | None:
         """The newest image as a file, if it covers ``index`` and is one."""

@@ -130,6 +130,8 @@ def test_token_file_without_a_group_is_a_warning() -> None:
     loaded = load_settings(flags={"httpTokenFile": "t"})
     assert [warning for warning in loaded.warnings if "httpTokenFile" in warning]
     assert not load_settings(file=RAFT | {"httpTokenFile": "t", "raftForceNewCluster": "true"}).warnings
+    off = load_settings(file=RAFT | {"httpTokenFile": "t", "httpListen": "off"}).warnings
+    assert off == ("httpTokenFile has no effect with httpListen=off",)
 
 
 def test_bound_ports_are_shown_and_hosts_stay_as_written() -> None:
