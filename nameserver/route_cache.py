@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 from nameserver.config import NamesrvSettings
@@ -39,6 +39,8 @@ HEADER_MAX: Final = 1024
 #: Answers above this many bytes go the full way, so that one batch stays bounded.
 TAIL_MAX: Final = 64 * 1024
 REQUESTS_MAX: Final = 50_000
+#: Shapes of routes whose answers are remembered.
+ALIKE_MAX: Final = 10_000
 TAILS_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
@@ -259,6 +261,8 @@ class RouteCache:
         self._lanes: dict[tuple[int, bytes], _Lane] = {}
         self._tails: dict[_Asked, _Tail] = {}
         self._shared: dict[tuple[HeaderCodec, bytes], _Shared] = {}
+        # Answers by what they are made of, so that what many topics share is encoded once per change of it.
+        self._alike: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._lines_count = 0
         self._tails_bytes = 0
         #: Route queries answered from here.
@@ -284,6 +288,7 @@ class RouteCache:
         """Forget everything."""
         self._tails.clear()
         self._shared.clear()
+        self._alike.clear()
         self._tails_bytes = 0
         self._forget_requests()
 
@@ -393,24 +398,34 @@ class RouteCache:
             del self._tails[asked]
             self._release(asked, tail.shared)
         settings = self._settings()
-        route = view.route(
-            asked.topic,
-            acting_master=settings.support_acting_master,
-            order_conf=settings.order_message_enable,
-        )
-        if route is None:
-            return None
-        _, rest = _ANSWER_HEADERS[asked.codec]
-        content = rest + encode_route(route, asked.dialect)
-        if len(content) > TAIL_MAX:
-            return None
-        if self._tails_bytes + len(content) > self._tails_bytes_max:
+        order_conf = settings.order_message_enable
+        shape = view.shape(asked.topic, order_conf=order_conf)
+        alike = None if shape is None else (asked.codec, asked.dialect, shape)
+        shared = None if alike is None else self._alike.get(alike)
+        if shared is None or not shared.users:
+            route = view.route(
+                asked.topic, acting_master=settings.support_acting_master, order_conf=order_conf
+            )
+            if route is None:
+                return None
+            _, rest = _ANSWER_HEADERS[asked.codec]
+            content = rest + encode_route(route, asked.dialect)
+            if len(content) > TAIL_MAX:
+                return None
+            if self._tails_bytes + len(content) > self._tails_bytes_max:
+                self.clear()
+            key = asked.codec, content
+            shared = self._shared.get(key)
+            if shared is None:
+                shared = self._shared[key] = _Shared(content)
+                self._tails_bytes += len(content)
+            if alike is not None:
+                if len(self._alike) >= ALIKE_MAX:
+                    self._alike.clear()
+                self._alike[alike] = shared
+        elif self._tails_bytes > self._tails_bytes_max:
             self.clear()
-        key = asked.codec, content
-        shared = self._shared.get(key)
-        if shared is None:
-            shared = self._shared[key] = _Shared(content)
-            self._tails_bytes += len(content)
+            return self._tail(asked, view)
         shared.users += 1
         self._tails[asked] = _Tail(topic_revision, shared)
         self._tails_bytes += _TAIL_COST

@@ -442,16 +442,22 @@ class RouteTable:
         lines, listed = pool.lines, pool.topics
         perm_mask = _perm_mask(command, addrs)
         found: dict[str, Line] = {}
+        line = None
+        reads = writes = perm = flag = -1
         for queues in command.topics:
-            key = (
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                queues.perm & perm_mask,
-                queues.topic_sys_flag,
-            )
-            line = lines.get(key)
-            if line is None:
-                line = self._line(name, *key)
+            # Mostly a topic has the same numbers as the one before it.
+            if (
+                queues.read_queue_nums != reads
+                or queues.write_queue_nums != writes
+                or queues.perm != perm
+                or queues.topic_sys_flag != flag
+                or line is None
+            ):
+                reads, writes = queues.read_queue_nums, queues.write_queue_nums
+                perm, flag = queues.perm, queues.topic_sys_flag
+                line = lines.get((reads, writes, perm & perm_mask, flag))
+                if line is None:
+                    line = self._line(name, reads, writes, perm & perm_mask, flag)
             topic = queues.topic
             if listed.get(topic) is not line:
                 found[topic] = line
@@ -1124,6 +1130,26 @@ class RouteView:
                 else None
             ),
         )
+
+    def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
+        """Return what a topic's route is made of; equal shapes, also of another time, have equal routes.
+
+        None if there is no route, or if something in it is the topic's own: mappings, an order configuration.
+        Shapes refer to values of this table, so they do not last beyond it.
+
+        Args:
+            order_conf: As of the route; its ``acting_master`` must be the same for all.
+        """
+        table = self._table
+        entry = table._topics.get(topic)
+        if entry is None or entry.mappings:
+            return None
+        if order_conf and self.kv_value(ORDER_TOPIC_NAMESPACE, topic) is not None:
+            return None
+        names = table._names
+        # Whatever all routes of a name show moves its revision above all that there were.
+        latest = max(names[BrokerName(name)].route_revision for name in entry.queues)
+        return entry.queue_set, latest, topic.startswith(ACTING_MASTER_EXEMPT)
 
     def topics(self) -> list[str]:
         """Return all topics, sorted."""

@@ -237,6 +237,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         self.old: list[tuple[Command, int, dict[tuple[str, Any], Any]]] = []
         self.changed_at: dict[tuple[str, Any], int] = {}
         self.log: list[bytes] = []
+        self.shapes: dict[Any, Any] = {}
 
     # -- how a command runs
 
@@ -271,6 +272,10 @@ class RouteTableMachine(RuleBasedStateMachine):
                 self.changed_at[mark] = self.table.revision
         woken = set(self.table.view.affected(verdict, TOPICS)) if isinstance(verdict, Applied) else set()
         for topic in TOPICS:
+            made_of = self.table.view.shape(topic, order_conf=True)
+            if made_of is not None:
+                route = self.table.view.route(topic, order_conf=True, acting_master=True)
+                assert self.shapes.setdefault(made_of, route) == route
             if self.table.view.route(topic, order_conf=True) != routes[topic]:
                 assert self.table.view.topic_revision(topic) == self.table.revision
                 assert topic in woken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +22,7 @@ from remoting.command import decode_command
 from remoting.errors import RemoteProtocolError
 from remoting.frame import FrameDecoder, encode_frame
 from remoting.header import Header, encode_header
-from remoting.route import DataVersion
+from remoting.route import DataVersion, RouteDialect, TopicRouteData, encode_route
 
 SETTINGS = NamesrvSettings()
 #: A busy machine must not fail a property.
@@ -70,7 +71,7 @@ def table_of(*topics: str) -> RouteTable:
     return table
 
 
-def cache_of(table: RouteTable, **changes: int) -> RouteCache:
+def cache_of(table: RouteTable, **changes: Any) -> RouteCache:
     return RouteCache(view=lambda: table.view, settings=lambda: SETTINGS, **changes)
 
 
@@ -234,6 +235,31 @@ def test_topics_alike_share_one_answer_and_none_stays_unused() -> None:
         table.apply(DeleteTopic(topic=f"T{i}", cluster_name=None, topic_revision=table.revision))
         assert check(cache, table, [request(f"T{i}", 100)]) == 0
     assert cache.tails_bytes == 0
+
+
+def test_answer_that_topics_share_is_encoded_once_per_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = []
+
+    def encode(route: TopicRouteData, dialect: RouteDialect) -> bytes:
+        encoded.append(dialect)
+        return encode_route(route, dialect)
+
+    monkeypatch.setattr("nameserver.route_cache.encode_route", encode)
+    topics = tuple(f"T{i}" for i in range(20))
+    table = table_of(*topics)
+    cache = cache_of(table)
+    frames = [request(topic) for topic in topics]
+    check(cache, table, frames)
+    assert len(encoded) == 1
+    register(table, "b", topics[1:], counter=2)
+    check(cache, table, frames)
+    assert len(encoded) == 1, "nothing changed but a version"
+    register(table, "b2", topics[10:])
+    check(cache, table, frames)
+    assert len(encoded) == 2
+    cache.clear()
+    check(cache, table, frames)
+    assert len(encoded) == 4
 
 
 alike = st.lists(
