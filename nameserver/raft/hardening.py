@@ -106,6 +106,8 @@ LEADER: Final = 2
 
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
+#: A leader that a majority has not answered for so many election timeouts steps down.
+FALLBACK: Final = 1.5
 #: Before a silent leader is replaced, what waits in the sockets is read: a fraction of the heartbeat period.
 LAST_LOOK: Final = 0.2
 #: A member that asks in vain says so at most this often.
@@ -218,6 +220,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._watch = Watch(self._period)
         self._last_look_at = math.nan
         self._asking_said = -math.inf
+        self._heir: str | None = None  # the linked voter that held most of the log when this one last led
         self._cause = ""  # what this member is doing right now, for the line that says why it stopped leading
         self._handed_over = False  # this leader asked another to take over
         self.transferring = False
@@ -232,7 +235,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             appendEntriesPeriod=self._period,
             raftMinTimeout=election_timeout_s,
             raftMaxTimeout=2 * election_timeout_s,
-            leaderFallbackTimeout=2 * election_timeout_s,
+            leaderFallbackTimeout=FALLBACK * election_timeout_s,
             connectionTimeout=2 * election_timeout_s,  # checked by the library, used only by its transport
             commandsWaitLeader=False,
             dynamicMembershipChange=False,
@@ -503,7 +506,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         until = self._watch.listening_until
         if self.state == LEADER:
             # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
-            times, oldest = self._SyncObj__lastResponseTime, until - 2 * self._timeout
+            times, oldest = self._SyncObj__lastResponseTime, until - FALLBACK * self._timeout
             for node, answered in times.items():
                 if -math.inf < answered < oldest:
                     times[node] = oldest
@@ -628,6 +631,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setState(newState)
         if before != newState:
             if before == LEADER:
+                voters = self._configuration.voters
+                heirs = {n: p.match for n, p in self._progress.items() if n in voters}
+                linked = (name for name in heirs if self._host.linked_to(name))
+                self._heir = max(linked, key=heirs.__getitem__, default=None)
                 self._say_stopped_leading()
             elif newState == CANDIDATE:
                 self._say_standing()
@@ -938,7 +945,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         now = self._clock()
-        if self.state == LEADER:
+        led = self.state == LEADER
+        if led:
             # The library counts the leader for every index it has; the journal may not have it yet.
             self._commit_limit = self._quorum_index()
             self._cause = "no majority answered in time"
@@ -949,6 +957,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             super()._onTick(0.0)
             if self.state == CANDIDATE and self._SyncObj__raftElectionDeadline > now + self._timeout:
                 self._ask_again_soon(now)
+            if led and self.state != LEADER and self._heir is not None:
+                # Nobody answers. If that is a fault of one direction, they still hear this member, and would
+                # wait for an election timeout more.
+                self._host.send(self._heir, TimeoutNow(self.term))
         finally:
             self._commit_limit = None
             self._go = False
