@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ import pytest
 
 from bench.history import Call, Operation, Outcome
 from bench.linearizability import check
+from nameserver.handlers import READS
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.errors import RemotingError
@@ -46,7 +48,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 CONDITION_S = 30.0
 MEMBERS = 3
-READS = 300
+ROUNDS = 300
 #: A request is answered within 2.5 s, whatever happens; the rest is for a busy machine.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
@@ -241,7 +243,7 @@ def refused(answer: RemotingCommand) -> bool:
 
 def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Cluster) -> None:
     with BlockingClient() as client:
-        for value in range(1, READS + 1):
+        for value in range(1, ROUNDS + 1):
             writer, *readers = random.sample(cluster.members, MEMBERS)
             answer = client.invoke(writer.listen, write_request("T", value), timeout_s=5.0)
             assert answer.code == ResponseCode.SUCCESS
@@ -251,7 +253,7 @@ def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Clu
             code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
             assert code == 200
             assert [queues["readQueueNums"] for queues in route["route"]["queueDatas"]] == [value]
-    assert all(figure(member, "barriers") > READS for member in cluster.members)
+    assert all(figure(member, "barriers") > ROUNDS for member in cluster.members)
 
 
 def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluster: Cluster) -> None:
@@ -335,6 +337,38 @@ def test_without_a_majority_reads_are_refused_in_time_and_clients_sent_away(clus
     cluster.wait_ready()
     with BlockingClient() as client:
         assert value_of(client.invoke(alone.listen, read_request("T"), timeout_s=5.0)) == 1
+
+
+def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(cluster: Cluster) -> None:
+    alone, *others = cluster.members
+    host, _, port = alone.listen.rpartition(":")
+    fields = {"topic": "T", "namespace": "n", "key": "k", "cluster": "C"}
+    fields |= {"clusterName": "C", "brokerName": NAME}
+    # The route query is the last: the connection is closed after its refusal.
+    reads = sorted(READS, key=lambda code: code == RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    sent = [
+        RemotingCommand.request(code, fields).with_opaque(opaque)
+        for opaque, code in enumerate([*reads, RequestCode.GET_NAMESRV_CONFIG], start=1)
+    ]
+    linearizable = [
+        f"/v1/{path}?consistency=linearizable"
+        for path in ("topics", "topics/T/route", "topics/T/explain", "brokers", "clusters", "kv/n")
+    ]
+    local = ["/v1/status", "/v1/digest", "/metrics", "/healthz", "/v1/raft/status"]
+    with others[0].paused(), others[1].paused(), ThreadPoolExecutor() as pool:
+        begun = time.monotonic()
+        over_http = pool.map(lambda path: alone.get(path)[0], [*linearizable, *local])
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            # The last one would wait behind the route query: it has a connection of its own.
+            connection.sendall(b"".join(command.encode() for command in sent[:-1]))
+            refusals = list(answers_of(connection, len(reads)))
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(sent[-1].encode())
+            (config,) = answers_of(connection, 1)
+        assert {answer.opaque for answer in refusals if refused(answer)} == {c.opaque for c in sent[:-1]}
+        assert config.code == ResponseCode.SUCCESS
+        assert list(over_http) == [503] * len(linearizable) + [200] * len(local)
+        assert time.monotonic() - begun < 2 * REFUSED_WITHIN_S
 
 
 class Recorder:
