@@ -953,6 +953,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         else:
             self._ask_before_standing(now)
         self.transferring = self._SyncObj__transferInProgress
+        # D4: the library reads the clock anew. A deadline that passed in between (long, if the process had to
+        # wait for its turn just there) would be an election that nobody was asked about.
+        seam.clock = lambda: now
         try:
             super()._onTick(0.0)
             if self.state == CANDIDATE and self._SyncObj__raftElectionDeadline > now + self._timeout:
@@ -962,6 +965,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                 # wait for an election timeout more.
                 self._host.send(self._heir, TimeoutNow(self.term))
         finally:
+            seam.clock = self._clock
             self._commit_limit = None
             self._go = False
 

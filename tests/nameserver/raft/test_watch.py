@@ -172,3 +172,23 @@ def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, m
         w.run(1.0)
         assert len({member.engine.term for member in w.members.values()}) == 1
     assert max(took) < 2 * TIMEOUT_S
+
+
+def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> None:
+    """A deadline that passes while the tick runs must not raise the term: nobody was asked yet."""
+    w = world()
+    w.elect("a")
+    core = w.engine("b")._core
+    term = core.term
+    for looks in range(12):
+        now = core._SyncObj__raftElectionDeadline - looks * 1e-3
+
+        def ticking() -> float:
+            nonlocal now
+            now += 1e-3
+            return now
+
+        core._clock = ticking
+        core.enter()
+        core.tick()
+        assert core.term == term
