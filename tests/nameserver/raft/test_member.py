@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from nameserver.raft import (
     Role,
     StopMember,
 )
+from nameserver.raft.datadir import DataDirectory
 from nameserver.raft.journal import Journal
 
 SECRET = b"a secret of some length"
@@ -598,6 +600,72 @@ def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path: Path)
             port = int(name.rpartition(":")[2])
             with socket.socket() as other, pytest.raises(ConnectionRefusedError):
                 other.connect(("127.0.0.2", port))
+
+    _run(scenario)
+
+
+def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still = threading.Event()
+    still.set()
+    original = DataDirectory.vote_to_save
+
+    def slow(directory: DataDirectory, term: int, vote: str | None) -> Callable[[], None]:
+        write = original(directory, term, vote)
+
+        def wait_and_write() -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            assert still.wait(30)
+            write()
+
+        return wait_and_write
+
+    async def scenario() -> None:
+        async with _cluster(tmp_path) as cluster:
+            await cluster.start()
+            monkeypatch.setattr(DataDirectory, "vote_to_save", slow)
+            await cluster.put(b"one")
+            await cluster.settled()
+            leader = cluster.name(await cluster.elected())
+            still.clear()
+            await cluster.close(leader)
+            loop = asyncio.get_running_loop()
+            try:
+                longest, end = 0.0, loop.time() + 2.0
+                while loop.time() < end:
+                    before = loop.time()
+                    await asyncio.sleep(0.001)
+                    longest = max(longest, loop.time() - before)
+                assert longest < 1.0  # far below the time for which the disk stood still
+                assert cluster.leader is None  # no vote was asked for or given
+                assert all(member.applied_index > 0 for member in cluster.up.values())
+            finally:
+                still.set()
+            await cluster.elected()
+            await cluster.put(b"two")
+            await cluster.settled()
+
+    _run(scenario)
+
+
+def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1, durability="memory") as cluster:
+            (founder,) = cluster.peers
+            await cluster.start()
+            await cluster.put(b"one")
+            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+            for name in newcomers:
+                await cluster.join(name)
+            await cluster.settled()
+            await cluster.close(founder, handover=True)
+            await cluster.put(b"two")
+            await cluster.start(founder)  # its flags still name it alone
+            await _until(lambda: cluster.up[founder].role is Role.FOLLOWER)
+            await cluster.put(b"three")
+            await cluster.settled()
+            assert cluster.payloads() == [b"one", b"two", b"three"]
 
     _run(scenario)
 
