@@ -353,21 +353,20 @@ class HttpServer:
         raise Problem(
             503,
             "Service Unavailable",
-            f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._unlinked(why)}",
+            f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._hindrances(why)}",
             retry_after_s=1,
         )
 
-    def _unlinked(self, why: str) -> str:
-        """Name the members without a link to here that ``why`` nothing is served does not name yet."""
+    def _hindrances(self, why: str) -> str:
+        """Return what else an operator should look at when nothing is served, beyond what ``why`` says."""
         operations = self._consistency.operations
         if operations is None:
             return ""
         status = operations.raft_status()
+        words = "; this member's disk does not take its journal" if status.get("storage_stalled") else ""
         linked = {status.get("me"), *names_of(status, "linked")}
-        away = [
-            member for member in names_of(status, "members") if member not in linked and member not in why
-        ]
-        return f"; no link to {', '.join(away)}" if away else ""
+        away = [name for name in names_of(status, "members") if name not in linked and name not in why]
+        return f"{words}; no link to {', '.join(away)}" if away else words
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(

@@ -182,7 +182,8 @@ class RaftAdmin:
 
     async def _done(self, request: web.Request, what: str, change: Awaitable[_T]) -> _T:
         """Await a change; say in the log who asked for it and what came of it."""
-        log.info("admin request peer=%s change=%s", request.remote, what)
+        if self._operations().raft_status()["role"] == "leader":  # others only say who does it
+            log.info("admin request peer=%s change=%s", request.remote, what)
         try:
             result = await change
         except NotLeader as error:

@@ -106,6 +106,9 @@ def _raft_status(context: Context, args: Arguments) -> int:
     for address, status in found.items():
         if status.get("waiting_for") and not (status.get("reads_ready") and status.get("writes_ready")):
             context.line(f"{address} is not ready: {status['waiting_for']}")
+    for address, status in found.items():
+        if status.get("storage_stalled"):
+            context.line(f"{address} is hindered: its disk does not take its journal")
     _print_members(context, found)
     return code
 

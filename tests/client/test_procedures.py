@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import resource
+import secrets
 import shutil
 import socket
 import subprocess
@@ -248,6 +250,30 @@ def test_group_whose_disks_are_all_lost_is_restored_from_a_snapshot(place: Place
     place.all_ready()
     place.all_equal()
     assert [server.kv() for server in place.servers] == ["v"] * 3
+
+
+def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
+    alone = place.servers[0]
+    alone.start_member([alone.raft])
+    until(alone.ready, "it leads")
+    assert alone.popen is not None
+    used = max(path.stat().st_size for path in alone.data.rglob("*") if path.is_file())
+    _, hard = resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used + 1000, hard))
+    refused = alone.ask(100, namespace="n", key="k", value=secrets.token_hex(10_000))
+    assert (refused.remark or "").startswith("[OUTCOME_UNKNOWN]")
+    until(lambda: b"disk does not take its journal" in (alone.get("/readyz")[1] or b""), "readyz names it")
+    said = place.admin("raftStatus", http=alone.http)
+    assert f"{alone.http} is hindered: its disk does not take its journal" in said
+    assert "mqnamesrv_raft_storage_stalled 1\n" in alone.get("/metrics")[1].decode()
+    refused = alone.ask(100, namespace="n", key="other", value="v")
+    assert (refused.remark or "").startswith("[NO_QUORUM]")
+    resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    until(alone.ready, "it goes on without a restart")
+    assert "acknowledging nothing until there is room" in alone.log()
+    assert "journal has room again" in alone.log()
+    assert alone.ask(100, namespace="n", key="k", value="v").code == 0
+    assert alone.kv() == "v"
 
 
 def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
