@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+FORGOTTEN_S = ANSWER_S + 0.2
+"""Later than any answer may be: nobody is going to give it."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -178,6 +181,19 @@ class Server:
         self._close_after: set[ConnectionId] = set()
         self._number = 0
         self._answered: set[tuple[ConnectionId, int]] = set()
+        self._waiting: dict[tuple[ConnectionId, int], tuple[float, Request]] = {}  # oldest first
+
+    def look_for_the_forgotten(self) -> None:
+        """Every request is answered in time, also one whose task nobody wakes any more."""
+        now = self.host.world.clock.now
+        for begun, request in self._waiting.values():
+            if now - begun <= FORGOTTEN_S:
+                return
+            if self.host.paused_at_last < begun:
+                self.host.world.truth.fail(
+                    f"{self.host.name} has not answered request {request.code} for {now - begun:.3f} s"
+                )
+                return
 
     def accept(self, end: End) -> None:
         if end.closed:
@@ -218,6 +234,7 @@ class Server:
     ) -> None:
         world = self.host.world
         begun = world.clock.now
+        self._waiting[origin, number] = begun, request
         try:
             answer = await self._execute(origin, request, freshness)
         except Exception as error:
@@ -229,6 +246,7 @@ class Server:
         if (origin, number) in self._answered:
             world.truth.fail(f"{self.host.name} answers request {number} of connection {origin} twice")
         self._answered.add((origin, number))
+        self._waiting.pop((origin, number), None)
         world.truth.count["answers"] += 1
         end = self._ends.get(origin)
         if end is not None:
@@ -290,6 +308,7 @@ class Member:
         self.loop: MemberLoop
         self.machine: Machine
         self.mode: Watched | None = None
+        self.server: Server | None = None
         self.removed = False
         """Its process ended because the group removed it."""
         self.expects_refusal = self.refused = False
@@ -346,7 +365,7 @@ class Member:
             "raftElectionTimeoutMs": str(world.election_timeout_ms),
         }
         settings = LiveSettings(load_settings(flags=flags, file={}).settings)
-        server = Server(self)
+        server = self.server = Server(self)
         raft = replace(raft_config(settings.current), compact_bytes=world.compact_bytes)
         try:
             mode = Watched(self, settings, server, boot_id=self.machine.rng.getrandbits(62), raft=raft)

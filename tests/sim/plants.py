@@ -164,6 +164,16 @@ def snapshots_are_encoded_from_the_live_table(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Replicated, "snapshot", snapshot)
 
 
+def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    real = Replicated.execute
+
+    async def execute(mode: Any, *arguments: Any, deadline: float) -> Any:
+        return await real(mode, *arguments, deadline=deadline + 100.0)
+
+    patch.setattr(replicated, "WRITE_DEADLINE_S", 100.0)
+    patch.setattr(Replicated, "execute", execute)
+
+
 # -- fixes of the library, switched off: D-numbers as in nameserver/raft/hardening.py
 
 
@@ -266,9 +276,9 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_need_no_majority,
-        likely=8,
+        likely=2,
         says="lets a linearizable read go",
-        faults=("partition", "one way", "pause leader"),
+        faults=("partition",),
     ),
     Planted(
         install=echoes_of_another_term_count,
@@ -312,6 +322,12 @@ PLANTS: Final = _named(
         likely=2,
         says="finds other verdicts",
         faults=("kill all", "wipe", "kill"),
+    ),
+    Planted(
+        install=requests_wait_without_a_deadline,
+        likely=5,
+        says="has not answered request",
+        faults=("partition", "kill leader", "one way"),
     ),
     Planted(
         install=d1_entries_sent_again_truncate,

@@ -149,6 +149,9 @@ class World:
             self._calm_since = now + 1e-9
         self.memory_from = max(self.memory_from, min((m.born_at for m in self.members if m.up), default=now))
         self.truth.look_for_ghosts()
+        for member in self.members:
+            if member.ready and member.server is not None and not member.loop.paused:
+                member.server.look_for_the_forgotten()
 
     # -- what is so
 
@@ -311,6 +314,8 @@ class World:
                 return f"{member.name} is still a learner"
             modes.append(member.running)
         indexes = {mode.member.applied_index for mode in modes}
+        if max(indexes) < self.truth.acknowledged_index:
+            return f"applied up to {max(indexes)}, but {self.truth.acknowledged_index} was acknowledged"
         if len(indexes) > 1:
             return f"applied indexes differ: {sorted(indexes)}"
         digests = {mode.state_digest for mode in modes}
