@@ -351,6 +351,107 @@ def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
     _run(scenario)
 
 
+@pytest.mark.parametrize("how", ["of another session", "mirrored", "left out", "swapped"])
+def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
+    """Each of them is whole, and was sealed by a member for this very pair."""
+
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            former = await _Raw.connect(port)
+            await former.prove()
+            recorded = [former.sealed(RAFT, b"first"), former.sealed(RAFT, b"second")]
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1 and not former.reader.at_eof())
+            match how:
+                case "of another session":
+                    peer.frame(recorded[0])
+                case "mirrored":
+                    assert transport.send("b:1", RAFT, b"theirs")
+                    peer.frame(await peer.read())
+                case "left out":
+                    peer.sealed(RAFT, b"first")
+                    peer.frame(peer.sealed(RAFT, b"second"))
+                case "swapped":
+                    first, second = peer.sealed(RAFT, b"first"), peer.sealed(RAFT, b"second")
+                    peer.frame(second)
+                    peer.frame(first)
+            assert await peer.closed()
+            assert owner.messages == []
+            assert owner.linked == {"b:1": 0}
+            former.writer.close()
+
+    _run(scenario)
+
+
+def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 0.05)
+
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            whole = peer.sealed(RAFT, b"x" * 1000)
+            peer.writer.write(struct.pack(">I", len(whole)) + whole[:500])
+            assert await peer.closed()
+            assert owner.messages == []
+            assert owner.linked == {"b:1": 0}
+
+    _run(scenario)
+
+
+def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            link = transport._links["b:1"]
+            for _ in range(200):
+                peer.frame(peer.sealed(PING, os.urandom(FRAME_MAX // 2)))
+                await peer.writer.drain()
+                assert len(link._buffer) <= FRAME_MAX + 4
+            peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
+            await peer.writer.drain()
+            peer.writer.write(bytes(3 * FRAME_MAX))  # the seal of the first is wrong; nothing later is read
+            assert await peer.closed()
+            assert owner.messages == []
+            assert link._buffer == b""
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secret: bytes | None) -> None:
+    """A stranger that knows the names still has to prove itself before the member's link is touched."""
+
+    async def scenario() -> None:
+        async with _transport(secret=SECRET) as (_, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX + 10)]
+            for stranger in strangers:
+                handshake = Handshake(
+                    _credentials("b:1", secret=secret and secret + b"!"),
+                    peer="a:1",
+                    nonce=os.urandom(NONCE_SIZE),
+                )
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    stranger.frame(handshake.begin())
+                    answer = handshake.receive(await stranger.read())
+                    assert answer is not None
+                    stranger.frame(answer)
+            for stranger in strangers:
+                assert await stranger.closed()
+            peer.frame(peer.sealed(RAFT, b"still here"))
+            await _until(lambda: owner.messages == [("b:1", b"still here")])
+            assert owner.linked == {"b:1": 1}
+            peer.writer.close()
+
+    _run(scenario)
+
+
 def test_recorded_frames_of_a_real_session_open_nothing_later() -> None:
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
