@@ -15,12 +15,13 @@ from functools import partial
 
 import pytest
 
+from bench import history
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.frame import FrameDecoder
 from remoting.transport.blocking import BlockingClient
 
-from .brokers import Call, Outcome, Writers, ask, is_applied, judge, registration, route_query
+from .brokers import Call, Outcome, Writers, ask, is_applied, judge, judge_reads, registration, route_query
 from .cluster import Cluster, split, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -44,6 +45,17 @@ def test_judge_finds_each_kind_of_wrong() -> None:
     lost = call("a", "unknown", answered=False)
     assert judge([lost], set())[0].startswith("unanswered: ")
     assert judge([lost], set(), {0: [(0.5, 1.05)]}) == []
+
+
+def test_judge_of_reads_knows_both_promises() -> None:
+    def call(operation: history.Operation, value: int, begun: float) -> history.Call:
+        return history.Call(key="k", operation=operation, value=value, begun=begun, ended=begun + 0.1)
+
+    writes = [call(history.Operation.WRITE, 1, 1.0), call(history.Operation.WRITE, 2, 2.0)]
+    late = [call(history.Operation.READ, 1, 2.3)]
+    assert judge_reads(writes, [call(history.Operation.READ, 2, 2.3)], late, promise_s=0.3) == []
+    assert judge_reads(writes, late, late, promise_s=0.3)[0].startswith("linearizable reads: ")
+    assert judge_reads(writes, [], late, promise_s=0.1)[0].startswith("default reads: ")
 
 
 def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_ones(cluster: Cluster) -> None:
