@@ -1103,7 +1103,7 @@ class Replicated:
 
         return encode
 
-    def prepare(self, image: bytes) -> Callable[[], None]:
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read a state image in a thread, see :class:`StateMachine`."""
         found = msgspec.msgpack.decode(image, type=_Image)
         if found.format != IMAGE_FORMAT:

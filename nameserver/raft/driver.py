@@ -165,7 +165,9 @@ class Driver:
         self._snapshots: Snapshots | None = None
         self._writer: _Writer | None = None
         self._image_date: tuple[int, float] | None = None
-        self._memory_image: tuple[int, int, bytes, bytes] | None = None  # index, term, configuration, image
+        self._memory_image: tuple[int, int, bytes, bytes | bytearray] | None = (
+            None  # index, term, configuration, image
+        )
         self._step_due = self._change_due = self._closed = False
         self._vote_due: tuple[int, str | None] | None = None
         self._saving_vote = False
@@ -523,7 +525,7 @@ class Driver:
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
         if self._volatile:
             held = self._memory_image
-            return held[3][offset : offset + size] if held is not None and held[0] == index else None
+            return bytes(held[3][offset : offset + size]) if held is not None and held[0] == index else None
         return self._snapshots.read(index, offset, size) if self._snapshots is not None else None
 
     def make_image(self, index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
@@ -548,11 +550,13 @@ class Driver:
         self._in_background(self._install_image(index, term, configuration, image))
 
     async def _install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
-        """All of it that takes long is done in threads; then the state is replaced on the loop."""
+        """All of it that takes long is done in threads; then the state is replaced on the loop.
+
+        The image is not copied: a thread that copies so much holds up all others.
+        """
         try:
-            data = await asyncio.to_thread(bytes, image)
-            install = await asyncio.to_thread(self._machine.prepare, data)
-            await self._store(index, term, configuration, data)
+            install = await asyncio.to_thread(self._machine.prepare, image)
+            await self._store(index, term, configuration, image)
         except StopMember as error:
             self.fatal(f"snapshot {index} from the leader: {error}")
         except Exception as error:
@@ -636,7 +640,7 @@ class Driver:
         except StorageFull as error:
             logger.error("journal full: %s; the segment goes on", error)
 
-    async def _store(self, index: int, term: int, configuration: bytes, data: bytes) -> None:
+    async def _store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         """Store one image durably, in a thread."""
         if self._volatile:
             self._memory_image = (index, term, configuration, data)

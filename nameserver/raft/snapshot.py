@@ -92,7 +92,7 @@ class Snapshots:
         self._newest = image
         return image, data
 
-    def store(self, index: int, term: int, configuration: bytes, data: bytes) -> Image:
+    def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> Image:
         """Write an image durably; blocking.
 
         Raises:

@@ -88,8 +88,10 @@ class StateMachine(Protocol):
     def snapshot(self) -> Callable[[], bytes]:
         """Return quickly with a function that encodes the state as it is now; it runs in a thread."""
 
-    def prepare(self, image: bytes) -> Callable[[], None]:
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read an image that :meth:`snapshot` made, here or on another member; runs in a thread.
+
+        The image is the caller's: it must not be changed.
 
         Returns:
             What replaces the state by it, quickly, on the event loop; it may never be called.

@@ -57,7 +57,7 @@ class Machine:
         copy = list(self.applied)
         return lambda: msgspec.msgpack.encode(copy)
 
-    def prepare(self, image: bytes) -> Callable[[], None]:
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
         return lambda: setattr(self, "applied", applied)
 

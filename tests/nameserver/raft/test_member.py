@@ -53,7 +53,7 @@ class Machine:
         copy = list(self.applied)
         return lambda: msgspec.msgpack.encode(copy)
 
-    def prepare(self, image: bytes) -> Callable[[], None]:
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
         return lambda: setattr(self, "applied", applied)
 
@@ -410,7 +410,7 @@ def test_an_entry_or_image_that_cannot_be_read_is_refused_at_start_with_one_line
         def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
             raise StopMember("command format 9, this program knows 1")
 
-        def prepare(self, image: bytes) -> Callable[[], None]:
+        def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
             raise StopMember("image format 9, this program knows 1")
 
     async def scenario() -> None:
