@@ -5,7 +5,8 @@ there are many of are unknown to the garbage collector (they cannot be part of a
 does not walk over a large table.
 
 Image: one msgpack array that starts with its format version. Queue data and queue sets are listed once; what
-is kept per topic stands in columns, which are read and written at the speed of C.
+is kept per topic stands in columns, which are read and written at the speed of C, in slices of some thousand
+topics: a thread that does so lets the loop go on only between two calls into C.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,6 +28,9 @@ IMAGE_VERSION: Final = 2
 
 
 NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
+
+SLICE: Final = 5_000
+"""Topics that one call into C deals with while a thread works on an image."""
 
 MASK: Final = (1 << 128) - 1
 """Digests are sums modulo 2**128."""
@@ -167,13 +172,21 @@ class ImageError(Exception):
     """Bytes that are no state image this program understands."""
 
 
+class _Slice(msgspec.Struct, array_like=True):
+    """Some topics, as columns; the last one holds positions in ``queue_sets``."""
+
+    topics: list[str]
+    revisions: list[int]
+    sets: list[int]
+
+
 class _ImageBody(msgspec.Struct, array_like=True):
     """Layout of an image.
 
     Attributes:
         queue_datas: Broker name, read queues, write queues, permission, topicSysFlag.
         queue_sets: Positions in ``queue_datas``.
-        topics, topic_revisions, topic_sets: Columns; the last one holds positions in ``queue_sets``.
+        slices: Topics, each slice an encoded :class:`_Slice`.
         mappings: Only of topics that have some: broker name, epoch, info.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
     """
@@ -185,9 +198,7 @@ class _ImageBody(msgspec.Struct, array_like=True):
     digest: str
     queue_datas: list[tuple[str, int, int, int, int]]
     queue_sets: list[list[int]]
-    topics: list[str]
-    topic_revisions: list[int]
-    topic_sets: list[int]
+    slices: list[bytes]
     mappings: dict[str, list[tuple[str, int, str]]]
     names: list[tuple[str, str, list[str], list[tuple[int, str, str]], bool, str | None, int, int]]
     records: list[tuple[str, str, str, int, str, tuple[int, int, int], bool, int, tuple[str, ...], int]]
@@ -202,6 +213,7 @@ class _ImageVersion(msgspec.Struct, array_like=True):
 
 
 _image_decoder: Final = msgspec.msgpack.Decoder(_ImageBody)
+_slice_decoder: Final = msgspec.msgpack.Decoder(_Slice)
 _version_decoder: Final = msgspec.msgpack.Decoder(_ImageVersion)
 
 
@@ -219,6 +231,14 @@ def encode_image(image: Image) -> bytes:
                 found = datas[id(data)] = (len(datas), data)
             row.append(found[0])
         places.append(row)
+    slices = []
+    topics_left, entries_left = iter(image.topics), iter(entries)
+    while topics := list(islice(topics_left, SLICE)):
+        some = list(islice(entries_left, SLICE))
+        columns = _Slice(
+            topics, [entry.revision for entry in some], [sets[entry.queue_set] for entry in some]
+        )
+        slices.append(msgspec.msgpack.encode(columns))
     gone_topics = image.tombstones.get("topic", {})
     body = _ImageBody(
         version=IMAGE_VERSION,
@@ -237,9 +257,7 @@ def encode_image(image: Image) -> bytes:
             for _, data in datas.values()
         ],
         queue_sets=places,
-        topics=list(image.topics),
-        topic_revisions=[entry.revision for entry in entries],
-        topic_sets=[sets[entry.queue_set] for entry in entries],
+        slices=slices,
         mappings={
             topic: [(name, mapping.epoch, mapping.info) for name, mapping in entry.mappings.items()]
             for topic, entry in image.topics.items()
@@ -323,10 +341,11 @@ def _image_from(body: _ImageBody) -> Image:
         )
         for places in body.queue_sets
     ]
-    topics = {
-        topic: TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic))
-        for topic, revision, place in zip(body.topics, body.topic_revisions, body.topic_sets, strict=True)
-    }
+    topics = {}
+    for data in body.slices:
+        columns = _slice_decoder.decode(data)
+        for topic, revision, place in zip(columns.topics, columns.revisions, columns.sets, strict=True):
+            topics[topic] = TopicEntry(sets[place], NO_MAPPINGS, revision, mark_of_topic(topic))
     for topic, infos in body.mappings.items():
         mappings = {name: QueueMapping(topic=topic, epoch=epoch, info=info) for name, epoch, info in infos}
         topics[topic] = msgspec.structs.replace(topics[topic], mappings=mappings)

@@ -32,6 +32,7 @@ from nameserver.commands import (
 from nameserver.route_state import (
     MASK,
     NO_MAPPINGS,
+    SLICE,
     Image,
     ImageError,
     KvEntry,
@@ -83,7 +84,6 @@ LINES_SPARE: Final = 1000
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
 
-_SLICE: Final = 10_000
 _PRESENCE: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
 
 
@@ -986,11 +986,8 @@ class RouteTable:
                 line = pool.lines.get(key)
                 if line is None:
                     line = pool.lines[key] = Line.of(data)
-                listed = dict.fromkeys(topics, line)
-                if pool.topics:
-                    pool.topics.update(listed)
-                else:
-                    pool.topics = listed
+                for start in range(0, len(topics), SLICE):
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], line))
         entries = image.topics.values()
         marks = [entry.mark for entry in entries]
         self._digest += _sum_of_products(marks, [entry.queue_set.mark for entry in entries])
@@ -1332,8 +1329,8 @@ def _perm_mask(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> int:
 def _sum_of_products(left: list[int], right: list[int]) -> int:
     # In slices, because another thread can go on only between calls into C.
     total = 0
-    for start in range(0, len(left), _SLICE):
-        end = start + _SLICE
+    for start in range(0, len(left), SLICE):
+        end = start + SLICE
         total += sum(map(mul, left[start:end], right[start:end]))
     return total
 

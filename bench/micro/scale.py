@@ -66,6 +66,8 @@ VERSION: Final = 479
 #: A route query is sent to each member this often.
 QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
+#: A thread repeats its work for so long while the loop's turns are timed.
+PAUSES_S: Final = 2.0
 _Result = TypeVar("_Result")
 
 
@@ -154,7 +156,13 @@ async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics
     """Return how long the loop stood still at most while a thread worked, and the p99 of a late turn."""
     loop = asyncio.get_running_loop()
     late: list[float] = []
-    done = asyncio.ensure_future(asyncio.to_thread(work))
+
+    def again_and_again() -> None:
+        until = time.monotonic() + PAUSES_S
+        while time.monotonic() < until:
+            work()
+
+    done = asyncio.ensure_future(asyncio.to_thread(again_and_again))
     numbers = random.Random(1)
     while not done.done():
         due = loop.time() + 0.001
@@ -188,6 +196,7 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))
         for name, work in (
+            ("nothing, for comparison", functools.partial(time.sleep, 0.1)),
             ("snapshot: encode", lambda: encode_image(image)),
             ("restore: prepare", lambda: RouteTable.restore(data)),
         )
