@@ -48,7 +48,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     voter: bool
     founders: dict[str, str]
-    formats: dict[str, tuple[int, int]] = {}
+    formats: dict[str, int] = {}
     removed: bool = False
     forced: bool = False
     forcing: bool = False

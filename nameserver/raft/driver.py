@@ -211,7 +211,6 @@ class Driver:
             volatile=self._volatile,
             compact_bytes=config.compact_bytes,
             entry_size_max=config.entry_size_max,
-            machine_format=config.machine_format,
         )
         if not engine.empty and set(engine.members) != set(config.peers):
             logger.warning(

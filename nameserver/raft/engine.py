@@ -21,6 +21,7 @@ from .hardening import CANDIDATE, LEADER, RaftCore, Stopped
 from .log import FIRST_INDEX, Op, RaftLog, Recovered
 from .members import Configuration, Standing, decode_configuration, encode_configuration
 from .messages import (
+    FORMAT,
     FORMAT_CONFIGURATION,
     FORMAT_MAX,
     Append,
@@ -135,7 +136,6 @@ class Engine:
         volatile: bool,
         compact_bytes: int,
         entry_size_max: int,
-        machine_format: int = 1,
     ) -> None:
         self.me = me
         self._machine = machine
@@ -146,7 +146,6 @@ class Engine:
         self._compact_bytes = compact_bytes
         self._entry_size_max = entry_size_max
         self._election_timeout_ms = election_timeout_ms
-        self._machine_format = machine_format
         try:
             self._log = RaftLog(recovered)
         except StopMember as error:
@@ -233,14 +232,10 @@ class Engine:
         return frozenset(self._hellos.keys() & {*self.members, self.leader})
 
     @property
-    def machine_format(self) -> int:
-        """Rule 7: the highest format of the state machine's entries that every member reads."""
-        return self._read_by_all(1, self._machine_format)
-
-    def _read_by_all(self, part: int, mine: int, *, besides: str | None = None) -> int:
-        stated = self._standing.formats
-        others = (stated.get(name, (1, 1))[part] for name in self.members if name not in (self.me, besides))
-        return min([mine, *others])
+    def _read_by_all(self) -> int:
+        """Rule 7: the highest format that every member said it reads."""
+        others = [name for name in self.members if name != self.me]
+        return min([FORMAT_MAX, *(self._standing.formats.get(name, FORMAT) for name in others)])
 
     @property
     def empty(self) -> bool:
@@ -317,7 +312,7 @@ class Engine:
             "cluster": self._standing.cluster,
             "linked": sorted(self.linked),
             "waiting_for": list(self.waiting_for),
-            "peer_format": self._read_by_all(0, FORMAT_MAX),
+            "peer_format": self._read_by_all,
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,
@@ -445,9 +440,9 @@ class Engine:
         first = peer not in self._hellos
         self._hellos[peer] = hello
         self._contact_limit = min(self._contact_limit, hello.election_timeout_ms / 1000)
-        formats = (hello.format_max, hello.machine_format)
-        if self._standing.formats.get(peer) != formats:
-            self._set_standing(replace(self._standing, formats={**self._standing.formats, peer: formats}))
+        formats = self._standing.formats
+        if formats.get(peer) != hello.format_max:
+            self._set_standing(replace(self._standing, formats={**formats, peer: hello.format_max}))
         if first:
             logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
             self._core.link_up(peer)
@@ -478,7 +473,6 @@ class Engine:
                 self.term,
                 FORMAT_MAX,
                 standing.cluster,
-                self._machine_format,
             ),
         )
 
@@ -565,7 +559,7 @@ class Engine:
         old = [
             name
             for name in self._core.other_voters  # a learner is no loss, and may not have come yet
-            if name != besides and stated.get(name, (1, 1))[0] < FORMAT_CONFIGURATION
+            if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
         ]
         if old:
             raise ChangeRefused(
@@ -604,7 +598,7 @@ class Engine:
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
-                and self._standing.formats.get(name, (1, 1))[0] >= FORMAT_CONFIGURATION
+                and self._standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
             ):
                 logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
                 if isinstance(self._core.change(configuration.promoting(name)), int):

@@ -367,11 +367,6 @@ class RaftMember:
         return self._driver.engine.learners if self._driver is not None else ()
 
     @property
-    def machine_format(self) -> int:
-        """Rule 7: the highest format of the state machine's entries that every member said it reads."""
-        return self._driver.engine.machine_format if self._driver is not None else 1
-
-    @property
     def contact_limit(self) -> float:
         """Seconds: the smallest election timeout N that any member states."""
         if self._driver is None:

@@ -30,8 +30,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
     cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
     highest format that the sender reads: a new one is used only when every member has said that it knows it.
-    ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``machine_format`` is
-    the highest format of the state machine's entries that the sender reads.
+    ``cluster`` is the cluster's name; an empty sender's is only what it would found.
     """
 
     instance: str
@@ -42,7 +41,6 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     term: Term
     format_max: int = FORMAT
     cluster: str = ""
-    machine_format: int = 1
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):

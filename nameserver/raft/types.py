@@ -118,7 +118,6 @@ class RaftConfig:
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
             (or by twice the last image, if that is more).
-        machine_format: Highest format of its entries that the state machine reads (rule 7).
         force_new_cluster: After a quorum is lost for good: become the only member of a new cluster, with the
             data that is here, or with none. Old members are refused until their disks are emptied.
     """
@@ -135,7 +134,6 @@ class RaftConfig:
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
     compact_bytes: int = 16 * 1024 * 1024
-    machine_format: int = 1
     force_new_cluster: bool = False
 
     def validate(self) -> None:

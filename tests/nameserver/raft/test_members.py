@@ -397,9 +397,7 @@ def _older(w: Any, name: str) -> None:
     """From now on ``name`` says what a program says that knows no configurations."""
     for other in w.members.values():
         standing = other.engine._standing
-        formats = {
-            peer: (1, 1) if peer == w[name].name else stated for peer, stated in standing.formats.items()
-        }
+        formats = {peer: 1 if peer == w[name].name else stated for peer, stated in standing.formats.items()}
         other.engine._standing = replace(standing, formats=formats)
 
 
@@ -420,28 +418,15 @@ def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: 
     w = world()
     w.elect("a")
     leader = w.engine("a")
-    hello = Hello("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]), 3)
+    hello = Hello("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]))
     leader.receive("c:1", encode(hello))
     with pytest.raises(ChangeRefused, match="c:1 has not said"):
         leader.add_member("d:1")
-    assert w["a"].disk.standing.formats["c:1"] == (1, 3)
+    assert w["a"].disk.standing.formats["c:1"] == 1
     w.crash(w["c"])
     w.crash(w["a"])
     w.start("a")
-    assert w.engine("a")._standing.formats["c:1"] == (1, 3)
-
-
-def test_rule_7_what_the_state_machines_read_is_known(world: Make) -> None:
-    w = world()
-    w.elect("a")
-    leader = w.engine("a")
-    assert leader.machine_format == 1
-    leader._machine_format = 5
-    cluster = str(leader.status()["cluster"])
-    leader.receive("b:1", encode(Hello("i", True, False, 300, {}, 0, 2, cluster, 4)))
-    assert leader.machine_format == 1  # c has not said so
-    leader.receive("c:1", encode(Hello("i", True, False, 300, {}, 0, 2, cluster, 7)))
-    assert leader.machine_format == 4
+    assert w.engine("a")._standing.formats["c:1"] == 1
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:
