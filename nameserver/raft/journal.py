@@ -189,12 +189,14 @@ class Journal:
 
     Args:
         directory: Holds nothing but the raft files of this member.
-        sync: fdatasync each write (durability ``fsync``).
+        sync: Each write returns when it is on the disk (durability ``fsync``). O_DSYNC does what fdatasync
+            after the write would, in one call: the thread waits for the interpreter once less.
     """
 
     def __init__(self, directory: Path, *, sync: bool) -> None:
         self._directory = directory
         self._sync = sync
+        self._flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (os.O_DSYNC if sync else 0)
         self._segments: list[_Segment] = []
         self._file = -1
         self._size = 0
@@ -251,7 +253,7 @@ class Journal:
         if not self._segments:
             self._begin(1)
         else:
-            self._file = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._file = os.open(self._segments[-1].path, self._flags)
             os.ftruncate(self._file, good)
             self._size = good
             if good == 0:  # killed while the segment was begun
@@ -280,8 +282,6 @@ class Journal:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._file, view) :]
-            if self._sync:
-                os.fdatasync(self._file)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
@@ -313,7 +313,7 @@ class Journal:
 
     def _begin(self, number: int) -> None:
         path = self._directory / f"{_PREFIX}{number:08d}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.open(path, self._flags | os.O_CREAT | os.O_TRUNC, 0o600)
         self._size = 0
         self._segments.append(_Segment(number, path, 0))
         self._write_header(number)
