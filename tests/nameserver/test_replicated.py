@@ -501,6 +501,45 @@ def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) ->
     run(body)
 
 
+def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            leader = group.at(group.leader())
+            loop = asyncio.get_running_loop()
+            await leader.barrier(deadline=loop.time() + CONDITION_S)
+            # Its engine hears the others as before, so it leads on and is in contact; its questions are lost.
+            monkeypatch.setattr(leader.member, "send", lambda member, message: True)
+            with pytest.raises(NoQuorum):
+                await leader.barrier(deadline=loop.time() + 0.3)
+            monkeypatch.undo()
+            await leader.barrier(deadline=loop.time() + CONDITION_S)  # it asks again
+
+    run(body)
+
+
+def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            follower, old = group.at(group.followers()[0]), group.leader()
+            monkeypatch.setattr(follower.member, "send", lambda member, message: True)
+            deadline = asyncio.get_running_loop().time() + CONDITION_S
+            waiting = asyncio.create_task(follower.barrier(deadline=deadline))
+            await until(lambda: follower.raft_status()["barriers"] == 1, "the barrier is sent")
+            monkeypatch.undo()
+            await group.stop(old)
+            await waiting
+            assert follower.member.leader != group.addresses[old]
+            assert follower.raft_status()["barriers"] != 1
+
+    run(body)
+
+
 def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
