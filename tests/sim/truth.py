@@ -176,11 +176,12 @@ class Truth:
                     since.setdefault(name, self.world.clock.now)
                 else:
                     since.pop(name, None)
-        if mode.in_contact:
+        applied = member.applied_index
+        if applied < self.acknowledged_index and mode.in_contact:
             self.check_promise(mode, "a default read")
-        if member.applied_index != mode.looked_at_index:
-            mode.looked_at_index = member.applied_index
-            self.digest(host.name, member.applied_index, mode.state_digest)
+        if applied != mode.looked_at_index:
+            mode.looked_at_index = applied
+            self.digest(host.name, applied, mode.state_digest)
 
     # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
 
