@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
@@ -36,6 +37,8 @@ from remoting.properties import parse_properties
 log = logging.getLogger("nameserver")
 
 _EXIT_SETTING: Final = 2
+#: Allocations before the youngest generation is collected; how many of its collections before the older ones.
+_COLLECT_AFTER: Final = (10_000, 20, 20)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -93,6 +96,7 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
             settings.bound(listen=listen, http=http_listen)
             _say_if_private(current)
             status = consistency.status()
+            _spare_collector()
             print(
                 f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
                 flush=True,
@@ -103,6 +107,17 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
             await server.close(drain_s=float(current.drain_s))
             await consistency.close()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
+
+
+def _spare_collector() -> None:
+    """What is loaded by now stays: the garbage collector need not look at it again, nor that often.
+
+    A full collection of 70,000 objects of modules and tables took 33 ms of CPU, several times as long on a
+    busy machine, and nothing else runs meanwhile: heartbeats neither.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 async def _open_mode(settings: LiveSettings, server: NameServer, *, boot_id: int) -> Consistency:
