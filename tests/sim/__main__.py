@@ -83,7 +83,7 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
                 print("replay:", replay(result.seed, arguments), flush=True)
             if not options.keep_going and not options.stock:
                 break
-        if played % 500 == 0:
+        if played % 100 == 0:
             print(f"{played} seeds, {failed} failed, {time.monotonic() - begun:.0f} s", flush=True)
     took = time.monotonic() - begun
     print(f"seeds {options.seeds}: {played} played, {failed} failed, {took:.1f} s")
