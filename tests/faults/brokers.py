@@ -82,6 +82,7 @@ class Told:
 
     outcome: Outcome
     answered: bool = True
+    remark: str = ""
 
 
 def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
@@ -90,14 +91,14 @@ def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
         answer = client.invoke(addr, request, timeout_s=PATIENCE_S)
     except RemotingError as error:
         unsent = getattr(error, "sent", True) is False
-        return Told(outcome="not applied" if unsent else "unknown", answered=False)
+        return Told(outcome="not applied" if unsent else "unknown", answered=False, remark=repr(error))
     if answer.code == ResponseCode.SUCCESS:
         return Told(outcome="applied")
     assert answer.remark is not None, answer
     if answer.remark.startswith("[NO_QUORUM]"):
-        return Told(outcome="not applied")
+        return Told(outcome="not applied", remark=answer.remark)
     assert answer.remark.startswith("[OUTCOME_UNKNOWN]"), answer.remark
-    return Told(outcome="unknown")
+    return Told(outcome="unknown", remark=answer.remark)
 
 
 def ask(client: BlockingClient, addr: str, request: RemotingCommand) -> Outcome:
@@ -372,7 +373,7 @@ class Registers:
                 begun=begun,
                 ended=time.monotonic(),
                 outcome=outcomes[told.outcome],
-                caller=f"writer at {member.number}",
+                caller=f"writer at {member.number}: {told.remark!r},",
             )
         )
         self._threads.stopping.wait(self._pause_s)
@@ -429,8 +430,11 @@ def judge_reads(
     *,
     promise_s: float,
 ) -> list[str]:
-    """Return what no order of the writes explains."""
-    wrong = [f"linearizable reads: {violation}" for violation in check([*writes, *reads])]
+    """Return what no order of the writes explains; first what was refused and yet read."""
+    seen = {(read.key, read.value) for read in (*reads, *default_reads)}
+    refused = [w for w in writes if w.outcome is history.Outcome.FAILED and (w.key, w.value) in seen]
+    wrong = [f"refused, yet read: {write} {write.begun:.3f}..{write.ended:.3f}" for write in refused]
+    wrong += [f"linearizable reads: {violation}" for violation in check([*writes, *reads])]
     # What is missed was acknowledged up to so long before the read arrived, as if it had arrived earlier.
     earlier = [replace(read, begun=read.begun - promise_s) for read in default_reads]
     return wrong + [f"default reads: {violation}" for violation in check([*writes, *earlier])]
