@@ -57,6 +57,8 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
+            # It acknowledges what the others have before it has looked at its disk again.
+            wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
         print(registers.check(promise_s=ELECTION_TIMEOUT_S))
