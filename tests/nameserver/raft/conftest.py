@@ -666,12 +666,12 @@ def _break_something(world: World, faults: tuple[str, ...]) -> None:
                         leader.engine.add_member(name)
                         world.stat["added"] += 1
                     elif len(leader.engine.voters) > 2:
-                        victim = rng.choice(members)
-                        rest = [world.members[name].engine for name in members if name != victim]
-                        if victim == leader.name:
+                        leaving = rng.choice(members)
+                        rest = [world.members[other].engine for other in members if other != leaving]
+                        if leaving == leader.name:
                             leader.engine.hand_over()
                         elif all(engine is not None and engine.may_vote for engine in rest):
-                            leader.engine.remove_member(victim)
+                            leader.engine.remove_member(leaving)
                             world.stat["removed"] += 1
         case "wipe":
             # An operator empties one disk while all others are up, caught up and full members.

@@ -74,14 +74,19 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     assert leader.add_member("d:1") is not None
     assert (leader.learners, leader.voters) == (("d:1",), ("a:1", "b:1", "c:1"))
     assert leader.add_member("d:1") is None  # it is on its way already
-    seen = set()
-    assert w.run(10, lambda: seen.add(newcomer.engine.role) or "d:1" in leader.voters)
+    seen: set[Role] = set()
+
+    def voter() -> bool:
+        seen.add(newcomer.engine.role)
+        return "d:1" in leader.voters
+
+    assert w.run(10, voter)
     assert seen == {Role.LEARNER}
     _until_voter(w, "d:1")
     w.submit()
     w.settle()
     assert newcomer.machine.applied == w["a"].machine.applied
-    assert newcomer.engine.role is Role.FOLLOWER
+    assert newcomer.engine.role == "follower"
     assert {e.members for e in (w.engine(n) for n in "abcd")} == {("a:1", "b:1", "c:1", "d:1")}
     assert w.elect("d").name == "d:1"
 

@@ -254,8 +254,8 @@ def test_members_with_certificates_of_their_addresses_talk(
                     kind = RAFT if i % 2 else APPLICATION
                     assert pair.transports[here].send(pair.names[there], kind, b"%d" % i)
                 assert pair.transports[here].send(pair.names[there], RAFT, large)
+            await _until(lambda: all(len(owner.order) == 21 for owner in pair.owners))
             for owner in pair.owners:
-                await _until(lambda owner=owner: len(owner.order) == 21)
                 assert owner.order == [*(b"%d" % i for i in range(20)), large]
 
     _run(scenario)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.messages import PreVote, encode
+from nameserver.raft.messages import Message, PreVote, encode
 from nameserver.raft.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
 
 Make = Callable[..., Any]
@@ -98,7 +98,12 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     deadline = core._SyncObj__raftElectionDeadline
     w.block(("a", "b"))  # what the leader says comes late
     send = core._host.send
-    core._host.send = lambda peer, m: sent.append(type(m).__name__) or send(peer, m)
+
+    def noted(peer: str, m: Message) -> bool:
+        sent.append(type(m).__name__)
+        return bool(send(peer, m))
+
+    core._host.send = noted
     w.run(deadline - follower.offset - w.now + PERIOD / 10)
     assert w.now + follower.offset > deadline
     assert "PreVote" not in sent
@@ -115,7 +120,12 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     w.run(0.5)
     sent: list[str] = []
     send = voter.send
-    voter.send = lambda peer, data: sent.append(peer) or send(peer, data)
+
+    def noted(peer: str, data: bytes) -> bool:
+        sent.append(peer)
+        return bool(send(peer, data))
+
+    voter.send = noted
     w.now += TIMEOUT_S + 0.02  # nothing runs for so long; then the question comes first
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == []
@@ -181,7 +191,7 @@ def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> Non
     core = w.engine("b")._core
     term = core.term
     for looks in range(12):
-        now = core._SyncObj__raftElectionDeadline - looks * 1e-3
+        now: float = core._SyncObj__raftElectionDeadline - looks * 1e-3
 
         def ticking() -> float:
             nonlocal now
