@@ -70,7 +70,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     w.run(1)
     assert newcomer.engine.empty
     assert newcomer.engine.term == 0
-    assert newcomer.engine.role is Role.LEARNER
+    assert newcomer.engine.role == "learner"
     assert leader.add_member("d:1") is not None
     assert (leader.learners, leader.voters) == (("d:1",), ("a:1", "b:1", "c:1"))
     assert leader.add_member("d:1") is None  # it is on its way already
