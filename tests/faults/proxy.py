@@ -33,6 +33,10 @@ class Recording:
     acceptor: str
     parts: list[tuple[bool, bytes]] = field(default_factory=list)
 
+    @property
+    def pair(self) -> Direction:
+        return self.dialler, self.acceptor
+
     def sent_by(self, *, dialler: bool) -> bytes:
         return b"".join(data for from_dialler, data in self.parts if from_dialler == dialler)
 
