@@ -236,6 +236,16 @@ class Sequencer:
         self._queue.extendleft(reversed(self._batch))
         self._batch = ()
 
+    def withdraw(self, boot_id: int, sequence: int) -> None:
+        """Take a proposal out of the queue, whose proposer will say that it was not applied."""
+        self._known.pop((boot_id, sequence), None)
+        for queued in self._queue:
+            if (queued.proposal.boot_id, queued.proposal.sequence) == (boot_id, sequence):
+                self._queue.remove(queued)
+                if queued.broker is not None and all(other.broker != queued.broker for other in self._queue):
+                    del self._touching[queued.broker]
+                return
+
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
         """Note where the batch went; returns the deferrals that waited for it, with whom to tell."""
         self._in_flight = index

@@ -868,6 +868,8 @@ class Replicated:
         if waiter is None or waiter.future.done():
             return
         if waiting is None or waiting.copies == 0:
+            if self._sequencer is not None:  # our own queue as leader may hold it yet
+                self._sequencer.withdraw(self._boot_id, sequence)
             self._registering.pop(sequence, None)
             self._refused_writes += 1
             waiter.future.set_exception(NoQuorum(f"not applied: {self._why_not()}"))

@@ -236,6 +236,29 @@ def test_a_batch_that_the_log_did_not_take_comes_again_in_its_place() -> None:
     assert sequences(queue) == []
 
 
+def test_a_proposal_that_is_withdrawn_is_never_appended() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, register())
+    take(queue, 2, PUT)
+    take(queue, 3, touch())
+    queue.withdraw(1, 1)
+    queue.withdraw(1, 3)
+    queue.withdraw(1, 9)  # never here
+    queue.withdraw(2, 2)  # of another process
+    assert take(queue, 4, register()) is None, "nothing of the broker is before it any more"
+    assert sequences(queue) == [2, 4]
+
+
+def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_third() -> None:
+    queue = Sequencer(term=3)
+    take(queue, 1, register())
+    take(queue, 2, touch())
+    queue.withdraw(1, 2)
+    take(queue, 3, register())  # held behind the first
+    assert sequences(queue) == [1]
+    assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
+
+
 def test_entry_is_bounded_in_bytes_and_order_is_kept() -> None:
     queue = Sequencer(term=3)
     sizes = [COMMAND_BYTES_MAX, 1_000_000, 200_000, 10]

@@ -34,7 +34,7 @@ from nameserver.consistency import (
 from nameserver.explain import Note
 from nameserver.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.raft import RaftStartError, StopMember
-from nameserver.replicated import Replicated
+from nameserver.replicated import ANSWER_MARGIN_S, Replicated
 from nameserver.types import (
     Answer,
     BrokerAddr,
@@ -624,6 +624,22 @@ def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Pat
             for member in group.running:
                 member.closed(ONE, by_us=False)
             await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")
+
+    run(body)
+
+
+def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.ready()
+            leader = group.at(group.leader())
+            assert hand_over_in_vain(leader)  # its log takes nothing for a moment
+            soon = asyncio.get_running_loop().time() + ANSWER_MARGIN_S + 0.01
+            answer = await leader.execute(put_kv("late", "v"), ONE, deadline=soon)
+            assert answer.remark is not None
+            assert answer.remark.startswith(f"{NO_QUORUM_TAG} not applied: ")
+            assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            assert leader.view(Freshness.STALE).kv_value("n", "late") is None
 
     run(body)
 
