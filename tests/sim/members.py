@@ -94,6 +94,15 @@ class Watched(Replicated):
         if driver is not None:
             driver.engine.hand_over()
 
+    @property
+    def held_and_acknowledged(self) -> tuple[int, int]:
+        """The last index in its log, and the last one it told the present leader to have."""
+        driver = self._member._driver
+        if driver is None:
+            return 0, 0
+        core = driver.engine._core
+        return core._log.last_index, core._acknowledged
+
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at
 

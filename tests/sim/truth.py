@@ -176,6 +176,11 @@ class Truth:
                     since.setdefault(name, self.world.clock.now)
                 else:
                     since.pop(name, None)
+        held, acknowledged = mode.held_and_acknowledged
+        if held < acknowledged:
+            self.fail(
+                f"{host.name} holds entries up to {held}, but has acknowledged {acknowledged} in this term"
+            )
         applied = member.applied_index
         if applied < self.acknowledged_index and mode.in_contact:
             self.check_promise(mode, "a default read")
