@@ -95,6 +95,12 @@ class Watched(Replicated):
             driver.engine.hand_over()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it never took part, or was emptied and has not come back yet."""
+        driver = self._member._driver
+        return driver is None or driver.engine.empty
+
+    @property
     def held_and_acknowledged(self) -> tuple[int, int]:
         """The last index in its log, and the last one it told the present leader to have."""
         driver = self._member._driver
