@@ -13,6 +13,7 @@ import json
 import random
 import socket
 import time
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,8 +157,9 @@ class Paced(User):
     def finish(self) -> None:
         """Close it again."""
 
+    @abstractmethod
     def operate(self, due_ns: int) -> None:
-        raise NotImplementedError(f"{type(self).__name__} has no operation")
+        """Do one operation, due at this reading of the monotonic clock, and record it."""
 
     @task
     def go_on(self) -> None:
