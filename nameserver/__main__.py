@@ -37,6 +37,7 @@ from remoting.properties import parse_properties
 log = logging.getLogger("nameserver")
 
 _EXIT_SETTING: Final = 2
+_EXIT_REMOVED: Final = 3
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -60,15 +61,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         token = _token(settings)
-        _run(lambda: serve(LiveSettings(settings, stored), token=token))
+        return _run(lambda: serve(LiveSettings(settings, stored), token=token))
     except (ConfigError, DirectoryError, FileError, RaftStartError, StartError) as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
-    return 0
 
 
-async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
-    """Bind, say so, serve until a signal, stop in order.
+class _Ending:
+    """Waits for what ends this process: a signal, or the group that removes this member.
+
+    Attributes:
+        code: Exit code of an orderly end.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._begun = asyncio.Event()
+        self._signalled = False
+
+    async def wait(self) -> None:
+        await self._begun.wait()
+
+    def signal(self, number: int) -> None:
+        """End in order; at once at the second signal."""
+        if self._signalled:
+            log.warning("second signal, exiting at once signal=%s", number)
+            logging.shutdown()
+            os._exit(128 + number)
+        self._signalled = True
+        log.info("stopping signal=%s", signal.Signals(number).name)
+        self._begun.set()
+
+    def removed(self, line: str) -> None:
+        """End in order, as at a signal: who was served here still gets the answers that are on their way."""
+        print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
+        self.code = _EXIT_REMOVED
+        self._begun.set()
+
+
+async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
+    """Bind, say so, serve until a signal, stop in order; return the exit code.
 
     Args:
         token: What changes of the group over HTTP must prove they know; None leaves them off.
@@ -78,13 +110,13 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
     """
     current = settings.current
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    ending = _Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, number, stop)
+        loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group:
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
-        consistency = await _open_mode(settings, server, boot_id=boot_id)
+        consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
         http = HttpServer(
             consistency=consistency, server=server, settings=settings, version=_version(), token=token
         )
@@ -101,12 +133,13 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> None:
                 f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
                 flush=True,
             )
-            await stop.wait()
+            await ending.wait()
         finally:
             await http.close()
             await server.close(drain_s=float(current.drain_s))
             await consistency.close()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
+    return ending.code
 
 
 def _spare_collector() -> None:
@@ -120,10 +153,12 @@ def _spare_collector() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
 
 
-async def _open_mode(settings: LiveSettings, server: NameServer, *, boot_id: int) -> Consistency:
+async def _open_mode(
+    settings: LiveSettings, server: NameServer, *, boot_id: int, ending: _Ending
+) -> Consistency:
     """Make the mode that the settings name, and start it; the only place that knows them by name."""
     if settings.current.mode == "raft":
-        replicated = Replicated.open(settings, server, boot_id=boot_id)
+        replicated = Replicated.open(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
@@ -140,15 +175,6 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         is_errno = error.errno is not None and error.errno in errno.errorcode
         reason = os.strerror(error.errno) if is_errno and error.errno else error.strerror or error
         raise StartError(f"{what} cannot be bound: {reason}") from None
-
-
-def _on_signal(number: int, stop: asyncio.Event) -> None:
-    if stop.is_set():
-        log.warning("second signal, exiting at once signal=%s", number)
-        logging.shutdown()
-        os._exit(128 + number)
-    log.info("stopping signal=%s", signal.Signals(number).name)
-    stop.set()
 
 
 def _say_if_private(settings: NamesrvSettings) -> None:
@@ -183,7 +209,7 @@ def _token(settings: NamesrvSettings) -> str | None:
     return token
 
 
-def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def _run(body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     try:
         import uvloop  # does not exist everywhere
     except ImportError:
@@ -192,7 +218,7 @@ def _run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
         factory = uvloop.new_event_loop
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body())
+            return runner.run(body())
     except* (StartError, DirectoryError, FileError, RaftStartError) as group:
         raise _first(group) from None
 

@@ -110,6 +110,9 @@ LATE_MAX: Final = 10_000
 
 IMPORT_RETRY_S: Final = 1.0
 
+EXPORT_RETRY_S: Final = 5.0
+"""After a KV file that could not be written, the next try."""
+
 
 class _Image(msgspec.Struct, array_like=True, frozen=True):
     """State image as the log keeps it.
@@ -190,11 +193,21 @@ class Replicated:
     NoQuorum, and the server then calls ``execute``, or ``await_view`` where it needs the view itself (HTTP).
     """
 
-    def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int, raft: RaftConfig) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        raft: RaftConfig,
+        on_removed: Callable[[str], None] | None = None,
+    ) -> None:
         """Make a member that is not started.
 
         Args:
             boot_id: Random number of this process, 63 bits.
+            on_removed: Called once, with a line for the operator, when the group has removed this member,
+                which has stopped by then; the process is to end.
 
         Raises:
             RaftStartError: If the raft settings are wrong.
@@ -255,18 +268,31 @@ class Replicated:
         self._exporter: asyncio.Task[None] | None = None
         self._importer: asyncio.Task[None] | None = None
         self._member = RaftMember(
-            raft, self, on_peer_message=self._on_peer_message, on_change=self._on_change
+            raft,
+            self,
+            on_peer_message=self._on_peer_message,
+            on_change=self._on_change,
+            on_removed=on_removed,
         )
         self._operations = _Operations(self, self._member)
 
     @classmethod
-    def open(cls, settings: LiveSettings, effects: Effects, *, boot_id: int) -> Replicated:
+    def open(
+        cls,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        on_removed: Callable[[str], None] | None = None,
+    ) -> Replicated:
         """Make the member that the settings describe; ``await start()`` follows.
 
         Raises:
             RaftStartError, FileError: With one line for the operator.
         """
-        return cls(settings, effects, boot_id=boot_id, raft=raft_config(settings.current))
+        return cls(
+            settings, effects, boot_id=boot_id, raft=raft_config(settings.current), on_removed=on_removed
+        )
 
     async def start(self) -> None:
         """Recover, bind the raft port, take part; does not wait for a quorum.
@@ -1340,8 +1366,12 @@ class Replicated:
                 return
 
     async def _export_kv(self) -> None:
-        """Keep the KV file as the table is, for RocketMQ's tools and for leaving this mode."""
+        """Keep the KV file as the table is, for RocketMQ's tools and for leaving this mode.
+
+        What the disk does not take is tried again until it does, whether or not anything changes meanwhile.
+        """
         path = Path(self._settings.current.kv_path)
+        failing = False
         while True:
             await self._kv_changed.wait()
             self._kv_changed.clear()
@@ -1350,8 +1380,16 @@ class Replicated:
                 try:
                     await asyncio.to_thread(_save_if_other, path, encode_kv(table))
                 except OSError as error:
-                    logger.error("KV configuration not exported file=%s error=%s", path, error)
-            if self._closed:
+                    if not failing:  # once, not at each new try
+                        logger.error("KV configuration not exported file=%s error=%s", path, error)
+                    failing = True
+                    if not self._closed:
+                        self._loop.call_later(EXPORT_RETRY_S, self._kv_changed.set)
+                else:
+                    if failing:
+                        logger.info("KV configuration exported again file=%s", path)
+                    failing = False
+            if self._closed and not self._kv_changed.is_set():
                 return
 
     # -- small things -------------------------------------------------------------------------------------

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from nameserver import exchange
+from nameserver import exchange, replicated
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
     Batch,
@@ -191,15 +190,7 @@ def codes(answers: list[Answer]) -> list[int]:
 async def group_of(
     root: Path, *, size: int = 3, started: int | None = None, **settings: str
 ) -> AsyncIterator[Group]:
-    sockets = [socket.socket() for _ in range(size)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        addresses = tuple(f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets)
-    finally:
-        for sock in sockets:
-            sock.close()
-    group = Group(root, addresses, settings, [None] * size, [RecordedEffects() for _ in range(size)])
+    group = Group(root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)])
     try:
         for number in range(size if started is None else started):
             await group.start(number)
@@ -986,6 +977,29 @@ def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None
             assert group.running[0].view(Freshness.STALE).kv("other") is None
 
     run(body)
+
+
+def test_kv_file_that_could_not_be_written_is_written_later_without_another_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "EXPORT_RETRY_S", 0.05)
+
+    async def body() -> None:
+        path = tmp_path / "0" / "kvConfig.json"
+        async with group_of(tmp_path, size=1) as group:
+            await group.ready()
+            path.with_name("kvConfig.json.tmp").mkdir()  # refuses the write, as a full disk does
+            await ask(group.running[0], put_kv("k", "v"))
+            await until(lambda: "not exported" in caplog.text, "refused")
+            assert not path.exists()
+            await asyncio.sleep(0.2)
+            assert caplog.text.count("not exported") == 1, "each new try is no news"
+            path.with_name("kvConfig.json.tmp").rmdir()
+            await until(lambda: load_kv_file(path) == {"n": {"k": "v"}}, "written once it can be")
+
+    with caplog.at_level(logging.INFO):
+        run(body)
+    assert "exported again" in caplog.text
 
 
 def test_unreadable_secret_is_one_line(tmp_path: Path) -> None:
