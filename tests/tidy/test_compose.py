@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from bench.__main__ import parser as mqbench_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "compose").glob("*.yaml"))
+OURS = "routekeeper"
+SECRETS = "/run/secrets/"
+PROMETHEUS = ROOT / "compose" / "prometheus"
 SERVERS = {"mqnamesrv": "nameserver", "mqbroker": "broker"}
 
 
@@ -32,6 +36,7 @@ def commands() -> list[Any]:
         pytest.param(service["command"], id=f"{path.stem}-{name}")
         for path in FILES
         for name, service in load(path)["services"].items()
+        if service["image"] == OURS
     ]
 
 
@@ -67,7 +72,7 @@ def test_command_line_parses_with_our_own_program(command: list[str], tmp_path: 
     if program in SERVERS:
         secret = tmp_path / "secret"
         secret.write_text("0123456789abcdef" * 4)
-        arguments = [str(secret) if word == "/run/secrets/raft-secret" else word for word in arguments]
+        arguments = [str(secret) if word.startswith(SECRETS) else word for word in arguments]
         done = subprocess.run(
             [sys.executable, "-m", SERVERS[program], *arguments, "-p"],
             capture_output=True,
@@ -106,6 +111,53 @@ def test_every_mount_and_dependency_is_declared() -> None:
                 assert name in document["services"]
             for name in service.get("secrets", []):
                 assert name in document["secrets"]
+            for config in service.get("configs", []):
+                assert config["source"] in document["configs"]
+            used = [word for word in service["command"] if word.startswith(SECRETS)]
+            assert sorted(used) == sorted(SECRETS + name for name in service.get("secrets", []))
+
+
+def test_every_file_that_is_mounted_exists_and_no_secret_is_kept_here() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    for path in FILES:
+        document = load(path)
+        for config in document.get("configs", {}).values():
+            assert (path.parent / config["file"]).is_file()
+        for secret in document.get("secrets", {}).values():
+            assert f"compose/{Path(secret['file']).name}" in ignored
+
+
+def test_group_can_be_changed_over_http_in_every_member() -> None:
+    for name, service in load(ROOT / "compose" / "raft.yaml")["services"].items():
+        if name.startswith("namesrv-"):
+            command = service["command"]
+            assert command[command.index("--http-token-file") + 1] == "/run/secrets/http-token"
+
+
+def test_foreign_images_are_of_a_certain_version() -> None:
+    images = {s["image"] for path in FILES for s in load(path)["services"].values()} - {OURS}
+    assert images
+    assert [image for image in images if not re.fullmatch(r"[\w/-]+:v\d+\.\d+\.\d+", image)] == []
+
+
+def test_prometheus_scrapes_every_nameserver_and_loads_the_rules() -> None:
+    (service,) = load(ROOT / "compose" / "prometheus.yaml")["services"].values()
+    mounted = {Path(config["target"]) for config in service["configs"]}
+    (named,) = (word for word in service["command"] if word.startswith("--config.file="))
+    file = Path(named.partition("=")[2])
+    assert file in mounted
+    config = load(PROMETHEUS / file.name)
+    assert {file.parent / rules for rules in config["rule_files"]} == mounted - {file}
+    (job,) = config["scrape_configs"]
+    (targets,) = (group["targets"] for group in job["static_configs"])
+    for cluster in ("independent", "raft"):
+        namesrvs = {
+            f"{name}:{other['command'][other['command'].index('--http') + 1].rpartition(':')[2]}"
+            for name, other in load(ROOT / "compose" / f"{cluster}.yaml")["services"].items()
+            if other["command"][0] == "mqnamesrv"
+        }
+        assert sorted(targets) == sorted(namesrvs)
+    assert set(re.findall(r'job="(\w+)"', (PROMETHEUS / "alerts.yml").read_text())) == {job["job_name"]}
 
 
 def test_image_holds_every_package_and_lock_file_it_installs() -> None:
