@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from client.mqadmin.__main__ import main
 from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 30.0
@@ -31,16 +31,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
         time.sleep(0.02)
     return value
-
-
-def free_addresses(count: int) -> list[str]:
-    with ExitStack() as held:
-        found = []
-        for _ in range(count):
-            sock = held.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            found.append(f"127.0.0.1:{sock.getsockname()[1]}")
-    return found
 
 
 def mqadmin(*argv: str) -> tuple[int, str, str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import resource
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +24,7 @@ from client.mqadmin.__main__ import main
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -38,21 +37,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
         time.sleep(0.05)
     return value
-
-
-def free_addresses(count: int) -> list[str]:
-    """Below the ephemeral range: no outgoing connection takes one while its server is down."""
-    found: list[str] = []
-    while len(found) < count:
-        port = random.randrange(12_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if f"127.0.0.1:{port}" not in found:
-            found.append(f"127.0.0.1:{port}")
-    return found
 
 
 class Nameserver:

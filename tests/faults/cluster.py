@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.ports import free_addresses
 
 CONDITION_S = 60.0
 
@@ -46,21 +46,6 @@ def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION
 def hold(instant: float) -> None:
     """Leave things as they are until an instant (s, monotonic): how long a fault lasts is part of it."""
     time.sleep(max(0.0, instant - time.monotonic()))
-
-
-def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
-    """Find ports below the ephemeral range: no outgoing connection takes one while a member is down."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(12_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def split(address: str) -> tuple[str, int]:
@@ -277,16 +262,16 @@ class Cluster:
 
 def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:
     """Members on loopback that talk to each other directly; none is started."""
-    ports = free_ports(3 * size)
-    rafts = [f"127.0.0.1:{port}" for port in ports[:size]]
+    addresses = free_addresses(3 * size)
+    rafts = addresses[:size]
     return [
         Member(
             number=number,
             root=root,
             raft=rafts[number],
             peers=",".join(rafts),
-            listen=f"127.0.0.1:{ports[size + number]}",
-            http=f"127.0.0.1:{ports[2 * size + number]}",
+            listen=addresses[size + number],
+            http=addresses[2 * size + number],
             data=root / f"data{number}",
             arguments=arguments,
         )

@@ -20,7 +20,9 @@ from typing import Self
 
 import msgspec
 
-from .cluster import Cluster, free_ports, make_members, running, split
+from tests.ports import free_addresses
+
+from .cluster import Cluster, make_members, running, split
 
 Direction = tuple[str, str]
 
@@ -246,7 +248,7 @@ def running_behind_proxy(
 ) -> Iterator[tuple[Cluster, Network]]:
     """Start members whose links all pass a proxy; kill them in the end."""
     members = make_members(root, size=size, arguments=arguments)
-    names = {m.raft: f"127.0.0.1:{port}" for m, port in zip(members, free_ports(size), strict=True)}
+    names = {m.raft: address for m, address in zip(members, free_addresses(size), strict=True)}
     for member in members:
         member.arguments += ("--raft-listen", names[member.raft])
     with Network(names, record=record) as network, running(members) as cluster:

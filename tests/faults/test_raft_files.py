@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_addresses
+
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, free_ports, make_members, running, until
+from .cluster import CONDITION_S, Cluster, Member, make_members, running, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -126,14 +128,14 @@ def test_truncated_snapshot_is_refused_until_it_is_restored_or_the_directory_emp
 
 def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(cluster: Cluster) -> None:
     one, other = cluster.members[:2]
-    ports = free_ports(2)
+    listen, http = free_addresses(2)
     second = Member(
         number=one.number,
         root=one.root,
         raft=one.raft,
         peers=one.peers,
-        listen=f"127.0.0.1:{ports[0]}",
-        http=f"127.0.0.1:{ports[1]}",
+        listen=listen,
+        http=http,
         data=one.data,
     )
     assert "in use by another process" in second.refuse_to_start()

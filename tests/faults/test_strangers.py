@@ -26,6 +26,7 @@ from remoting.codes import HeaderCodec, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
+from tests.ports import HOST, free_port_with
 
 pytestmark = pytest.mark.faults
 
@@ -38,13 +39,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @dataclass(kw_only=True)
@@ -104,7 +98,7 @@ def closed_by_peer(link: socket.socket) -> bool:
 
 
 def start(tmp_path: Path, mode: str) -> Server:
-    raft = ("127.0.0.1", free_port()) if mode == "raft" else None
+    raft = (HOST, free_port_with()) if mode == "raft" else None
     command = [sys.executable, "-m", "nameserver", "--mode", mode, "--listen", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     if raft is not None:

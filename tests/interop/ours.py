@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.ports import free_addresses
+
 from .apache import (
     START_S,
     AdminResult,
@@ -27,7 +29,6 @@ from .apache import (
     ApacheNamesrv,
     Program,
     ask,
-    free_ports,
     has_route,
     wait_until,
 )
@@ -120,7 +121,7 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
     Args:
         settings: RocketMQ's keys, written to the ``-c`` file.
     """
-    raft = [f"127.0.0.1:{free_ports()}" for _ in range(MEMBERS)]
+    raft, listen, http = (free_addresses(MEMBERS) for _ in range(3))
     namesrvs = []
     for index in range(MEMBERS):
         home = folder / f"namesrv-{mode}-{index}"
@@ -129,7 +130,9 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
         flags = ["--mode", mode, "-c", str(file), "--data", str(home / "data")]
         if mode == "raft":
             flags += ["--raft", raft[index], "--peers", ",".join(raft)]
-        namesrvs.append(_launch_namesrv(flags, home, "127.0.0.1:0", "127.0.0.1:0"))
+            # Elections are no business of these tests, however busy the machine is.
+            flags += ["--election-timeout-ms", "2000"]
+        namesrvs.append(_launch_namesrv(flags, home, listen[index], http[index]))
     try:
         for namesrv in namesrvs:
             await_namesrv(namesrv)
@@ -143,6 +146,14 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
 def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) -> OurNamesrv:
     popen, output = _spawn("nameserver", [*flags, "--listen", listen, "--http", http], home)
     return OurNamesrv(popen, output, home, log_name="log.txt", flags=flags)
+
+
+def start_namesrv(flags: Sequence[str], home: Path, listen: str) -> OurNamesrv:
+    """Start one nameserver at a given address; return it once its ports are bound."""
+    namesrv = _launch_namesrv(flags, home, listen, "127.0.0.1:0")
+    facts = _ready(namesrv)
+    namesrv.addr, namesrv.http = facts["listen"], facts["http"]
+    return namesrv
 
 
 def await_namesrv(namesrv: OurNamesrv) -> None:

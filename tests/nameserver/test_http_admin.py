@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import secrets
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from nameserver.replicated import Replicated
 from nameserver.server import NameServer
 from nameserver.types import ConnectionId, Request
 from remoting.codes import RequestCode
+from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 20.0
@@ -95,16 +95,6 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def free_addresses(count: int) -> tuple[str, ...]:
-    with contextlib.ExitStack() as held:
-        found = []
-        for _ in range(count):
-            sock = held.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            found.append(f"127.0.0.1:{sock.getsockname()[1]}")
-    return tuple(found)
-
-
 @contextlib.asynccontextmanager
 async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -> AsyncIterator[Node]:
     """Run one nameserver; without peers in independent mode."""
@@ -133,7 +123,7 @@ async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -
 
 @contextlib.asynccontextmanager
 async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
-    addresses = free_addresses(size)
+    addresses = tuple(free_addresses(size))
     async with contextlib.AsyncExitStack() as stack:
         nodes = [
             # Three members on one loop of a busy machine: leadership must stay where a test saw it.
@@ -342,7 +332,9 @@ def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) 
                 async with asyncio.timeout(CONDITION_S):
                     _, said = await newcomer.communicate()
                 assert newcomer.returncode == 3
-                assert "removed" in said.decode().splitlines()[-1]
+                lines = [line for line in said.decode().splitlines() if line.startswith("mqnamesrv: ")]
+                assert len(lines) == 1, said.decode()
+                assert "was removed" in lines[0]
             async with process(tmp_path / "new", address, peers) as again:
                 async with asyncio.timeout(CONDITION_S):
                     _, said = await again.communicate()
@@ -389,7 +381,7 @@ def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_pat
 
 def test_member_without_a_group_knows_no_leader(tmp_path: Path) -> None:
     async def body() -> None:
-        addresses = free_addresses(3)
+        addresses = tuple(free_addresses(3))
         async with node(tmp_path, addresses[0], addresses) as one:
             answer = await one.ask("POST", "/v1/raft/transfer", {})
             assert answer.status == 503

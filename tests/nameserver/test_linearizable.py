@@ -43,6 +43,7 @@ from remoting.route import (
     encode_register_body,
 )
 from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
@@ -59,21 +60,6 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {CONDITION_S} s: {what}"
         time.sleep(0.01)
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports below the ephemeral range: no outgoing connection takes one while a member is down."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(12_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 @dataclass(kw_only=True)
@@ -152,7 +138,7 @@ class Cluster:
     """Three members, and one broker that is registered at all of them over connections that stay."""
 
     def __init__(self, root: Path) -> None:
-        ports = [f"127.0.0.1:{port}" for port in free_ports(3 * MEMBERS)]
+        ports = free_addresses(3 * MEMBERS)
         raft = ports[:MEMBERS]
         self.members = [
             Member(

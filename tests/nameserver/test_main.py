@@ -20,6 +20,7 @@ import pytest
 
 from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
 
 READY = re.compile(
     r"mqnamesrv ready listen=(?P<listen>\S+) http=(?P<http>\S+) mode=(?P<mode>\S+) role=(?P<role>\S+)\n"
@@ -75,13 +76,7 @@ def test_signal_ends_it_cleanly_with_connections_open(tmp_path: Path, number: si
 
 
 def test_raft_member_alone_is_ready_and_says_that_it_has_no_quorum(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(3):
-            sock = held.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            ports.append(sock.getsockname()[1])
-    peers = [f"127.0.0.1:{port}" for port in ports]
+    peers = free_addresses(3)
     raft = ("--mode", "raft", "--raft", peers[0], "--peers", ",".join(peers))
     with started(tmp_path, "--http", "127.0.0.1:0", *raft) as (process, ready), BlockingClient() as client:
         assert ready["mode"] == "raft"

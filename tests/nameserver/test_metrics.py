@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from nameserver.http import HttpServer
 from nameserver.metrics import Samples, add_raft_figures
 from nameserver.replicated import Replicated
 from nameserver.server import NameServer
+from tests.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
@@ -31,9 +31,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("metrics")
 
     async def main() -> str:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            raft = f"127.0.0.1:{sock.getsockname()[1]}"
+        (raft,) = free_addresses(1)
         flags = {
             "mode": "raft",
             "raftAddress": raft,

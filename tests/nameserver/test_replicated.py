@@ -46,6 +46,7 @@ from nameserver.types import (
 )
 from remoting.codes import RequestCode, ResponseCode
 from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from tests.ports import free_addresses
 
 ADDR = "10.0.0.1:10911"
 BROKER = BrokerKey(ClusterName("C"), BrokerAddr(ADDR))
@@ -190,7 +191,9 @@ def codes(answers: list[Answer]) -> list[int]:
 async def group_of(
     root: Path, *, size: int = 3, started: int | None = None, **settings: str
 ) -> AsyncIterator[Group]:
-    group = Group(root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)])
+    group = Group(
+        root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)]
+    )
     try:
         for number in range(size if started is None else started):
             await group.start(number)
