@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -28,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from tests.ports import free_port_with
 
 from .watchdog import guard
 
@@ -42,6 +43,9 @@ ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 START_S: Final = 60.0
 """Longest accepted start of a JVM; a busy machine with two cores has needed 20 s."""
+
+TRAFFIC_MAX_S: Final = 600.0
+"""After this time a consumer of :class:`Traffic` gives up by itself."""
 
 BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
 """JVM properties of a program that shall write binary headers instead of JSON."""
@@ -260,35 +264,9 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0
     return time.monotonic() - begin
 
 
-_given_ports: set[int] = set()
-_giving_ports = threading.Lock()
-
-
-def free_ports(*offsets: int) -> int:
-    """Return a port p such that p and every p + offset can be bound on loopback now.
-
-    None is given twice, because a JVM binds seconds later. The range lies below the usual ephemeral ports, so
-    no outgoing connection takes one in between, and below that of the benchmark's processes.
-    """
-    with _giving_ports:
-        for _ in range(200):
-            port = random.randrange(12_000, 19_900)
-            wanted = {port, *(port + offset for offset in offsets)}
-            if wanted & _given_ports or not all(map(_can_bind, wanted)):
-                continue
-            _given_ports.update(wanted)
-            return port
-    raise AssertionError("no free ports between 12000 and 19900")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def broker_port() -> int:
+    """Return a port for a broker, which also binds the one two below (fast) and the next (replication)."""
+    return free_port_with(2, 3) + 2
 
 
 @dataclass(slots=True)
@@ -385,6 +363,36 @@ class AdminResult:
     returncode: int
     stdout: str
     stderr: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Apache's Java producer and push consumer at work; :meth:`end` them."""
+
+    producer: Program
+    consumer: Program
+    stop: Path
+    count: Path
+
+    def end(self) -> int:
+        """Return how many messages were sent; each of them has been consumed.
+
+        Raises:
+            ApacheFailure: If one could not be sent, or does not arrive within :data:`START_S`.
+        """
+        self.stop.touch()
+        sent = _facts(self._fine(self.producer))["sent"].split()[0]
+        partial = self.count.with_suffix(".partial")
+        partial.write_text(sent)
+        partial.rename(self.count)  # never seen half written
+        self._fine(self.consumer)
+        return int(sent)
+
+    def _fine(self, program: Program) -> str:
+        code = program.wait(START_S)
+        if code != 0:
+            raise ApacheFailure(f"exit {code}:\n{program.text()[-3000:]}")
+        return program.text()
 
 
 @dataclass(slots=True)
@@ -501,7 +509,7 @@ class Apache:
     ) -> ApacheNamesrv:
         """Start a nameserver and return it once it serves."""
         home = self._home("namesrv")
-        port = port or free_ports()
+        port = port or free_port_with()
         _write_properties(home / "namesrv.properties", {"listenPort": str(port)} | dict(settings or {}))
         popen, output = self._spawn(
             NAMESRV_MAIN, ["-c", str(home / "namesrv.properties")], home, properties=properties
@@ -536,7 +544,7 @@ class Apache:
         then registers 10 s later; 4.9.7 registers before it reports to have booted.
         """
         home = self._home(name)
-        port = port or free_ports(-2, 1)
+        port = port or broker_port()
         merged = {
             **BROKER_SETTINGS,
             "brokerName": name,
@@ -661,6 +669,20 @@ class Apache:
         )
         process.wait(timeout_s)
         return _facts(process.text())
+
+    def traffic(self, namesrvs: Sequence[str], topic: str, group: str) -> Traffic:
+        """Start a producer that sends 50 messages a second and a consumer of them; return once both go on.
+
+        Both ask the nameservers for routes every second.
+        """
+        stop, count = self._home("traffic") / "stop", self._home("traffic") / "count"
+        consumer = self.java(
+            "PushConsumer", ";".join(namesrvs), topic, group, f"@{count}", str(round(TRAFFIC_MAX_S)), "0"
+        )
+        producer = self.java("Producer", ";".join(namesrvs), topic, "1000000", "64", "1", "20", str(stop))
+        consumer.wait_for("ready")
+        producer.wait_for("begun")
+        return Traffic(producer=producer, consumer=consumer, stop=stop, count=count)
 
     def consume(
         self,

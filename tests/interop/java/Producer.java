@@ -1,4 +1,6 @@
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -12,8 +14,10 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends numbered messages and prints what became of them, one fact per line.
  *
- * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH. The body is the message's number as text, padded with blanks to
+ * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH [PAUSE_MS STOP_FILE]. The body is the message's number as text, padded with blanks to
  * BODY_BYTES, so that a consumer can tell which of them it has seen. BATCH messages go in one request (1 = singly).
+ * With STOP_FILE it pauses PAUSE_MS after each request, asks the nameservers for routes every second instead of every 30,
+ * and ends once that file is there, or after COUNT; it then counts as a success if nothing failed.
  *
  * Output: "status NAME N" per status of a request, "failed N" and the first failure as "error TEXT", the first and last offset
  * message id as "first ID" and "last ID", and as the final line "sent N ms M". Exit code 0 when all were SEND_OK.
@@ -25,9 +29,14 @@ public final class Producer {
         int count = Integer.parseInt(args[2]);
         int bodyBytes = Integer.parseInt(args[3]);
         int batch = Integer.parseInt(args[4]);
+        int pauseMs = args.length > 5 ? Integer.parseInt(args[5]) : 0;
+        Path stop = args.length > 6 ? Path.of(args[6]) : null;
 
         DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(namesrv);
+        if (stop != null) {
+            producer.setPollNameServerInterval(1_000);
+        }
         producer.start();
 
         Map<String, Integer> statuses = new TreeMap<>();
@@ -52,10 +61,19 @@ public final class Producer {
                     first = result.getOffsetMsgId();
                 }
                 last = result.getOffsetMsgId();
+                if (ok == messages.size()) {
+                    System.out.println("begun");
+                }
             } catch (Exception e) {
                 failed += messages.size();
                 if (error == null) {
                     error = String.valueOf(e).replace('\n', ' ');
+                }
+            }
+            if (stop != null) {
+                Thread.sleep(pauseMs);
+                if (Files.exists(stop)) {
+                    break;
                 }
             }
         }
@@ -71,7 +89,7 @@ public final class Producer {
         System.out.println("last " + last);
         System.out.println("sent " + ok + " ms " + ms);
         producer.shutdown();
-        System.exit(ok == count ? 0 : 1);
+        System.exit(stop == null && ok < count || failed > 0 ? 1 : 0);
     }
 
     private static byte[] body(int number, int size) {

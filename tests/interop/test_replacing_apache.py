@@ -1,0 +1,127 @@
+"""docs/operations.md, "Replacing Apache's nameservers one by one", under a broker and clients of Apache's."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_addresses
+
+from .apache import START_S, Apache, ApacheBroker, ApacheNamesrv, ask, has_route, wait_until
+from .ours import MODES, OurNamesrv, create_topic, our_mqadmin, start_namesrv
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+NAMESRVS = 3
+
+# the broker looks for nameservers that came back each time this has passed; the default is 3 s
+BROKER = {"autoCreateTopicEnable": "false", "connectTimeoutMillis": "1000"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
+    apache_5: Apache, tmp_path: Path, mode: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-the-operators\n")
+    token.chmod(0o600)
+    with ThreadPoolExecutor(NAMESRVS) as pool:
+        starts = [pool.submit(start_apache, apache_5, tmp_path, number) for number in range(NAMESRVS)]
+        old = [start.result() for start in starts]
+    addrs = [namesrv.addr for namesrv in old]
+    for addr in addrs:
+        assert ask(addr, 100, {"namespace": "n", "key": "k", "value": "v"})[0] == 0
+    broker = apache_5.broker(addrs, name=f"moving-{mode}", settings=BROKER, wait=False)
+    new: list[OurNamesrv] = []
+    try:
+        broker.wait_for("boot success")
+        create_topic(broker.addr, "Moving")
+        for addr in addrs:
+            register_at(broker, addr)
+        for addr in addrs:
+            await_route(addr, "Moving", broker)
+        traffic = apache_5.traffic(addrs, "Moving", "movers")
+        rafts: list[str] = []
+        for number, namesrv in enumerate(old):
+            namesrv.stop()
+            data = tmp_path / f"data-{number}"
+            data.mkdir()
+            flags = ["--data", str(data), "-c", str(namesrv.home / "namesrv.properties")]
+            if mode == "raft":
+                rafts += free_addresses(1)
+                flags += ["--mode", "raft", "--raft", rafts[-1], "--peers", ",".join(rafts)]
+                flags += ["--http-token-file", str(token)]
+            if mode == "independent" or number == 0:
+                shutil.copy(kv_file(tmp_path, number), data / "kvConfig.json")
+            new.append(start_namesrv(flags, tmp_path / f"ours-{number}", namesrv.addr))
+            if len(rafts) > 1:
+                http = ";".join(one.http for one in new)
+                added = our_mqadmin(
+                    *("addMember", "--http", http, "--token-file", str(token), "--address", rafts[-1]),
+                    folder=tmp_path,
+                )
+                assert added.returncode == 0, added.stderr
+            wait_until(lambda: new[-1].get("/readyz")[0] == 200, "it serves", START_S)
+            register_at(broker, namesrv.addr)
+            for addr in addrs:
+                await_route(addr, "Moving", broker)
+        assert clusters(addrs, tmp_path).count(broker.addr) == 1
+        create_topic(broker.addr, "BornAfterwards")
+        for one in new:
+            await_route(one.addr, "BornAfterwards", broker)
+            assert ask(one.addr, 101, {"namespace": "n", "key": "k"})[1]["extFields"]["value"] == "v"
+            assert json.loads(one.get("/v1/status")[1])["mode"] == mode
+        asked = sum(one.requests(105) for one in new)
+        wait_until(lambda: sum(one.requests(105) for one in new) > asked + 3, "clients to ask ours")
+        assert traffic.end() > 0
+        same = our_mqadmin("routeDiff", "--http", ";".join(one.http for one in new), folder=tmp_path)
+        assert "the route tables of 3 name servers are equal" in same.stdout, same.stdout + same.stderr
+        for one in new:
+            one.popen.terminate()
+        assert [one.wait(START_S) for one in new] == [0, 0, 0]
+        assert not [one.log() for one in new if "Traceback" in one.log()]
+    finally:
+        for program in (broker, *old, *new):
+            program.kill()
+
+
+def kv_file(folder: Path, number: int) -> Path:
+    return folder / f"apache-kv-{number}.json"
+
+
+def start_apache(apache: Apache, folder: Path, number: int) -> ApacheNamesrv:
+    return apache.namesrv(settings={"kvConfigPath": str(kv_file(folder, number))})
+
+
+def await_route(addr: str, topic: str, broker: ApacheBroker) -> None:
+    wait_until(lambda: has_route(addr, topic, broker.addr), f"{topic} at {addr}", START_S)
+
+
+def register_at(broker: ApacheBroker, addr: str) -> None:
+    """Have the broker register until the nameserver lists it: it leaves out whom it has not yet reached."""
+
+    hastened = -math.inf
+
+    def registered() -> bool:
+        nonlocal hastened
+        if has_route(addr, "Moving", broker.addr):
+            return True
+        if time.monotonic() > hastened + 0.5:
+            # its permission is set to what it is, whereupon it registers
+            assert ask(broker.addr, 25, body=b"brokerPermission=6")[0] == 0
+            hastened = time.monotonic()
+        return False
+
+    wait_until(registered, f"{broker.name} at {addr}", START_S)
+
+
+def clusters(addrs: list[str], folder: Path) -> str:
+    listing = our_mqadmin("clusterList", namesrvs=addrs, folder=folder)
+    assert listing.returncode == 0, listing.stderr
+    return listing.stdout
