@@ -38,8 +38,8 @@ from tests.interop.apache import (  # noqa: E402  (run as a script: the root is 
     LANGUAGES,
     Apache,
     ApacheBroker,
+    broker_port,
     decode_binary,
-    free_ports,
     has_route,
     listed,
     wait_until,
@@ -354,7 +354,7 @@ class Stage:
             readable: False when the nameserver is known to refuse its registrations.
         """
         self.record.doing("client", note)
-        port = free_ports(-2, 1)
+        port = broker_port()
         addr = f"127.0.0.1:{port}"
         if shown:
             self._readdress[addr] = self._proxy("broker", self._broker_port, addr)
