@@ -34,14 +34,17 @@ _T_975: Final = (
 class Estimate:
     """A value with its interval.
 
-    ``value`` may be infinite: a change that never became visible. ``low`` and ``high`` are None with fewer
-    than ``RUNS_MIN`` runs.
+    ``value``, ``low`` and ``high`` may be infinite: a change that never became visible. ``low`` and ``high``
+    are None with fewer than ``RUNS_MIN`` runs.
     """
 
     value: float
     low: float | None
     high: float | None
     runs: int
+    endless: tuple[int, int] = (0, 0)
+    """In how many runs there is a value without end, below and above; of pairs, on the left and on the
+    right side."""
 
     def excludes_zero(self) -> bool:
         """Whether there is an interval and 0 is outside of it."""
@@ -99,7 +102,10 @@ def mean_of_runs(values: Sequence[float]) -> Estimate:
     if runs < RUNS_MIN:
         return Estimate(value=float(array.mean()), low=None, high=None, runs=runs)
     if not np.isfinite(array).all():
-        return Estimate(value=float(array.mean()), low=-math.inf, high=math.inf, runs=runs)
+        endless = (int((array == -math.inf).sum()), int((array == math.inf).sum()))
+        with np.errstate(invalid="ignore"):  # inf - inf, if some differences have no end at either side
+            value = float(array.mean())
+        return Estimate(value=value, low=-math.inf, high=math.inf, runs=runs, endless=endless)
     low, high = interval((run_weights(runs) @ array) / runs, runs=runs)
     # A mean of equal values differs from them in the last bit; the interval must not miss its own value.
     value = float(array.mean())
@@ -114,7 +120,7 @@ def percentile_of_merged(data: Sample, quantile: float) -> Estimate:
         return Estimate(value=value, low=None, high=None, runs=runs)
     drawn = weighted_percentile(data.values, run_weights(runs) @ data.counts, quantile)
     low, high = interval(drawn[~np.isnan(drawn)], runs=runs)
-    return Estimate(value=value, low=low, high=high, runs=runs)
+    return Estimate(value=value, low=low, high=high, runs=runs, endless=(0, _endless(data)))
 
 
 def percentile_difference(left: Sample, right: Sample, quantile: float) -> Estimate:
@@ -137,10 +143,16 @@ def percentile_difference(left: Sample, right: Sample, quantile: float) -> Estim
     if pairs < RUNS_MIN:
         return Estimate(value=value, low=None, high=None, runs=pairs)
     drawn = difference(run_weights(pairs))
+    endless = (_endless(left), _endless(right))
     if np.isnan(drawn).any() or math.isnan(value):
-        return Estimate(value=value, low=-math.inf, high=math.inf, runs=pairs)
+        return Estimate(value=value, low=-math.inf, high=math.inf, runs=pairs, endless=endless)
     low, high = interval(drawn, runs=pairs)
-    return Estimate(value=value, low=low, high=high, runs=pairs)
+    return Estimate(value=value, low=low, high=high, runs=pairs, endless=endless)
+
+
+def _endless(data: Sample) -> int:
+    """Return how many runs have a value without end."""
+    return int((data.counts[:, np.isinf(data.values)].sum(axis=1) > 0).sum())
 
 
 def weighted_percentile(

@@ -71,6 +71,9 @@ def with_interval(estimate: Estimate | None, unit: Unit) -> str:
         return '<span class="none">not measured</span>'
     if estimate.low is None or estimate.high is None:
         return f"{quantity(estimate.value, unit)}<small>{runs(estimate.runs)}, no interval</small>"
+    if math.isinf(estimate.low):
+        endless = f"without end in {sum(estimate.endless)} of {runs(estimate.runs)}"
+        return f"{quantity(estimate.value, unit)}<small>no interval: {endless}</small>"
     return f"{quantity(estimate.value, unit)}<small>{span(estimate.low, estimate.high, unit)}</small>"
 
 
@@ -98,19 +101,14 @@ def difference_cell(comparison: Comparison) -> str:
             assert found.high is not None
             if found.low == found.high == 0:
                 return '<span class="none">none: equal in every pair</span>'
-            return (
-                f'<span class="none">not shown<small>{_signed(found.low, comparison.unit)} to '
-                f"{_signed(found.high, comparison.unit)}</small></span>"
-            )
+            return f'<span class="none">not shown<small>{_between(found, comparison.unit)}</small></span>'
         case winner:
             assert found is not None
             assert found.low is not None
             assert found.high is not None
-            return (
-                f'<span class="shown {winner}">{_signed(found.value, comparison.unit)}'
-                f"<small>{_signed(found.low, comparison.unit)} to {_signed(found.high, comparison.unit)}"
-                "</small></span>"
-            )
+            value = "without end" if math.isinf(found.value) else _signed(found.value, comparison.unit)
+            between = _between(found, comparison.unit)
+            return f'<span class="shown {winner}">{value}<small>{between}</small></span>'
 
 
 def verdict_cell(comparison: Comparison) -> str:
@@ -130,19 +128,17 @@ def sentence(comparison: Comparison, *, name: str) -> str:
     found = comparison.difference
     assert comparison.verdict in ("raft", "independent")
     assert found is not None
-    assert found.low is not None
-    assert found.high is not None
     assert comparison.independent is not None
     assert comparison.raft is not None
     more, less = _MORE[comparison.unit]
-    low, high = sorted((abs(found.low), abs(found.high)))
+    by = "without end" if math.isinf(found.value) else quantity(abs(found.value), comparison.unit)
     return (
         f"<b>{name[:1].upper()}{name[1:]}:</b> {quantity(comparison.raft.value, comparison.unit)} with "
         f'<span class="mode raft">raft</span>, '
         f"{quantity(comparison.independent.value, comparison.unit)} with "
         f'<span class="mode independent">independent</span>. Raft: '
-        f"{quantity(abs(found.value), comparison.unit)} {more if found.value > 0 else less} "
-        f"(95 % interval {span(low, high, comparison.unit)}, {runs(found.runs, 'pair')})."
+        f"{by} {more if found.value > 0 else less} "
+        f"(95 % interval: {_size(found, comparison.unit)}, {runs(found.runs, 'pair')})."
     )
 
 
@@ -162,12 +158,8 @@ def in_short(comparison: Comparison) -> str:
         return f"{sides}; equal in every pair"
     more, less = _MORE[comparison.unit]
     if comparison.verdict == "none":
-        return (
-            f"{sides}; no difference shown ({_signed(found.low, comparison.unit)} to "
-            f"{_signed(found.high, comparison.unit)})"
-        )
-    low, high = sorted((abs(found.low), abs(found.high)))
-    return f"{sides}; raft {span(low, high, comparison.unit)} {more if found.value > 0 else less}"
+        return f"{sides}; no difference shown ({_between(found, comparison.unit)})"
+    return f"{sides}; raft {more if found.value > 0 else less}: {_size(found, comparison.unit)}"
 
 
 def meaning(comparisons: Sequence[Comparison], *, heading: str = "") -> str:
@@ -195,7 +187,41 @@ def meaning(comparisons: Sequence[Comparison], *, heading: str = "") -> str:
     return f'<ul class="findings">{"".join(items)}</ul>' if items else "<p>Nothing was measured.</p>"
 
 
+def _between(found: Estimate, unit: Unit) -> str:
+    """Return the interval of a difference with signs, or which end it lacks and why."""
+    assert found.low is not None
+    assert found.high is not None
+    if math.isinf(found.low) and math.isinf(found.high):
+        return f"no bounds: {_why_endless(found)}"
+    if math.isinf(found.low):
+        return f"at most {_signed(found.high, unit)}, no lower bound: {_why_endless(found)}"
+    if math.isinf(found.high):
+        return f"at least {_signed(found.low, unit)}, no upper bound: {_why_endless(found)}"
+    return f"{_signed(found.low, unit)} to {_signed(found.high, unit)}"
+
+
+def _size(found: Estimate, unit: Unit) -> str:
+    """Return the interval of a shown difference without signs, or which end it lacks and why."""
+    assert found.low is not None
+    assert found.high is not None
+    low, high = sorted((abs(found.low), abs(found.high)))
+    if math.isinf(low):
+        return f"no bounds: {_why_endless(found)}"
+    if math.isinf(high):
+        return f"at least {quantity(low, unit)}, no upper bound: {_why_endless(found)}"
+    return span(low, high, unit)
+
+
+def _why_endless(found: Estimate) -> str:
+    """Say in which pairs something never came, so that their difference has no size."""
+    of = runs(found.runs, "pair")
+    sides = [
+        f"in {count} of {of} some changes were never seen with {mode}"
+        for mode, count in zip(("independent", "raft"), found.endless, strict=True)
+        if count
+    ]
+    return ", ".join(sides)
+
+
 def _signed(value: float, unit: Unit) -> str:
-    if unit == "ms" and math.isinf(value):
-        return number(value)
     return f"{'+' if value > 0 else ''}{quantity(value, unit)}"

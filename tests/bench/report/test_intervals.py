@@ -87,7 +87,10 @@ def test_intervals_of_few_runs_cover_the_true_mean_about_as_often_as_they_say(ru
 
 
 def test_an_endless_run_gives_no_difference() -> None:
-    assert not mean_of_runs([math.inf, 1.0, 1.0, 1.0, 1.0]).excludes_zero()
+    found = mean_of_runs([math.inf, 1.0, 1.0, 1.0, 1.0])
+    assert not found.excludes_zero()
+    assert found.endless == (0, 1)
+    assert mean_of_runs([math.inf, -math.inf, -math.inf, 1.0, 1.0]).endless == (2, 1)
 
 
 def test_a_percentile_is_read_from_all_runs_together_and_not_averaged() -> None:
@@ -129,6 +132,14 @@ def test_a_percentile_that_only_one_side_reaches_is_a_difference() -> None:
     found = percentile_difference(reached, endless, 0.5)
     assert found.value == math.inf
     assert found.excludes_zero()
+    assert found.endless == (0, 5)
+
+
+def test_it_is_counted_in_how_many_pairs_something_never_came() -> None:
+    reached = [(run, 1.0, 10) for run in range(5)]
+    seldom = sample([*reached, (3, math.inf, 1)], runs=5)
+    assert percentile_of_merged(seldom, 0.5).endless == (0, 1)
+    assert percentile_difference(seldom, sample(reached, runs=5), 0.99).endless == (1, 0)
 
 
 def test_samples_of_unequal_numbers_of_runs_are_no_pairs() -> None:

@@ -1,5 +1,6 @@
 """The page says what its tables say: other tables, other words."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +15,14 @@ from bench.report import render
 from bench.report.findings import (
     HEADLINES,
     RULES,
+    Comparison,
     Scenario,
     find,
     flagged_generators,
     pairs_of,
     steady_s,
 )
+from bench.report.intervals import Estimate
 from bench.report.marts import (
     Bucket,
     Cost,
@@ -33,7 +36,7 @@ from bench.report.marts import (
     Visible,
     Window,
 )
-from bench.report.wording import number, quantity
+from bench.report.wording import in_short, number, quantity, sentence, with_interval
 
 S = 1_000_000_000
 
@@ -355,6 +358,67 @@ def test_a_change_that_never_became_visible_is_endless() -> None:
     markup = html(changed)
     assert "never seen" in first_screen(changed)
     assert "In raft mode 5 of 5 changes were not seen on all nameservers" in text(markup)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "expected"),
+    [
+        pytest.param(
+            {"independent": 2},
+            "not shown at most 0 ms, no lower bound: in 2 of 5 pairs some changes were never seen with "
+            "independent no difference",
+            id="one side in some pairs",
+        ),
+        pytest.param(
+            {"independent": 1, "raft": 2},
+            "not shown no bounds: in 1 of 5 pairs some changes were never seen with independent, in 2 of 5 "
+            "pairs some changes were never seen with raft no difference",
+            id="both sides in some pairs",
+        ),
+        pytest.param(
+            {"raft": 5},
+            "without end no bounds: in 5 of 5 pairs some changes were never seen with raft independent",
+            id="one side in every pair",
+        ),
+    ],
+)
+def test_an_interval_that_lacks_an_end_says_which_and_why(hidden: dict[str, int], expected: str) -> None:
+    marts = tables()
+
+    def seen(row: Visible) -> bool:
+        mode, _, pair = row.run.partition("/compare/")
+        return int(pair) > hidden.get(mode, 0)
+
+    changed = replace(
+        marts, visible=[row if seen(row) else replace(row, visible_ns=None) for row in marts.visible]
+    )
+    markup = html(changed)
+    assert expected in text(markup)
+    for sign in ("∞", "inf ", "-inf", "nan"):
+        assert sign not in text(markup)
+
+
+def test_a_sentence_about_an_interval_without_an_end_keeps_the_end_that_there_is() -> None:
+    found = Estimate(value=7.0, low=3.0, high=math.inf, runs=5, endless=(0, 1))
+    side = Estimate(value=9.0, low=8.0, high=9.5, runs=5)
+    each = Comparison(
+        key="visible.p99",
+        label="visible",
+        unit="ms",
+        lower_is_better=True,
+        independent=side,
+        raft=replace(side, value=16.0, high=math.inf),
+        difference=found,
+        per_run={},
+    )
+    why = "at least 3.00 ms, no upper bound: in 1 of 5 pairs some changes were never seen with raft"
+    assert text(sentence(each, name="visible")).endswith(
+        f"Raft: 7.00 ms longer (95 % interval: {why}, 5 pairs)."
+    )
+    assert in_short(each).endswith(f"; raft longer: {why}")
+    assert "8.00 ms to never seen" in text(with_interval(each.raft, "ms"))
+    endless = Estimate(value=math.inf, low=-math.inf, high=math.inf, runs=5, endless=(0, 2))
+    assert text(with_interval(endless, "ms")) == "never seen no interval: without end in 2 of 5 runs "
 
 
 def test_pairs_need_both_modes_and_the_same_result_folder() -> None:
