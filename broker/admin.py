@@ -5,7 +5,6 @@ Pure but for the store. Source: AdminBrokerProcessor and QueryMessageProcessor, 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -241,9 +240,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand:
     if changed.broker_permission != state.config.broker_permission:
         state.effects.register_all = True
     state.config = changed
-    state.config_version = replace(
-        state.config_version, timestamp=call.now_ms, counter=state.config_version.counter + 1
-    )
+    state.config_version = state.config_version.advanced(now_ms=call.now_ms)
     return call.request.reply()
 
 

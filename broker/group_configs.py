@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -72,4 +71,4 @@ class GroupConfigs:
         self._version = stored.data_version
 
     def _bump(self, now_ms: int) -> None:
-        self._version = replace(self._version, timestamp=now_ms, counter=self._version.counter + 1)
+        self._version = self._version.advanced(now_ms=now_ms)

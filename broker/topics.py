@@ -255,7 +255,7 @@ class TopicConfigs:
         self._version = version
 
     def _bump(self, now_ms: int) -> None:
-        self._version = replace(self._version, timestamp=now_ms, counter=self._version.counter + 1)
+        self._version = self._version.advanced(now_ms=now_ms)
 
 
 def retry_topic(group: str) -> str:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from remoting.bodies import MessageQueue as MessageQueue
 from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from remoting.route import QueueData, TopicRouteData
@@ -86,7 +88,7 @@ def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteDat
 
     def clamp(data: QueueData) -> QueueData:
         nums = min(queue_nums, data.read_queue_nums)  # Java takes the read queues for both
-        return replace(data, read_queue_nums=nums, write_queue_nums=nums)
+        return msgspec.structs.replace(data, read_queue_nums=nums, write_queue_nums=nums)
 
     return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
 

@@ -58,7 +58,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Base of what travels: immutable, compared by value, written as arrays."""
 
 
-class TopicQueues(_Wire, frozen=True):
+class TopicQueues(_Wire, frozen=True, gc=False):
     """What the nameserver keeps of a topic's configuration at one broker."""
 
     topic: str

@@ -73,7 +73,7 @@ class Line(msgspec.Struct, frozen=True, gc=False, eq=False):
         )
 
 
-class QueueSet(msgspec.Struct, frozen=True, eq=False, weakref=True):
+class QueueSet(msgspec.Struct, frozen=True, eq=False):
     """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
 
     Attributes:

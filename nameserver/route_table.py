@@ -7,7 +7,6 @@ from dataclasses import replace as replace_data
 from itertools import chain
 from operator import mul
 from typing import Any, Final, assert_never
-from weakref import WeakValueDictionary
 
 import orjson
 from msgspec.structs import replace
@@ -80,6 +79,10 @@ can only make commands decide again, never apply over something newer."""
 
 LINES_SPARE: Final = 1000
 """Queue data without a topic that are kept for a broker name, in case that topics have them again."""
+
+SETS_SPARE: Final = 1000
+"""Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
+for over all topics, which may cost next to nothing per change."""
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
@@ -160,14 +163,16 @@ class RouteTable:
         self._names: dict[BrokerName, NameEntry] = {}
         self._records: dict[BrokerKey, Record] = {}
         # Parts of digests, so that what is replaced need not be hashed again: of a record; of what clients
-        # see of a name, and what its two revisions are multiplied by.
+        # see of a name, and what its two revisions are multiplied by. A record that changed has none until
+        # somebody asks for the digest: it changes with each registration.
         self._record_marks: dict[BrokerKey, int] = {}
+        self._unmarked: dict[BrokerKey, None] = {}
         self._name_marks: dict[BrokerName, tuple[int, int, int]] = {}
         self._kv: dict[str, Mapping[str, KvEntry]] = {}
         self._tombstones: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _PRESENCE}
         self._pools: dict[str, _Pool] = {}
-        # Sets in use, by mark. Who finds one compares its content: a mark is no proof.
-        self._sets: WeakValueDictionary[int, QueueSet] = WeakValueDictionary()
+        # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
+        self._sets: dict[int, QueueSet] = {}
         self._digest = 0
         self._rest = 0  # of what is replicated but not shown to clients
         self._gone = 0  # of the tombstones
@@ -187,11 +192,11 @@ class RouteTable:
 
     def apply(self, command: Command) -> Verdict:
         """Apply a command, wholly or not at all; never raises."""
+        if isinstance(command, RegisterBroker):  # nearly every command
+            return self._register(command)
         if self.moved(command):
             return Moved(revision=self._revision)
         match command:
-            case RegisterBroker():
-                return self._register(command)
             case Touch():
                 return self._touch(command)
             case UnregisterBroker():
@@ -216,7 +221,21 @@ class RouteTable:
 
     def moved(self, command: Command) -> bool:
         """Whether something is younger than what the command was computed from."""
+        if isinstance(command, RegisterBroker):
+            broker = command.broker
+            record, name = self._records.get(broker), self._names.get(command.broker_name)
+            return self._registration_moved(command, broker, record, name)
         return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
+
+    def _registration_moved(
+        self, command: RegisterBroker, broker: BrokerKey, record: Record | None, name: NameEntry | None
+    ) -> bool:
+        """As :meth:`moved`, of the same :func:`bases`, for who has looked up record and name already."""
+        recorded = self._moved_at("record", broker) if record is None else record.revision
+        if recorded > command.record_revision:
+            return True
+        named = self._moved_at("name", command.broker_name) if name is None else name.revision
+        return named > command.name_revision
 
     def _moved_at(self, kind: BaseKind, key: Hashable) -> int:
         """Revision at which something last changed, came or went; at least the floor if it is absent."""
@@ -257,7 +276,10 @@ class RouteTable:
 
     def would_change(self, command: RegisterBroker) -> bool:
         """Whether applying a registration would change the table, were it not *moved*."""
-        record, name = self._records.get(command.broker), self._names.get(command.broker_name)
+        broker = command.broker
+        record, name = self._records.get(broker), self._names.get(command.broker_name)
+        if record is not None and name is not None and _says_the_same(command, broker, record, name):
+            return self._has_news(command, record, name)
         return self._is_change(command, record, name)
 
     def _is_change(self, command: RegisterBroker, record: Record | None, name: NameEntry | None) -> bool:
@@ -267,11 +289,13 @@ class RouteTable:
             return True
         if _is_contained(record, command):
             return False
-        if (
-            self._header_differs(command, record, name)
-            or record.data_version != command.data_version
-            or record.complete == command.incremental
-        ):
+        return self._header_differs(command, record, name) or self._has_news(command, record, name)
+
+    def _has_news(self, command: RegisterBroker, record: Record, name: NameEntry) -> bool:
+        """Whether a registration changes anything, whose sender says of itself what it said before."""
+        if _is_contained(record, command):
+            return False
+        if record.data_version != command.data_version or record.complete == command.incremental:
             return True
         if record.complete or not _owns_topics(command, name.addrs):
             return False
@@ -284,8 +308,10 @@ class RouteTable:
         record = self._records.get(broker)
         order = self._kv.get(ORDER_TOPIC_NAMESPACE)
         revision = None if record is None else record.revision
+        if broker_id == MASTER_ID:
+            return RegisterReply(order_topics=order, revision=revision)
         name = self._names.get(broker_name)
-        if broker_id != MASTER_ID and name is not None and MASTER_ID in name.addrs and record is not None:
+        if name is not None and MASTER_ID in name.addrs and record is not None:
             master = self._records[name.addrs[MASTER_ID]]
             return RegisterReply(
                 master_addr=master.broker.broker_addr,
@@ -298,6 +324,10 @@ class RouteTable:
     def _register(self, command: RegisterBroker) -> Verdict:
         broker = command.broker
         record, name = self._records.get(broker), self._names.get(command.broker_name)
+        if self._registration_moved(command, broker, record, name):
+            return Moved(revision=self._revision)
+        if record is not None and name is not None and _says_the_same(command, broker, record, name):
+            return self._register_again(command, record, name)
         if not self._is_change(command, record, name):
             return NoChange(revision=self._revision, reply=self._reply_to(command))
         self._revision += 1
@@ -348,6 +378,42 @@ class RouteTable:
             facts.names[command.broker_name] = None
         return facts.applied(self._revision, self._reply_to(command))
 
+    def _register_again(self, command: RegisterBroker, record: Record, name: NameEntry) -> Verdict:
+        """Register a broker that says of itself what it said before: at most its topics are other ones.
+
+        Comes to what the general way comes to, in a third of the time; most changes are of this kind.
+        """
+        if not self._has_news(command, record, name):
+            return NoChange(revision=self._revision, reply=self._reply_to(command))
+        self._revision += 1
+        facts = None
+        topics: tuple[str, ...] = ()
+        if _owns_topics(command, name.addrs):
+            if command.mappings or command.delete_absent:
+                facts = _Facts()
+                changed = self._take_topics(command, name, facts)
+            else:
+                taken = self._differing(command, name.addrs)
+                changed = bool(taken)
+                if taken:
+                    self._put_lines(command.broker_name, taken)
+                    topics = tuple(taken)
+            if changed:
+                self._put_name(command.broker_name, replace(name, revision=self._revision))
+        self._put_record(
+            record.broker,
+            replace(
+                record,
+                data_version=command.data_version,
+                complete=not command.incremental,
+                revision=self._revision,
+            ),
+        )
+        reply = self._reply_to(command)
+        if facts is not None:
+            return facts.applied(self._revision, reply)
+        return Applied(revision=self._revision, reply=reply, topics=topics)
+
     def _reply_to(self, command: RegisterBroker | Touch) -> RegisterReply:
         return self.register_reply(command.broker_name, command.broker, command.broker_id)
 
@@ -372,7 +438,7 @@ class RouteTable:
 
     def _take_place(self, command: RegisterBroker, name: NameEntry | None, facts: _Facts) -> NameEntry:
         """Put the address under its name and id, and remove whom it displaces; return the entry as put."""
-        if name is not None and _is_in_place(command, name):
+        if name is not None and _is_in_place(command, command.broker, name):
             return name
         before: Mapping[int, BrokerKey] = {} if name is None else name.addrs
         addrs = dict(before)
@@ -687,22 +753,29 @@ class RouteTable:
 
     def _put_record(self, broker: BrokerKey, record: Record | None) -> None:
         before = self._records.get(broker)
-        if before is not None:
-            self._rest -= self._record_marks[broker]
+        self._rest -= self._record_marks.pop(broker, 0)
+        if before is not None and before.filter_servers:
             self._digest -= _filter_mark(before)
         if record is not None:
-            mark = self._record_marks[broker] = _record_mark(record)
-            self._rest += mark
-            self._digest += _filter_mark(record)
+            if record.filter_servers:
+                self._digest += _filter_mark(record)
             self._records[broker] = record
+            self._unmarked[broker] = None
         elif before is not None:
-            del self._records[broker], self._record_marks[broker]
+            del self._records[broker]
+            self._unmarked.pop(broker, None)
         if before is None or record is None:
             self._note_presence("record", broker, present=record is not None)
 
     def _put_name(self, name: BrokerName, entry: NameEntry | None) -> None:
         before = self._names.get(name)
-        shown = 0
+        if before is not None and entry is not None and _shows_the_same(before, entry):
+            _, first, second = self._name_marks[name]
+            self._rest += first * (entry.revision - before.revision)
+            if entry.route_revision != before.route_revision:
+                self._rest += second * (entry.route_revision - before.route_revision)
+            self._names[name] = entry
+            return
         if before is not None:
             shown, first, second = self._name_marks[name]
             self._digest -= shown
@@ -710,9 +783,8 @@ class RouteTable:
         else:
             first, second = mark_of("N", name), mark_of("r", name)
         if entry is not None:
-            if before is None or not _shows_the_same(before, entry):
-                shown = _name_mark(name, entry)
-                self._name_marks[name] = shown, first, second
+            shown = _name_mark(name, entry)
+            self._name_marks[name] = shown, first, second
             self._digest += shown
             self._rest += first * entry.revision + second * entry.route_revision
             self._names[name] = entry
@@ -839,6 +911,9 @@ class RouteTable:
         found = self._sets.get(mark)
         if found is not None and found.by_name == by_name:
             return found
+        in_use_max = len(self._topics)
+        if len(self._sets) > SETS_SPARE + in_use_max + in_use_max // 4:
+            self._sets = {entry.queue_set.mark: entry.queue_set for entry in self._topics.values()}
         made = self._sets[mark] = QueueSet(by_name, mark)
         return made
 
@@ -921,6 +996,10 @@ class RouteTable:
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, revisions and remembered removals included."""
+        for broker in self._unmarked:
+            mark = self._record_marks[broker] = _record_mark(self._records[broker])
+            self._rest += mark
+        self._unmarked.clear()
         parts = (self._digest, self._rest, self._gone)
         summary = (*(f"{part & MASK:032x}" for part in parts), self._revision, self._floor)
         return f"{mark_of(*summary):032x}"
@@ -1283,10 +1362,22 @@ def _same_place(record: Record, command: RegisterBroker | Touch) -> bool:
     return record.broker_name == command.broker_name and record.broker_id == command.broker_id
 
 
-def _is_in_place(command: RegisterBroker, name: NameEntry) -> bool:
+def _says_the_same(command: RegisterBroker, broker: BrokerKey, record: Record, name: NameEntry) -> bool:
+    """Whether a broker says of itself what it said before: place, addresses, lease, settings."""
+    return (
+        record.broker_id == command.broker_id
+        and record.broker_name == command.broker_name
+        and record.ha_server_addr == command.ha_server_addr
+        and record.lease_ms == command.lease_ms
+        and (command.filter_servers is None or record.filter_servers == command.filter_servers)
+        and _is_in_place(command, broker, name)
+    )
+
+
+def _is_in_place(command: RegisterBroker, broker: BrokerKey, name: NameEntry) -> bool:
     """Whether a broker is listed as it says already. An address has one id within a name, so that is all."""
     return (
-        name.addrs.get(command.broker_id) == command.broker
+        name.addrs.get(command.broker_id) == broker
         and command.cluster_name in name.clusters
         and name.enable_acting_master == bool(command.enable_acting_master)
         and name.zone_name == command.zone_name

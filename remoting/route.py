@@ -54,8 +54,7 @@ class RouteDialect(Enum):
     QUOTED = "quoted"  # {"0":"addr"}, maps sorted, ASCII only: JSON
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataVersion:
+class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Version of a broker's topic table. Releases compare it by equality, never by order.
 
     Attributes:
@@ -67,6 +66,10 @@ class DataVersion:
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0
+
+    def advanced(self, *, now_ms: int) -> DataVersion:
+        """Return the version after one more change."""
+        return DataVersion(state_version=self.state_version, timestamp=now_ms, counter=self.counter + 1)
 
     def to_json(self) -> dict[str, int]:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
@@ -154,8 +157,7 @@ class TopicConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueData:
+class QueueData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Queues that one broker name has of one topic."""
 
     broker_name: str
@@ -210,7 +212,7 @@ class RegisterBody:
         mapping_infos: Static topics (5.x): topic to mapping info, kept as parsed JSON.
     """
 
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
     topic_configs: tuple[TopicConfig, ...] = ()
     filter_servers: tuple[str, ...] | None = None
     mapping_infos: Mapping[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nameserver import route_table
 from nameserver.commands import (
     Command,
     DeleteKv,
@@ -17,12 +18,13 @@ from nameserver.commands import (
     Evict,
     ImportKv,
     PutKv,
+    QueueMapping,
     RegisterBroker,
     TopicQueues,
     WipeWritePerm,
 )
 from nameserver.route_state import ImageError, decode_image, encode_image
-from nameserver.route_table import LINES_SPARE, RouteTable
+from nameserver.route_table import LINES_SPARE, SETS_SPARE, RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
 from remoting.route import DataVersion
@@ -257,6 +259,72 @@ def test_sets_with_equal_marks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     table.apply(registration(table, "b", ("u1", "u2")))
     topics = table.copy_for_snapshot().topics
     assert (set(topics["t1"].queues), set(topics["u1"].queues)) == ({"a"}, {"b"})
+
+
+def test_queue_sets_without_a_topic_are_forgotten() -> None:
+    table = filled("a", "b")
+    for number in range(2 * SETS_SPARE):
+        queues = TopicQueues(topic="t1", read_queue_nums=number, write_queue_nums=number, perm=6)
+        version = DataVersion(counter=number + 2)
+        command = registration(table, "a", ("t1", "t2"), data_version=version)
+        table.apply(msgspec.structs.replace(command, topics=(queues, command.topics[1])))
+    table.check()
+    assert len(table._sets) <= SETS_SPARE + 3
+
+
+_AGAIN = st.fixed_dictionaries(
+    {
+        "broker": st.sampled_from((("a", "a:1", 0), ("a", "a:2", 1), ("b", "b:1", 0), ("b", "a:1", 0))),
+        "numbers": st.lists(st.tuples(st.sampled_from("tuvw"), st.integers(1, 3)), unique_by=lambda t: t[0]),
+        "counter": st.integers(1, 4),
+        "change": st.sampled_from(
+            (
+                {},
+                {},
+                {},
+                {"ha_server_addr": "h:1"},
+                {"lease_ms": 30_000},
+                {"filter_servers": ("f:1",)},
+                {"filter_servers": ()},
+                {"enable_acting_master": True},
+                {"zone_name": "z"},
+                {"delete_absent": True},
+                {"mappings": (QueueMapping(topic="t", epoch=2, info="{}"),)},
+                {"cluster_name": ClusterName("c2")},
+                {"record_revision": 1},
+            )
+        ),
+    }
+)
+
+
+@given(st.lists(_AGAIN, max_size=25))
+def test_the_short_way_of_a_registration_comes_to_what_the_general_way_comes_to(steps: list[Any]) -> None:
+    short, general = RouteTable(), RouteTable()
+    for step in steps:
+        name, addr, broker_id = step["broker"]
+        command = registration(
+            short,
+            name,
+            broker_addr=BrokerAddr(addr),
+            broker_id=broker_id,
+            data_version=DataVersion(counter=step["counter"]),
+            incremental=len(step["numbers"]) == 1,
+            **step["change"],
+        )
+        topics = tuple(
+            TopicQueues(topic=topic, read_queue_nums=count, write_queue_nums=count, perm=6)
+            for topic, count in step["numbers"]
+        )
+        command = msgspec.structs.replace(command, topics=topics)
+        would_change = short.would_change(command)
+        verdict = short.apply(command)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(route_table, "_says_the_same", lambda *_: False)
+            assert general.would_change(command) == would_change
+            assert general.apply(command) == verdict
+        assert general.state_digest() == short.state_digest()
+    short.check()
 
 
 def test_queue_data_without_a_topic_are_forgotten() -> None:
