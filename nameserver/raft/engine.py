@@ -171,6 +171,7 @@ class Engine:
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._handing_over_until = -math.inf
         self._stopped = False
+        self._stepping = False
         self._seen: tuple[object, ...] = ()
         self._said_waiting_for: tuple[str, ...] = ()
         self._core = RaftCore(
@@ -208,6 +209,11 @@ class Engine:
     @property
     def applied_index(self) -> int:
         return self._core.applied_index
+
+    @property
+    def read_index(self) -> int:
+        """Leader: no member has applied anything beyond this; so whoever has applied this misses nothing."""
+        return self._core.read_index
 
     @property
     def leads(self) -> bool:
@@ -390,14 +396,14 @@ class Engine:
                     self._stop(str(error))
                 return
             if isinstance(message, Append | AppendReply) and not self._core.configuration.learners:
-                self._wake_if_due()  # most heartbeats and answers leave nothing to do
+                self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._ports.wake()
 
-    def _wake_if_due(self) -> None:
-        """Have a step made if it has something to do now; what is seen from outside is told in any case."""
+    def _go_on(self) -> None:
+        """Make the step that a message or the journal has made due, now: a turn of the loop is a delay."""
         if self._core.due or self._log.has_ops or self._log.vote_dirty:
-            self._ports.wake()
+            self.step()
         elif not self._stopped:
             self._contact.applied(self._core.applied_index)
             self._tell_changes()
@@ -678,8 +684,13 @@ class Engine:
             return None
         self._core.enter()
         index = self._core.append(payload, term)
-        if index is not None:
+        if index is None:
+            return None
+        if self._stepping:
             self._ports.wake()
+        else:  # on its way at once; what it leads to (an answer, a commit) comes later
+            self._core.replicate()
+            self._flush(self._clock(), commit_too=False)
         return index
 
     def durable(self, position: int) -> None:
@@ -694,7 +705,7 @@ class Engine:
             self._stalled = False
             logger.info("journal works again me=%s durable_index=%d", self.me, self._log.durable_index)
         self._core.on_durable()
-        self._wake_if_due()
+        self._go_on()
 
     # ---- the step
 
@@ -704,11 +715,14 @@ class Engine:
             return
         self._core.enter()
         now = self._clock()
+        self._stepping = True
         try:
             self._core.tick()
         except Stopped as error:
             self._stop(str(error))
             return
+        finally:
+            self._stepping = False
         if self._core.applied_index < self._core.commit_index:
             self._ports.wake()
         self._contact.applied(self._core.applied_index)
@@ -724,18 +738,22 @@ class Engine:
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        in_contact = self.contact_age() < self._contact_limit
-        indexes = (self.commit_index, self.applied_index)
+        core = self._core
+        # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
         seen: tuple[object, ...] = (
-            self.role,
-            self.term,
-            self.leader,
-            self.leads,
-            in_contact,
+            core.state,
+            core.term,
+            core.leader_id,
+            core.leads,
+            self.in_contact(),
             len(self._hellos),
-            *indexes,
+            core.passed,
+            min(core.applied_index, self._replay_end),
+            self._log.configuration_index,
+            self.configuration_committed,
+            self._standing,
+            self._log.last_index == FIRST_INDEX,
         )
-        seen = (*seen, self._log.configuration_index, self.empty)
         if seen != self._seen:
             self._seen = seen
             self._ports.changed()

@@ -228,6 +228,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self.elections = 0
         self.refused_truncations = 0
         self.apply_errors = 0
+        self.passed = 0  # committed entries that the state machine does not see
         self.enter()
         conf = SyncObjConf(
             autoTick=False,
@@ -279,6 +280,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def commit_index(self) -> int:
         return self._SyncObj__raftCommitIndex
+
+    @property
+    def read_index(self) -> int:
+        """Leader: the last index that any member can have applied."""
+        return self.commit_index
 
     @property
     def applied_index(self) -> int:
@@ -337,6 +343,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def tick(self) -> None:
         self._onTick(0.0)
+
+    def replicate(self) -> None:
+        """Leader: send what was appended, before the next tick."""
+        if self.state == LEADER:
+            self._SyncObj__sendAppendEntries()
 
     def append(self, payload: bytes, term: int) -> int | None:
         """Append one entry if this member leads in ``term``; return its index."""
@@ -692,14 +703,16 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
         a snapshot says nothing about the log and brings 0.
         """
+        self._accept(node, {"type": "append_entries", "term": term, "commit_index": commit})
+
+    def _accept(self, node: Any, message: Mapping[str, Any]) -> None:
+        """Hand the library what the leader said, after the checks that it lacks."""
         if self.leader_id != node.id:
             self.leader_changes += 1
-            logger.info("leader changed term=%d leader=%s", term, node.id)
+            logger.info("leader changed term=%d leader=%s", message["term"], node.id)
         self._heard = self._clock()
         self._watch.heard()
-        self._SyncObj__onMessageReceived(
-            node, {"type": "append_entries", "term": term, "commit_index": commit}
-        )
+        self._SyncObj__onMessageReceived(node, message)
 
     def node(self, peer: str) -> Any:
         return self._know(peer)
@@ -735,9 +748,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                 m.term,
             )
             return
-        self.follow(node, m.term, min(m.commit, match))
         if rest:
-            self._SyncObj__onMessageReceived(
+            self._accept(
                 node,
                 {
                     "type": "append_entries",
@@ -748,7 +760,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                     "entries": [(command, match + 1 + i, term) for i, (term, command) in enumerate(rest)],
                 },
             )
-            self.follow_configuration()
+            if log.configuration is not self._configuration:
+                self.follow_configuration()
+        else:
+            self.follow(node, m.term, min(m.commit, match))
         self._matched = max(self._matched, match + len(rest))
         self._reply_seq = max(self._reply_seq, m.seq)
         self._heard_statement(node.id, m)
@@ -995,6 +1010,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         term = self._log.term_at(index) or 0
         kind = command[:1]
         if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+            self.passed += 1
             return
         if kind != REGULAR:
             raise Stopped(

@@ -343,6 +343,14 @@ class RaftMember:
         return self._driver.engine.applied_index if self._driver is not None else 0
 
     @property
+    def read_index(self) -> int:
+        """On a leader that :attr:`leads`: who has applied this misses nothing that a member answered.
+
+        Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
+        """
+        return self._driver.engine.read_index if self._driver is not None else 0
+
+    @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
         return self._driver is not None and self._driver.engine.leads
