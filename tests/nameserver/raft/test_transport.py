@@ -11,6 +11,8 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +23,9 @@ from nameserver.raft.transport import (
     HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
+    SILENT_CHECKS_MAX,
     UNPROVEN_MAX,
+    Link,
     LinkError,
     Transport,
 )
@@ -283,6 +287,38 @@ def test_a_stranger_s_bytes_close_its_connection_and_nothing_else(
             good.writer.close()
 
     _run(scenario)
+
+
+class _Planted:
+    """Whoever loads its pickle runs code: a file appears."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._trace,)
+
+
+@pytest.mark.parametrize("proven", [False, True], ids=["of a stranger", "of a member"])
+def test_a_pickle_on_the_port_is_not_loaded(tmp_path: Path, proven: bool) -> None:
+    planted = pickle.dumps(_Planted(tmp_path / "trace"))
+    pickle.loads(planted)
+    (tmp_path / "trace").unlink()  # it would have worked
+
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            peer = await _Raw.connect(port)
+            if proven:
+                await peer.prove()
+                peer.frame(peer.sealed(RAFT, planted))
+                peer.frame(peer.sealed(RAFT, b"bad"))
+            else:
+                peer.frame(planted)
+            assert await peer.closed()
+            assert owner.messages == ([("b:1", planted)] if proven else [])
+
+    _run(scenario)
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_half_frame_or_silence_is_given_up_after_three_seconds() -> None:
@@ -605,3 +641,139 @@ def test_without_a_secret_loopback_members_still_name_themselves() -> None:
             peer.writer.close()
 
     _run(scenario)
+
+
+# ---- D21, D24: with the library's way of using sockets the same is found wrong
+
+
+@pytest.fixture
+def patience_s() -> float:
+    return 25.0
+
+
+def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(seconds):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 600.0)  # no ping pushes it
+
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            peer = await _Raw.connect(port)
+            with contextlib.closing(peer.writer):
+                await peer.prove()
+                await _until(lambda: owner.linked.get("b:1") == 1)
+                payload = os.urandom(12_000_000)  # above what the sockets hold
+                assert transport.send("b:1", APPLICATION, payload)
+                assert (await peer.read())[1 : 1 + len(payload)] == payload
+
+    _run_for(scenario, patience_s)
+
+
+def test_d24_the_first_message_after_a_silence_arrives(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    check_s = 0.05
+    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", check_s)
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            owners = [_Owner(), _Owner()]
+            one, two = (
+                Transport(_credentials(f"{name}:1"), owner=owner, frame_size_max=FRAME_MAX)
+                for name, owner in zip("ab", owners, strict=True)
+            )
+            stack.push_async_callback(one.close)
+            stack.push_async_callback(two.close)
+            name = await one.listen("127.0.0.1:0")
+            await two.listen("127.0.0.1:0")
+            members = frozenset((name, "z:1"))
+            one.follow(Credentials(me=name, members=members, cluster="c1", secret=SECRET))
+            two.follow(Credentials(me="z:1", members=members, cluster="c1", secret=SECRET))
+            await one.go()
+            await two.go()
+            await _until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(name) == 1)
+            await asyncio.sleep(2 * SILENT_CHECKS_MAX * check_s)  # neither has anything to say
+            assert one.send("z:1", RAFT, b"a vote is asked for")
+            await _until(lambda: owners[1].order == [b"a vote is asked for"])
+
+    _run_for(scenario, patience_s)
+
+
+class _WithoutWriteInterest:
+    """A connection as the library uses it: what the socket does not take leaves with the next send."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        self._rest += data
+        with contextlib.suppress(BlockingIOError):
+            while self._rest:
+                taken = os.write(self._wire.get_extra_info("socket").fileno(), self._rest)
+                self._rest = self._rest[taken:]
+
+    def writelines(self, parts: tuple[bytes, ...]) -> None:
+        self.write(b"".join(parts))
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+
+def _d21_off(patch: pytest.MonkeyPatch) -> None:
+    original = Link.connection_made
+    patch.setattr(
+        Link,
+        "connection_made",
+        lambda link, wire: original(link, _WithoutWriteInterest(wire)),  # type: ignore[arg-type]
+    )
+
+
+def _d24_off(patch: pytest.MonkeyPatch) -> None:
+    """No pings; a send on a connection on which nothing was read for a while closes it instead."""
+    read_at: dict[Link, float] = {}
+    received, send = Link.data_received, Link.send
+
+    def data_received(link: Link, data: bytes) -> None:
+        read_at[link] = asyncio.get_running_loop().time()
+        received(link, data)
+
+    def send_or_close(link: Link, kind: int, payload: bytes) -> bool:
+        if asyncio.get_running_loop().time() - read_at[link] > SILENT_CHECKS_MAX * 0.05:
+            link.close()
+            return False
+        return send(link, kind, payload)
+
+    patch.setattr(Link, "_check", lambda link: None)
+    patch.setattr(Link, "data_received", data_received)
+    patch.setattr(Link, "send", send_or_close)
+
+
+SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
+    ("d21", _d21_off, test_d21_a_large_message_leaves_though_nothing_else_is_sent),
+    ("d24", _d24_off, test_d24_the_first_message_after_a_silence_arrives),
+]
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "scenario"), [case[1:] for case in SWITCHED_OFF], ids=[case[0] for case in SWITCHED_OFF]
+)
+def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    switch_off(monkeypatch)
+    with pytest.raises((AssertionError, TimeoutError)):
+        scenario(monkeypatch, patience_s=2.0)
