@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import struct
 import subprocess
 import sys
 import textwrap
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nameserver.raft import journal as journal_module
 from nameserver.raft.driver import join
 from nameserver.raft.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
 from nameserver.raft.log import (
@@ -354,3 +358,138 @@ def test_an_image_without_members_is_still_read(tmp_path: Path) -> None:
     image, data = found
     assert (image.index, image.term, image.configuration, data) == (7, 3, b"", b"state")
     assert snapshots.read(7, 2, 10) == b"ate"
+
+
+# ---- D15, D30: with the library's files the same is found wrong
+
+
+def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "member"
+    directory.mkdir()
+    moments: list[Path] = []
+    looking = False
+
+    def look() -> None:
+        moments.append(tmp_path / f"moment-{len(moments)}")
+        shutil.copytree(directory, moments[-1])
+
+    def looked_at(change: Callable[..., Any]) -> Callable[..., Any]:
+        def look_and_change(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal looking
+            if not looking:
+                looking = True
+                look()
+                looking = False
+            return change(*arguments, **keywords)
+
+        return look_and_change
+
+    journal, _ = _open(directory)
+    for index in range(2, 10):
+        journal.append([_entry(index)])
+    with monkeypatch.context() as watched:
+        for name in ("write", "unlink", "ftruncate", "rename", "replace"):
+            watched.setattr(os, name, looked_at(getattr(os, name)))
+        journal.rotate()  # an image of what was applied so far, up to 9, is being made
+        for index in range(10, 16):
+            journal.append([_entry(index)])
+        durable_from = len(moments)
+        journal.trim(9)
+        journal.append([_entry(16)])
+    journal.close()
+    look()
+    assert len(moments) > durable_from > 0
+    for number, moment in enumerate(moments):
+        found, replay = _open(moment)
+        found.close()
+        held = {index for _, index, _ in replay.entries}
+        if number < durable_from:
+            assert set(range(2, 10)) <= held
+        else:
+            joined = join(Image(9, 1, 0, tmp_path), replay, term=1, vote=None, size=0)
+            assert joined is not None
+            assert set(range(10, 16)) <= {index for _, index, _ in joined.recovered.entries}
+
+
+def test_d30_a_journal_of_what_is_kept_is_as_small_as_that(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    for index in range(2, 200):
+        journal.append([_entry(index, size=1000)])
+    journal.rotate()
+    journal.trim(199)
+    journal.append([_entry(200)])
+    journal.close()
+    assert sum(path.stat().st_size for path in _segments(tmp_path)) < 1000
+
+
+def _d15_off(patch: pytest.MonkeyPatch) -> None:
+    """What cannot be read is as good as not there."""
+    original = Snapshots.recover
+
+    def recover(snapshots: Snapshots) -> tuple[Image, bytes] | None:
+        try:
+            return original(snapshots)
+        except RaftStartError:
+            return None
+
+    patch.setattr(Snapshots, "recover", recover)
+
+
+def _d30_checksums_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal_module, "_checksum", lambda payload, salt: 0)
+
+
+def _d30_in_place(patch: pytest.MonkeyPatch) -> None:
+    """One file, which is emptied and written anew, entry by entry."""
+
+    def trim(journal: Journal, index: int) -> None:
+        reader = Journal(journal._directory, sync=False)
+        replay, _ = reader.recover()
+        reader.close()
+        os.ftruncate(journal._file, 0)
+        journal._size = 0
+        journal._write_header(journal._segments[-1].number)
+        for segment in journal._segments[:-1]:
+            segment.path.unlink()
+        del journal._segments[:-1]
+        for command, at, term in replay.entries:
+            if at > index:
+                journal.append([(OP_ENTRY, at, term, command)])
+
+    patch.setattr(Journal, "trim", trim)
+
+
+def _d30_never_shrinks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "trim", lambda journal, index: None)
+
+
+SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
+    ("d15", _d15_off, lambda path, _: test_d15_a_damaged_image_is_refused_at_any_byte(path)),
+    (
+        "d30 checksums",
+        _d30_checksums_off,
+        lambda path, _: test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(path),
+    ),
+    ("d30 in place", _d30_in_place, test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing),
+    (
+        "d30 size",
+        _d30_never_shrinks,
+        lambda path, _: test_d30_a_journal_of_what_is_kept_is_as_small_as_that(path),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "scenario"), [case[1:] for case in SWITCHED_OFF], ids=[case[0] for case in SWITCHED_OFF]
+)
+def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
+    tmp_path: Path,
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    switch_off(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        scenario(tmp_path, monkeypatch)
