@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nameserver.commands import Command, decode_batch
+from nameserver.commands import Command
 from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.evidence import Judgement
@@ -24,9 +25,11 @@ from remoting.codes import ResponseCode
 from .net import End, NetLoop
 from .operator import is_refusal
 from .seams import Machine, running
-from .truth import ANSWER_S, TURNS_S
+from .truth import ANSWER_S, TURNS_S, Truth
 
 if TYPE_CHECKING:
+    from nameserver.raft.engine import Engine
+
     from .world import World
 
 _T = TypeVar("_T")
@@ -48,6 +51,7 @@ class Watched(Replicated):
         self.truth = host.world.truth
         self.started = False
         self.looked_at_index = -1
+        self.looked_at_term = 0
         self.verdicts: list[tuple[Command, Verdict]] = []
         self.connected_at: dict[BrokerKey, float] = {}
         self.heard_at: dict[BrokerKey, float] = {}
@@ -101,13 +105,11 @@ class Watched(Replicated):
         return driver is None or driver.engine.empty
 
     @property
-    def held_and_acknowledged(self) -> tuple[int, int]:
-        """The last index in its log, and the last one it told the present leader to have."""
+    def engine(self) -> Engine:
+        """What decides in it, once it has started."""
         driver = self._member._driver
-        if driver is None:
-            return 0, 0
-        core = driver.engine._core
-        return core._log.last_index, core._acknowledged
+        assert driver is not None
+        return driver.engine
 
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at
@@ -118,7 +120,7 @@ class Watched(Replicated):
         self.verdicts.clear()
         self._index = index
         super().apply(payload, index=index, term=term, live=live)
-        self.truth.applied(self, index, term, payload, decode_batch(payload))
+        self.truth.applied(self, index, term, payload)
 
     def _settle(self, sequence: int, verdict: Verdict) -> None:
         waiter = self._waiters.get(sequence)
@@ -294,15 +296,20 @@ class MemberLoop(NetLoop):
     machine: Machine
     member: Member
 
-    def run_inside(self, call: Callable[[], _T]) -> _T:
+    truth: Truth
+
+    def _enter(self) -> asyncio.AbstractEventLoop | None:
         running.append(self.machine)
-        try:
-            return super().run_inside(call)
-        finally:
-            running.pop()
+        return super()._enter()
+
+    def _leave(self, before: asyncio.AbstractEventLoop | None) -> None:
+        running.pop()
+        super()._leave(before)
 
     def after_turn(self) -> None:
-        self.member.world.truth.look(self.member)
+        mode = self.member.mode
+        if mode is not None and mode.started:
+            self.truth.look(mode)
 
 
 class Member:
@@ -357,12 +364,8 @@ class Member:
         self.machine = Machine(world.clock, self.loop, sync=world.durability == "fsync")
         self.machine.failed = lambda reason: self._stopped(reason)
         self.machine.was_removed = self._removed
-        self.loop.machine, self.loop.member, self.loop.net, self.loop.host = (
-            self.machine,
-            self,
-            world.net,
-            self,
-        )
+        self.loop.machine, self.loop.member, self.loop.truth = self.machine, self, world.truth
+        self.loop.net, self.loop.host = world.net, self
         world.net.back(self)
         self.loop.deliver(self._boot)
 
@@ -424,10 +427,9 @@ class Member:
 
     def mend(self) -> None:
         """End its pause, and what is wrong with its disk."""
-        self.loop.paused_until = min(self.loop.paused_until, self.world.clock.now)
         self.machine.full = False
         self.machine.hangs_until = 0.0
-        self.loop._arm(self.world.clock.now)
+        self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
         """Look at its state as it would itself."""

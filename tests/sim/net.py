@@ -85,7 +85,7 @@ class End:
     def arrive(self, item: Any, size: int) -> None:
         """Something of ours has reached the other side."""
         net, peer = self._net, self.peer
-        if net.is_blocked(self.host.name, peer.host.name):
+        if net.blocked and net.is_blocked(self.host.name, peer.host.name):
             if not self._held:
                 self._held_since = net.clock.now
                 net.clock.at(GIVE_UP_S, self._give_up, self._held_since)
@@ -154,13 +154,15 @@ class Net:
         return (source, target) in self.blocked
 
     def carry(self, end: End, item: Any, size: int) -> None:
-        rng = self.clock.rng
-        delay = rng.uniform(*DELAY_S)
-        if self.slow and rng.random() < self.slow:
-            delay = rng.uniform(*SLOW_S)
-        arrival = max(end._last_arrival, self.clock.now + delay)
+        clock = self.clock
+        chance = clock.rng.random
+        arrival = clock.now + DELAY_S[0] + (DELAY_S[1] - DELAY_S[0]) * chance()
+        if self.slow and chance() < self.slow:
+            arrival = clock.now + clock.rng.uniform(*SLOW_S)
+        if arrival < end._last_arrival:
+            arrival = end._last_arrival
         end._last_arrival = arrival
-        self.clock.at(arrival - self.clock.now, end.arrive, item, size)
+        clock.at_instant(arrival, end.arrive, item, size)
 
     def heal(self, pairs: set[tuple[str, str]] | None = None) -> None:
         """Unblock these directions, or all."""

@@ -13,6 +13,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import nameserver.raft.datadir
@@ -47,6 +48,8 @@ class Machine:
         self.unsure: dict[str, int] = {}
         """File to the bytes of it that are certain; what was written since may be lost."""
         self.files: dict[int, str] = {}
+        self.saved: dict[Path, bytes] = {}
+        """Files replaced as a whole, as this process has left them; on the real disk once it has ended."""
         self.failed: Callable[[str], None] = lambda reason: None
         self.was_removed: Callable[[], None] = lambda: None
 
@@ -65,6 +68,8 @@ class Machine:
             keep = self.clock.rng.choice((certain, size, self.clock.rng.randint(certain, max(certain, size))))
             os.truncate(path, min(keep, size))
         self.unsure.clear()
+        for file, content in self.saved.items():
+            file.write_bytes(content)
 
 
 running: list[Machine] = []
@@ -112,7 +117,8 @@ class _Os:
     def write(descriptor: int, data: bytes | memoryview) -> int:
         here = machine()
         path = here.files[descriptor]
-        here.unsure.setdefault(path, os.fstat(descriptor).st_size)
+        if path not in here.unsure:
+            here.unsure[path] = os.fstat(descriptor).st_size
         if here.full:
             part = len(data) // 3
             if part:
@@ -147,6 +153,15 @@ def _open(path: Any, mode: str = "r", *rest: Any) -> Any:
     if machine().full and "w" in mode:
         raise OSError(errno.ENOSPC, "No space left on device")
     return builtins.open(path, mode, *rest)
+
+
+def _save_if_other(path: Path, content: bytes) -> None:
+    """Replaces a file at once. Each change of a key comes here, so the real disk sees the last one alone."""
+    here = machine()
+    if here.saved.get(path) != content:
+        if here.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        here.saved[path] = content
 
 
 def _boot_clock() -> float:
@@ -210,8 +225,11 @@ class Writer:
         if wait > 0:
             here.clock.at(wait, self._run, call, arguments)
             return
-        with on(here):
+        running.append(here)
+        try:
             call(*arguments)
+        finally:
+            running.pop()
 
     def _begin(self) -> None:
         if not isinstance(self._queue[0], tuple):
@@ -272,6 +290,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.raft.member, "_end_removed", _end_removed),
     (nameserver.replicated, "time", _Time),
+    (nameserver.replicated, "_save_if_other", _save_if_other),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
     (nameserver.raft.engine, "TAIL_BYTES", 2_000),
     (nameserver.raft.hardening, "PART_BYTES", 1_500),

@@ -15,15 +15,28 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bench.history import Call
-from nameserver.commands import Batch, Command, DeleteKv, Evict, PutKv, RegisterBroker, Touch, bases
+from nameserver.commands import (
+    Batch,
+    Command,
+    DeleteKv,
+    Evict,
+    PutKv,
+    RegisterBroker,
+    Touch,
+    bases,
+    decode_batch,
+)
 from nameserver.evidence import Judgement
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
+from nameserver.raft.hardening import LEADER
 from nameserver.types import BrokerKey, LeaveReason
 from nameserver.verdicts import Applied, RegisterReply, Verdict
 
 if TYPE_CHECKING:
-    from .members import Member, Watched
+    from nameserver.raft.engine import Engine
+
+    from .members import Watched
     from .world import World
 
 REPORT_S = 1.3
@@ -41,7 +54,7 @@ class Entry:
 
     payload: bytes
     term: int
-    verdicts: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
 
 
 class Truth:
@@ -55,7 +68,6 @@ class Truth:
         self.digests: dict[int, str] = {}
         self.leaders: dict[int, str] = {}
         self.history: list[Call] = []
-        self._terms: dict[tuple[str, int], int] = {}
         self._marks: dict[tuple[int, int], int] = {}
         self._changed: dict[tuple[str, Hashable], int] = {}
         self._judged: dict[tuple[int, int], int] = {}
@@ -72,19 +84,20 @@ class Truth:
 
     # -- the log
 
-    def applied(self, member: Watched, index: int, term: int, payload: bytes, batch: Batch) -> None:
+    def applied(self, member: Watched, index: int, term: int, payload: bytes) -> None:
         """A member applied the entry at ``index``."""
         name = member.host.name
-        verdicts = tuple(repr(_in_order(verdict)) for _, verdict in member.verdicts)
-        entry = Entry(payload, term, verdicts)
-        first = self.log.setdefault(index, entry)
-        if first is entry:
-            self._first_applied(index, term, batch, member.verdicts)
+        verdicts = tuple([_in_order(verdict) for _, verdict in member.verdicts])
+        first = self.log.get(index)
+        if first is None:
+            self.log[index] = Entry(payload, term, verdicts)
+            self._first_applied(index, term, decode_batch(payload), member.verdicts)
         elif first.payload != payload or first.term != term:
             self.fail(f"{name} applies another entry at {index} than was applied before")
         elif first.verdicts != verdicts:
             self.fail(f"{name} finds other verdicts at {index}: {verdicts} {first.verdicts}")
         self.digest(name, index, member.state_digest)
+        member.looked_at_index = index
 
     def digest(self, name: str, index: int, digest: str) -> None:
         """A member's state at an applied index."""
@@ -156,37 +169,47 @@ class Truth:
 
     # -- leaders
 
-    def look(self, host: Member) -> None:
-        """After each turn of a member."""
-        mode = host.mode
-        if mode is None or not mode.started:
-            return
-        member = mode.member
-        term, life = member.term, (host.name, host.life)
-        if term < self._terms.get(life, 0):
-            self.fail(f"{host.name}'s term falls to {term}")
-        self._terms[life] = term
-        if member.role is Role.LEADER:
-            if self.leaders.setdefault(term, host.name) != host.name:
-                self.fail(f"two leaders in term {term}: {self.leaders[term]}, {host.name}")
-            since = self._contact_since.setdefault((host.name, host.life, term), {})
-            limit = 2 * member.contact_limit
-            for name in member.members:
-                if member.member_age(name) < limit:
-                    since.setdefault(name, self.world.clock.now)
-                else:
-                    since.pop(name, None)
-        held, acknowledged = mode.held_and_acknowledged
+    def look(self, mode: Watched) -> None:
+        """After each turn of a member that has started."""
+        # This is done more often than anything else: no property of a property.
+        engine = mode.engine
+        core = engine._core
+        term = core.term
+        if term != mode.looked_at_term:
+            if term < mode.looked_at_term:
+                self.fail(f"{mode.host.name}'s term falls to {term}")
+            mode.looked_at_term = term
+        if core.state == LEADER and engine.role is Role.LEADER:
+            self._look_at_leader(mode, engine, term)
+        held, acknowledged = core._log.last_index, core._acknowledged
         if held < acknowledged:
-            self.fail(
-                f"{host.name} holds entries up to {held}, but has acknowledged {acknowledged} in this term"
-            )
-        applied = member.applied_index
-        if applied < self.acknowledged_index and mode.in_contact:
+            name = mode.host.name
+            self.fail(f"{name} holds entries up to {held}, but has acknowledged {acknowledged} in this term")
+        applied = core.applied_index
+        if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
         if applied != mode.looked_at_index:
             mode.looked_at_index = applied
-            self.digest(host.name, applied, mode.state_digest)
+            self.digest(mode.host.name, applied, mode.state_digest)
+
+    def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
+        """One in each term; and since when it has had to do with each member without a gap."""
+        name = mode.host.name
+        if self.leaders.setdefault(term, name) != name:
+            self.fail(f"two leaders in term {term}: {self.leaders[term]}, {name}")
+        key = (name, mode.host.life, term)
+        since = self._contact_since.get(key)
+        if since is None:
+            since = self._contact_since[key] = {}
+        now, date = self.world.clock.now, engine._contact.member_date
+        young = engine._clock() - 2 * engine.contact_limit
+        me = engine.me
+        for member in engine.members:
+            if date(member) > young or member == me:
+                if member not in since:
+                    since[member] = now
+            elif member in since:
+                del since[member]
 
     # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
 

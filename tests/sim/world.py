@@ -118,15 +118,7 @@ class World:
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Let time pass, until something is wrong; True as soon as ``until`` holds."""
-        held = False
-
-        def stop() -> bool:
-            nonlocal held
-            held = until is not None and until()
-            return held or bool(self.truth.violations)
-
-        self.clock.run(seconds, stop)
-        return held
+        return self.clock.run(seconds, until, stop=self.truth.violations)
 
     def begin(self) -> None:
         """Start everybody; return when all is well."""
