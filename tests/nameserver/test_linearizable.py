@@ -47,7 +47,7 @@ from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
-CONDITION_S = 30.0
+CONDITION_S = 60.0
 MEMBERS = 3
 ROUNDS = 300
 #: A request is answered within 2.5 s, whatever happens; the rest is for a busy machine.
@@ -84,6 +84,8 @@ class Member:
                     *("-m", "nameserver", "--mode", "raft", "--raft", self.raft, "--peers", self.peers),
                     *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
                     *("--data", str(self.root / f"data{self.number}")),
+                    # Leadership stays where a test saw it, however busy the machine is.
+                    *("--election-timeout-ms", "1000"),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -158,7 +160,13 @@ class Cluster:
             member.start()
         self.wait_ready()
         for member in self.members:
-            assert self._broker.invoke(member.listen, registration()).code == ResponseCode.SUCCESS
+            self._register(member)
+
+    def _register(self, member: Member) -> None:
+        until(
+            lambda: self._broker.invoke(member.listen, registration(), timeout_s=CONDITION_S).code == 0,
+            "the broker is registered",
+        )
 
     def wait_ready(self) -> None:
         until(lambda: all(m.get("/readyz")[0] == 200 for m in self.members), "all are ready")
@@ -227,16 +235,44 @@ def refused(answer: RemotingCommand) -> bool:
     return answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith("[NO_QUORUM]")
 
 
+def write(client: BlockingClient, member: Member, topic: str, value: int) -> None:
+    """Write until it is acknowledged: an election may come in between."""
+
+    def acknowledged() -> bool:
+        try:
+            answer = client.invoke(member.listen, write_request(topic, value), timeout_s=CONDITION_S)
+        except RemotingError:
+            return False  # sent over a connection that a refusal had closed
+        return answer.code == ResponseCode.SUCCESS
+
+    until(acknowledged, f"{value} is acknowledged at {member.number}")
+
+
+def read(client: BlockingClient, member: Member, topic: str) -> int | None:
+    """Read until it is granted: an election may come in between. What is granted must never be old."""
+    answers: list[RemotingCommand] = []
+
+    def granted() -> bool:
+        try:
+            answers.append(client.invoke(member.listen, read_request(topic), timeout_s=CONDITION_S))
+        except RemotingError:
+            return False  # sent over a connection that a refusal had closed
+        return not refused(answers[-1])
+
+    until(granted, f"a read is granted at {member.number}")
+    return value_of(answers[-1])
+
+
 def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Cluster) -> None:
     with BlockingClient() as client:
         for value in range(1, ROUNDS + 1):
             writer, *readers = random.sample(cluster.members, MEMBERS)
-            answer = client.invoke(writer.listen, write_request("T", value), timeout_s=5.0)
-            assert answer.code == ResponseCode.SUCCESS
+            write(client, writer, "T", value)
             for reader in (*readers, writer):
-                answer = client.invoke(reader.listen, read_request("T"), timeout_s=5.0)
-                assert value_of(answer) == value, (value, reader.number, answer.remark)
+                assert read(client, reader, "T") == value, reader.number
             code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
+            while code == 503:  # an election came in between
+                code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
             assert code == 200
             assert [queues["readQueueNums"] for queues in route["route"]["queueDatas"]] == [value]
     assert all(figure(member, "barriers") > ROUNDS for member in cluster.members)
@@ -245,7 +281,7 @@ def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Clu
 def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluster: Cluster) -> None:
     with BlockingClient() as client:
         for topic, value in (("T", 7), ("U", 8)):
-            assert client.invoke(cluster.members[0].listen, write_request(topic, value)).code == 0
+            write(client, cluster.members[0], topic, value)
     reader = cluster.members[1]
     before = figure(reader, "barriers")
     host, _, port = reader.listen.rpartition(":")
@@ -273,8 +309,8 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
     leader = cluster.leader()
     survivors = [member for member in cluster.members if member is not leader]
     with BlockingClient() as client, BlockingClient() as late:
-        assert client.invoke(leader.listen, write_request("T", 1)).code == ResponseCode.SUCCESS
-        assert value_of(late.invoke(leader.listen, read_request("T"))) == 1  # its connection is there
+        write(client, leader, "T", 1)
+        assert read(late, leader, "T") == 1  # its connection is there
         answers: list[RemotingCommand] = []
         with leader.paused():
             begun = time.monotonic()
@@ -282,13 +318,9 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
                 answer = client.invoke(member.listen, read_request("T"), timeout_s=REFUSED_WITHIN_S)
                 assert refused(answer) or value_of(answer) == 1
                 assert time.monotonic() - begun < 2 * REFUSED_WITHIN_S
-            until(lambda: survivors[0].get("/readyz")[0] == 200, "another one leads")
-            until(
-                lambda: client.invoke(survivors[0].listen, write_request("T", 2), timeout_s=5.0).code == 0,
-                "a write is acknowledged",
-            )
+            write(client, survivors[0], "T", 2)
             for member in survivors:
-                assert value_of(client.invoke(member.listen, read_request("T"), timeout_s=5.0)) == 2
+                assert read(client, member, "T") == 2
             # A query that the stopped leader finds when it wakes, beside what its followers sent before.
             reader = threading.Thread(
                 target=lambda: answers.append(late.invoke(leader.listen, read_request("T"), timeout_s=20.0))
@@ -303,8 +335,9 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
 def test_without_a_majority_reads_are_refused_in_time_and_clients_sent_away(cluster: Cluster) -> None:
     alone, *others = cluster.members
     with BlockingClient() as client:
-        assert client.invoke(alone.listen, write_request("T", 1)).code == ResponseCode.SUCCESS
+        write(client, alone, "T", 1)
     host, _, port = alone.listen.rpartition(":")
+    refused_before = figure(alone, "refused_reads")
     with others[0].paused(), others[1].paused():
         begun = time.monotonic()
         with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -319,10 +352,10 @@ def test_without_a_majority_reads_are_refused_in_time_and_clients_sent_away(clus
         assert "no leader" in problem["detail"]
         assert alone.get("/v1/topics/T/route?consistency=stale")[0] == 200
         assert time.monotonic() - begun < 2 * REFUSED_WITHIN_S
-        assert figure(alone, "refused_reads") == 2
+        assert figure(alone, "refused_reads") - refused_before == 2
     cluster.wait_ready()
     with BlockingClient() as client:
-        assert value_of(client.invoke(alone.listen, read_request("T"), timeout_s=5.0)) == 1
+        assert read(client, alone, "T") == 1
 
 
 def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(cluster: Cluster) -> None:
@@ -454,8 +487,8 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
             until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on without it")  # type: ignore[misc]
             leader.start()
             cluster.wait_ready()
+        until(lambda: recorder.done(Operation.WRITE) > 100, "enough was written")
     finally:
         recorder.finish()
-    assert recorder.done(Operation.WRITE) > 100
     violations = check(recorder.calls)
     assert violations == (), "\n".join(map(str, violations))
