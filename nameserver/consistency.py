@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from nameserver.commands import Command, CommandTooLarge
+from nameserver.commands import Command, CommandTooLarge, RegisterBroker, Touch
 from nameserver.handlers import (
     Farewell,
     Heard,
+    Registration,
     Renewal,
     SettingsChange,
     answer_for,
     decide,
-    decode_registration,
+    decide_registration,
 )
 from nameserver.route_table import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
-from nameserver.verdicts import Moved, RegisterReply, Rejected, Verdict
-from remoting.codes import RequestCode, ResponseCode
+from nameserver.verdicts import Moved, Verdict
+from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from nameserver.config import LiveSettings
     from nameserver.explain import Explanation, History
     from nameserver.raft import SnapshotInfo
+
+logger = logging.getLogger(__name__)
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""
@@ -210,6 +214,15 @@ class Consistency(Protocol):
     def refuse_read(self, error: NoQuorum) -> Answer:
         """Return the answer to a read whose barrier did not pass, and count it."""
 
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer | None:
+        """As :meth:`execute` for a registration (103), without a task.
+
+        Returns:
+            The answer, or None if ``answered`` is called with it later, once, on the loop.
+        """
+
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         """Decide a request on the view; answer, or propose and decide again while it has moved.
 
@@ -256,12 +269,6 @@ class Mode(Protocol):
     def heard_over(self, origin: ConnectionId) -> Heard:
         """Return what this process knows of the sender behind a connection."""
 
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        """Note that a registration arrived, before it is decided."""
-
-    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
-        """Note that a registration succeeded; without a revision the broker was fenced and has no record."""
-
     async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
         """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
 
@@ -284,20 +291,14 @@ class Mode(Protocol):
 async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
     """Answer a request: decide on the view, propose, and decide again while it has moved.
 
-    The body of every mode's :meth:`Consistency.execute`.
+    The body of every mode's :meth:`Consistency.execute`, but for registrations: they do not wait for a view,
+    and modes answer them by :meth:`Consistency.register`.
     """
-    decoded = None
-    if request.code == RequestCode.REGISTER_BROKER:
-        registration = decode_registration(request)
-        if isinstance(registration, Answer):
-            return registration
-        decoded = registration
-        mode.arriving(decoded.broker, origin, lease_ms=decoded.lease_ms)
     try:
         while True:
             view = await mode.readable(request, deadline=deadline)
             settings = mode.settings.current
-            decision = decide(view, request, settings, mode.heard_over(origin), decoded=decoded)
+            decision = decide(view, request, settings, mode.heard_over(origin))
             if isinstance(decision, Renewal):
                 decision = await mode.renew(decision, origin, deadline=deadline)
             if isinstance(decision, Answer):
@@ -307,24 +308,145 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
             if isinstance(decision, SettingsChange):
                 return await mode.change_settings(decision)
             verdict = await mode.propose(decision, deadline=deadline)
-            if isinstance(verdict, Moved):
-                continue
-            if not isinstance(verdict, Rejected) and isinstance(verdict.reply, RegisterReply):
-                # Of any registration, also one that was too late to change anything.
-                assert decoded is not None
-                mode.registered(decoded.broker, origin, revision=verdict.reply.revision)
-            return answer_for(decision, verdict, request, settings)
-    except NoQuorum as error:
+            if not isinstance(verdict, Moved):
+                return answer_for(decision, verdict, request, settings)
+    except (ConsistencyError, CommandTooLarge) as error:
+        return refusal_of(request, error)
+
+
+def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge) -> Answer:
+    """Answer a request that was not done, or of which nobody knows."""
+    if isinstance(error, NoQuorum):
         return refusal(f"{NO_QUORUM_TAG} {error}")
-    except OutcomeUnknown as error:
+    if isinstance(error, OutcomeUnknown):
         return refusal(f"{OUTCOME_UNKNOWN_TAG} {error}")
-    except FreshnessNotOffered as error:
-        return refusal(str(error))
-    except CommandTooLarge as error:
+    if isinstance(error, CommandTooLarge):
         return refusal(
             f"request of {len(request.body)} bytes takes {error.size} bytes in the log, "
             f"at most {error.limit} are possible"
         )
+    return refusal(str(error))
+
+
+Told = Callable[[Verdict | ConsistencyError, bool], None]
+"""Called once with what came of a proposal, and whether a copy of it may yet turn up in a log.
+
+*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown.
+"""
+
+
+class RegisterMode(Protocol):
+    """What a mode with a log brings to :class:`Registering`."""
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+
+    def view(self, freshness: Freshness) -> RouteView:
+        """As :meth:`Consistency.view`."""
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
+
+    def enter(
+        self,
+        command: Command,
+        *,
+        deadline: float,
+        told: Told,
+        registration: tuple[BrokerKey, ConnectionId],
+    ) -> int:
+        """Propose a command; ``told`` is called once, later.
+
+        Raises:
+            NoQuorum, CommandTooLarge: Nothing was proposed.
+        """
+
+    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Note that a registration has its answer, whatever it is."""
+
+
+class Registering:
+    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
+
+    Args:
+        answered: Called once with the answer, unless :meth:`decide` returned it.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_command",
+        "_deadline",
+        "_decoded",
+        "_mode",
+        "_origin",
+        "_request",
+        "_unsure",
+        "broker",
+    )
+
+    def __init__(
+        self,
+        mode: RegisterMode,
+        request: Request,
+        decoded: Registration,
+        origin: ConnectionId,
+        deadline: float,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        self.broker = decoded.broker
+        self._mode = mode
+        self._request = request
+        self._decoded = decoded
+        self._origin = origin
+        self._deadline = deadline
+        self._answered = answered
+        self._command: RegisterBroker | Touch | None = None
+        self._unsure = False  # an earlier command of this request may yet turn up in a log
+
+    def decide(self) -> Answer | None:
+        """Decide on the table as it is; None if that is proposed and the answer comes later."""
+        mode = self._mode
+        try:
+            view = mode.view(Freshness.STALE)
+            decision = decide_registration(view, self._decoded, mode.settings.current)
+            if isinstance(decision, Renewal):
+                renewed = mode.renew(decision, self._origin)
+                if isinstance(renewed, Answer):
+                    return renewed
+                assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
+                self._command = renewed
+            else:
+                self._command = decision
+            registration = self.broker, self._origin
+            mode.enter(self._command, deadline=self._deadline, told=self._told, registration=registration)
+        except (ConsistencyError, CommandTooLarge) as error:
+            return self._refusal(error)
+        return None
+
+    def _told(self, outcome: Verdict | ConsistencyError, may_turn_up: bool) -> None:
+        self._unsure = self._unsure or may_turn_up
+        try:
+            answer = self._answer_to(outcome)
+        except Exception as error:  # the boundary of one request
+            logger.exception("registration failed broker=%s", self.broker)
+            answer = refusal(f"{type(error).__name__}: {error}")
+        if answer is not None:
+            self._mode.answered(self.broker, self._origin)
+            self._answered(answer)
+
+    def _answer_to(self, outcome: Verdict | ConsistencyError) -> Answer | None:
+        if isinstance(outcome, Moved):
+            return self.decide()
+        if isinstance(outcome, ConsistencyError):
+            return self._refusal(outcome)
+        assert self._command is not None, "told before it was decided"
+        return answer_for(self._command, outcome, self._request, self._mode.settings.current)
+
+    def _refusal(self, error: ConsistencyError | CommandTooLarge) -> Answer:
+        if self._unsure and isinstance(error, NoQuorum):
+            error = OutcomeUnknown(str(error))
+        return refusal_of(self._request, error)
 
 
 def refusal(remark: str) -> Answer:

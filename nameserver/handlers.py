@@ -276,15 +276,12 @@ def decide(
     request: Request,
     settings: NamesrvSettings,
     heard: Heard,
-    *,
-    decoded: Registration | None = None,
 ) -> Decision:
     """Decide a request on the table as it is.
 
     Args:
         view: The table; what a command names as its base is read from it.
         heard: What this process knows of the sender.
-        decoded: The decoded request 103, if the caller has it.
     """
     handler = _HANDLERS.get(request.code)
     if handler is None:
@@ -292,8 +289,6 @@ def decide(
             code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
     try:
-        if request.code == RequestCode.REGISTER_BROKER and decoded is not None:
-            return _decide_registration(view, decoded, settings)
         return handler(view, request, settings, heard)
     except FieldError as error:
         # Java does not check what it marks as required and fails later, or stores null; we say which it is.
@@ -342,10 +337,13 @@ def _register(view: RouteView, request: Request, settings: NamesrvSettings, hear
     decoded = decode_registration(request)
     if isinstance(decoded, Answer):
         return decoded
-    return _decide_registration(view, decoded, settings)
+    return decide_registration(view, decoded, settings)
 
 
-def _decide_registration(view: RouteView, decoded: Registration, settings: NamesrvSettings) -> Decision:
+def decide_registration(
+    view: RouteView, decoded: Registration, settings: NamesrvSettings
+) -> Renewal | RegisterBroker:
+    """Decide a request 103 on the table as it is, see :func:`decide`."""
     fields = decoded.fields
     broker = decoded.broker
     name = BrokerName(fields.broker_name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +28,21 @@ from nameserver.consistency import (
 )
 from nameserver.explain import Explanation, History, Note
 from nameserver.files import load_kv_file, save_kv_file, save_settings_file
-from nameserver.handlers import Farewell, Renewal, SettingsChange, explain_route, note_applied
+from nameserver.handlers import (
+    Farewell,
+    Renewal,
+    SettingsChange,
+    answer_for,
+    decide_registration,
+    decode_registration,
+    explain_route,
+    note_applied,
+)
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
 from nameserver.route_table import RouteTable, RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
-from nameserver.verdicts import Applied, Rejected, Verdict
-from remoting.codes import ResponseCode
+from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
+from remoting.codes import RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +162,27 @@ class Independent:
     def refuse_read(self, error: NoQuorum) -> Answer:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer:
+        decoded = decode_registration(request)
+        if isinstance(decoded, Answer):
+            return decoded
+        settings = self._settings.current
+        self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
+        decision = decide_registration(self._table.view, decoded, settings)
+        if isinstance(decision, Renewal):
+            self._registered(decision.broker, origin, revision=decision.revision)
+            return decision.answer
+        verdict = self._apply(decision)
+        assert isinstance(verdict, Applied | NoChange), "it applies to the very table that it was decided on"
+        assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
+        self._registered(decoded.broker, origin, revision=verdict.reply.revision)
+        return answer_for(decision, verdict, request, settings)
+
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        if request.code == RequestCode.REGISTER_BROKER:
+            return self.register(request, origin, deadline=deadline, answered=_never)
         return await serve(self, request, origin, deadline=deadline)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
@@ -215,10 +244,7 @@ class Independent:
     def heard_over(self, origin: ConnectionId) -> _Heard:
         return _Heard(self._liveness, origin, self._uptime_s())
 
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
-
-    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
+    def _registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
         if revision is None:
             self._liveness.forget(broker)
         else:
@@ -226,7 +252,7 @@ class Independent:
 
     async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
         if renewal.registration:
-            self.registered(renewal.broker, origin, revision=renewal.revision)
+            self._registered(renewal.broker, origin, revision=renewal.revision)
         else:
             self._liveness.heard(renewal.broker, origin)
         return renewal.answer
@@ -354,3 +380,7 @@ def _wake(waiters: set[asyncio.Future[None]]) -> None:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _never(answer: Answer) -> None:
+    raise AssertionError("nothing waits in this mode")

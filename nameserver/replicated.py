@@ -31,8 +31,6 @@ from nameserver.commands import (
     Evict,
     ImportKv,
     Proposal,
-    RegisterBroker,
-    Touch,
     decode_batch,
     decode_command,
     encode_batch,
@@ -42,6 +40,7 @@ from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
     BarrierPassed,
+    ConsistencyError,
     ConsistencyStatus,
     Effects,
     Freshness,
@@ -49,6 +48,8 @@ from nameserver.consistency import (
     NoQuorum,
     Operations,
     OutcomeUnknown,
+    Registering,
+    Told,
     refusal,
     serve,
 )
@@ -74,6 +75,7 @@ from nameserver.handlers import (
     Heard,
     Renewal,
     SettingsChange,
+    decode_registration,
     explain_route,
     note_applied,
 )
@@ -104,6 +106,12 @@ PROPOSE_BYTES: Final = 1024 * 1024
 
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
+
+CARRY_S: Final = 0.002
+"""So long a leader's own reads wait for barriers of others to carry their round, if others ask that often."""
+
+CARRY_FROM: Final = 4
+"""Fewer reads of the leader's own do not wait for that: they are not what its time goes to."""
 
 LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
@@ -139,7 +147,7 @@ class _Heard:
 class _Waiter(NamedTuple):
     """Who waits for a proposal's verdict, and until when (loop time, s)."""
 
-    future: asyncio.Future[Verdict]
+    told: Told
     until: float
 
 
@@ -225,6 +233,7 @@ class Replicated:
         self._reporter = Reporter(self._liveness, boot_id=boot_id)
         self._book = ProposalBook(boot_id=boot_id)
         self._waiters: dict[int, _Waiter] = {}
+        self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         self._verdict_timer: asyncio.TimerHandle | None = None
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
@@ -240,11 +249,16 @@ class Replicated:
         self._rounds: Rounds | None = None
         self._round_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
+        self._carry_timer: asyncio.TimerHandle | None = None
         self._ask_due = False
         self._barrier_route: Route | None = None  # kept until something changes
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
         self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._voter_asked_at = -math.inf
+        self._round_timed = 0  # the round that the timer was set for
+        self._round_wait_s = ASK_ALL_S  # of the round that began last
+        self._round_told = (0, 0)  # term, and the round of it that this member was told of last
         self._evidence: Evidence | None = None
         self._early: dict[str, Report] = {}  # reports that came before this leader took office
         self._led_term = 0
@@ -411,13 +425,37 @@ class Replicated:
         self._gather(now)
         return number
 
-    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer | None:
+        decoded = decode_registration(request)
+        if isinstance(decoded, Answer):
+            return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        serving = _Serving(self, origin)
+        registering = Registering(self, request, decoded, origin, deadline, answered)
+        self.arriving(registering.broker, origin, lease_ms=decoded.lease_ms)
+        answer = None
+        waits = False
         try:
-            return await serve(serving, request, origin, deadline=deadline)
+            answer = registering.decide()
+            waits = answer is None
         finally:
-            serving.done()
+            if not waits:
+                self.answered(registering.broker, origin)
+        return answer
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        if request.code == RequestCode.REGISTER_BROKER:
+            waiter: asyncio.Future[Answer] = self._loop.create_future()
+
+            def answered(answer: Answer) -> None:
+                if not waiter.done():
+                    waiter.set_result(answer)
+
+            answer = self.register(request, origin, deadline=deadline, answered=answered)
+            return await waiter if answer is None else answer
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        return await serve(_Serving(self, origin), request, origin, deadline=deadline)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
         if self._table.view.record(broker) is not None:
@@ -476,7 +514,8 @@ class Replicated:
         unknown_outcomes: Changes answered "may apply yet".
         barriers: Barriers sent for linearizable reads here, those sent again included.
         barriers_confirmed: As leader: barriers answered, to other members and to itself.
-        barrier_rounds: As leader: rounds of heartbeats that those needed.
+        barrier_rounds: As leader: rounds that were asked for by messages of their own; others travel with
+            the barriers of other members.
         proposals: Changes of this member that have no verdict yet.
         apply_lag: Entries that are committed, as far as known here, and not applied here.
         """
@@ -503,6 +542,7 @@ class Replicated:
             self._reads_timer,
             self._round_timer,
             self._gather_timer,
+            self._carry_timer,
             self._verdict_timer,
         ):
             if timer is not None:
@@ -615,7 +655,13 @@ class Replicated:
 
     def _gather_no_longer(self) -> None:
         self._gather_timer = None
+        self._barriers.gather_no_more()
         self._ask()
+
+    def _carried_no_longer(self) -> None:
+        self._carry_timer = None
+        self._barriers.gather_no_more()
+        self._ask(patient=False)
 
     def _ask_soon(self) -> None:
         """Ask once after everything that is ready in this turn of the loop."""
@@ -627,29 +673,44 @@ class Replicated:
         self._ask_due = False
         self._ask()
 
-    def _ask(self) -> None:
-        """Send the barrier that reads wait for, unless one is under way."""
+    def _ask(self, *, patient: bool = True) -> None:
+        """Send the barrier that reads wait for, unless one is under way.
+
+        Args:
+            patient: As the leader, wait a moment for somebody else's barrier that may carry the round.
+        """
         if not self._reads or self._closed:
             return
         now, route = self._loop.time(), self._barrier_route
         # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
         if route is None or route[0] != self._member.term:
             route = self._barrier_route = self._route_of_barriers()
+        leads = route is not None and route[1] == self._me
+        if leads and patient and self._barriers.joined >= CARRY_FROM and now - self._voter_asked_at < CARRY_S:
+            if self._carry_timer is None:  # left alone when a round is carried: it comes soon
+                self._carry_timer = self._loop.call_at(now + CARRY_S, self._carried_no_longer)
+            return
         number = self._barriers.to_send(route, now=now)
         if number is None or route is None:
             if now < self._barriers.gather_until:
                 self._gather(now)
             return
         term, leader, _ = route
-        if leader != self._me:
-            voter = self._member.role is not Role.LEARNER
-            if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
-                self._barriers.not_sent()
+        if leads:
+            rounds = self._rounds_of(term)
+            if rounds is not None:
+                rounds.ask(self._me, number, voter=False)
+                self._settle_rounds()
             return
-        rounds = self._rounds_of(term)
-        if rounds is not None:
-            rounds.ask(self._me, number, voter=False)
-            self._settle_rounds()
+        told_term, told = self._round_told
+        barrier = Barrier(
+            term=term,
+            number=number,
+            voter=self._member.role is not Role.LEARNER,
+            round=told if told_term == term else 0,
+        )
+        if not self._member.send(leader, exchange.encode(barrier)):
+            self._barriers.not_sent()
 
     def _rounds_of(self, term: int) -> Rounds | None:
         """The rounds of a term, if this member leads in it."""
@@ -664,10 +725,31 @@ class Replicated:
         if barrier.voter:
             self._heard_voter(member)
             if self._member.leads_with((member,)):  # of three, asker and leader are enough
-                self._answer_barriers((Confirmed(member, barrier.number, self._member.commit_index),))
+                self._voter_asked_at = self._loop.time()
+                over = barrier.round and rounds.to_tell == barrier.round
+                if over:
+                    rounds.stands(member, barrier.round)
+                    self._answer_barriers(self._settled(rounds))
+                    self._barriers.applied(self._member.applied_index, now=self._loop.time())
+                if self._barriers.joined >= CARRY_FROM and not rounds.under_way:
+                    self._carry_round(rounds)
+                index = self._member.read_index
+                self._answer_barriers((Confirmed(member, barrier.number, index),), round_=rounds.to_tell)
+                if over:
+                    self._pass_reads()
                 return
+            rounds.stands(member, barrier.round)
         rounds.ask(member, barrier.number, voter=barrier.voter)
         self._settle_rounds()
+
+    def _carry_round(self, rounds: Rounds) -> None:
+        """Leader: begin the round of its own reads, which the answer that is sent next carries."""
+        self._barriers.gather_no_more()
+        number = self._barriers.to_send((rounds.term, self._me, 0), now=self._loop.time())
+        if number is not None:
+            rounds.ask(self._me, number, voter=False)
+        if rounds.begin(commit_index=self._member.read_index) is not None:
+            self._time_round(rounds, CARRY_S)
 
     def _heard_voter(self, member: str) -> None:
         if self._near[:1] != [member]:
@@ -678,40 +760,62 @@ class Replicated:
         rounds, member = self._rounds, self._member
         if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
             return
-        confirmed = rounds.settle(commit_index=member.commit_index, majority=member.leads_with)
+        confirmed = self._settled(rounds)
         if confirmed:
             self._answer_barriers(confirmed)
             self._pass_reads()
-        if rounds.begin(commit_index=member.commit_index) is not None:
-            self._barrier_rounds += 1
-            enough = len(member.voters) // 2
-            self._ask_voters(rounds, self._near[:enough])
-            if self._round_timer is None:
-                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
-                self._round_timer = self._loop.call_later(wait_s, self._ask_all)
+        if rounds.begin(commit_index=member.read_index) is not None:
+            self._ask_near(rounds)
 
-    def _answer_barriers(self, confirmed: Sequence[Confirmed]) -> None:
+    def _settled(self, rounds: Rounds) -> list[Confirmed]:
+        return rounds.settle(commit_index=self._member.read_index, majority=self._member.leads_with)
+
+    def _answer_barriers(self, confirmed: Sequence[Confirmed], *, round_: int = 0) -> None:
+        """Leader: answer; ``round_`` is to be told with it."""
         self._barriers_confirmed += len(confirmed)
         for answer in confirmed:
             if answer.member == self._me:
                 self._barriers.confirmed(answer.number, answer.commit_index)
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                reached = Reached(number=answer.number, index=answer.commit_index)
+                term = self._member.term if round_ else 0
+                reached = Reached(number=answer.number, index=answer.commit_index, term=term, round=round_)
                 self._member.send(answer.member, exchange.encode(reached))
+
+    def _ask_near(self, rounds: Rounds) -> None:
+        """Ask as many voters as the round needs, and all if that does not end it."""
+        self._barrier_rounds += 1
+        enough = len(self._member.voters) // 2
+        self._ask_voters(rounds, self._near[:enough])
+        self._time_round(rounds, ASK_ALL_S if len(self._near) >= enough else 0.0)
+
+    def _time_round(self, rounds: Rounds, wait_s: float) -> None:
+        """Look at the round that begins now again after ``wait_s``; one timer serves them all."""
+        self._round_wait_s = wait_s
+        timer = self._round_timer
+        if timer is not None:
+            if timer.when() <= self._loop.time() + wait_s:
+                return
+            timer.cancel()
+        self._round_timed = rounds.number
+        self._round_timer = self._loop.call_later(wait_s, self._look_at_round)
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
         question = exchange.encode(Round(term=rounds.term, number=rounds.number))
         for member in members:
             self._member.send(member, question)
 
-    def _ask_all(self) -> None:
+    def _look_at_round(self) -> None:
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._round_timer = None
         rounds = self._rounds
-        if rounds is not None and rounds.under_way:
+        if rounds is None or not rounds.under_way:
+            return
+        if rounds.number == self._round_timed:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
-            self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
+            self._time_round(rounds, ASK_ALL_S)
+        else:  # a later one, which began after the timer was set
+            self._time_round(rounds, self._round_wait_s)
 
     def _pass_reads(self) -> None:
         """Let reads go whose barrier is passed, and send the next one."""
@@ -827,20 +931,49 @@ class Replicated:
 
     # -- proposals ----------------------------------------------------------------------------------------
 
-    async def propose(
-        self, command: Command, *, deadline: float, registration: tuple[BrokerKey, ConnectionId] | None = None
-    ) -> tuple[Verdict, bool]:
+    async def propose(self, command: Command, *, deadline: float) -> tuple[Verdict, bool]:
         """Propose a command and wait for its verdict.
+
+        Returns:
+            As :data:`Told` has it.
+
+        Raises:
+            NoQuorum, OutcomeUnknown, CommandTooLarge: As :meth:`Mode.propose`.
+        """
+        waiter: asyncio.Future[tuple[Verdict, bool]] = self._loop.create_future()
+
+        def told(outcome: Verdict | ConsistencyError, may_turn_up: bool) -> None:
+            if waiter.done():
+                return
+            if isinstance(outcome, ConsistencyError):
+                waiter.set_exception(outcome)
+            else:
+                waiter.set_result((outcome, may_turn_up))
+
+        sequence = self.enter(command, deadline=deadline, told=told)
+        try:
+            return await waiter
+        finally:
+            self._strike_out(sequence)
+
+    def enter(
+        self,
+        command: Command,
+        *,
+        deadline: float,
+        told: Told,
+        registration: tuple[BrokerKey, ConnectionId] | None = None,
+    ) -> int:
+        """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
         Args:
             registration: The broker, and the connection over which it registers.
 
         Returns:
-            The verdict, and whether a copy may yet turn up in a log. *Moved* also stands for a leader's
-            advice to decide again.
+            The proposal's sequence.
 
         Raises:
-            NoQuorum, OutcomeUnknown, CommandTooLarge: As :meth:`Mode.propose`.
+            NoQuorum, CommandTooLarge: Nothing was proposed.
         """
         data = encode_command(command)
         if self._closed:
@@ -853,22 +986,22 @@ class Replicated:
         if not self._book.has_room(data):
             raise NoQuorum("not applied: too many changes are under way here")
         sequence = self._book.add(data, deadline=deadline)
-        waiter = _Waiter(self._loop.create_future(), deadline - ANSWER_MARGIN_S)
-        self._waiters[sequence] = waiter
-        self._give_up_at(waiter.until)
+        until = deadline - ANSWER_MARGIN_S
+        self._waiters[sequence] = _Waiter(told, until)
+        self._give_up_at(until)
         self._commands[self._boot_id, sequence] = command
         if registration is not None:
             self._registering[sequence] = registration
             if len(self._registering) > LATE_MAX:
                 self._registering.popitem(last=False)
         self._work_soon()
-        try:
-            verdict = await waiter.future
-        finally:
-            self._waiters.pop(sequence, None)
-            self._commands.pop((self._boot_id, sequence), None)
-            waiting = self._book.remove(sequence)
-        return verdict, waiting is not None and waiting.copies > 0
+        return sequence
+
+    def _strike_out(self, sequence: int) -> tuple[_Waiter | None, int]:
+        """Forget a proposal; return who waited for it, and how many copies may yet turn up in a log."""
+        self._commands.pop((self._boot_id, sequence), None)
+        waiting = self._book.remove(sequence)
+        return self._waiters.pop(sequence, None), 0 if waiting is None else waiting.copies
 
     def _give_up_at(self, until: float) -> None:
         """One timer for all who wait: nearly all have their verdict long before it fires."""
@@ -889,21 +1022,19 @@ class Replicated:
 
     def _give_up(self, sequence: int) -> None:
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
-        waiter = self._waiters.pop(sequence, None)
-        waiting = self._book.remove(sequence)
-        if waiter is None or waiter.future.done():
+        waiter, copies = self._strike_out(sequence)
+        if waiter is None:
             return
-        if waiting is None or waiting.copies == 0:
+        if not copies:
             if self._sequencer is not None:  # our own queue as leader may hold it yet
                 self._sequencer.withdraw(self._boot_id, sequence)
             self._registering.pop(sequence, None)
             self._refused_writes += 1
-            waiter.future.set_exception(NoQuorum(f"not applied: {self._why_not()}"))
+            waiter.told(NoQuorum(f"not applied: {self._why_not()}"), False)
         else:
             self._unknown_outcomes += 1
-            waiter.future.set_exception(
-                OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._why_not()}")
-            )
+            unknown = f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._why_not()}"
+            waiter.told(OutcomeUnknown(unknown), True)
 
     def _work_soon(self) -> None:
         """Report, send and append once after everything that is ready in this turn of the loop."""
@@ -1029,9 +1160,9 @@ class Replicated:
     def _release(self) -> None:
         """Let deferred proposals be decided again."""
         for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
-            waiter = self._waiters.get(sequence)
-            if waiter is not None and not waiter.future.done():
-                waiter.future.set_result(Moved(revision=self._table.revision))
+            waiter, copies = self._strike_out(sequence)
+            if waiter is not None:
+                waiter.told(Moved(revision=self._table.revision), copies > 0)
 
     # -- the engine's side --------------------------------------------------------------------------------
 
@@ -1116,6 +1247,12 @@ class Replicated:
             self._sequencer.applied(index)
         if live:
             self._work_soon()
+        settled, self._to_tell = self._to_tell, []
+        for told, verdict in settled:
+            try:
+                told(verdict, False)
+            except Exception:
+                logger.exception("a change was not answered index=%d", index)
 
     def _command(self, proposal: Proposal) -> Command:
         command = self._commands.pop((proposal.boot_id, proposal.sequence), None)
@@ -1155,9 +1292,9 @@ class Replicated:
             if revision is not None:
                 self._registered(*registration, revision=revision)
         self._book.remove(sequence)
-        waiter = self._waiters.get(sequence)
-        if waiter is not None and not waiter.future.done():
-            waiter.future.set_result(verdict)
+        waiter = self._waiters.pop(sequence, None)
+        if waiter is not None:
+            self._to_tell.append((waiter.told, verdict))
 
     def _registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         before = self._liveness.version
@@ -1318,6 +1455,8 @@ class Replicated:
             case Barrier():
                 self._on_barrier(member, message)
             case Reached(number=number, index=index):
+                if message.round:
+                    self._round_told = message.term, message.round
                 self._barriers.confirmed(number, index)
                 self._pass_reads()
             case Round(term=term, number=number):
@@ -1445,7 +1584,6 @@ class _Serving:
     def __init__(self, mode: Replicated, origin: ConnectionId) -> None:
         self._mode = mode
         self._origin = origin
-        self._broker: BrokerKey | None = None
         self._unsure = False  # an earlier command of this request may yet turn up in a log
 
     @property
@@ -1463,24 +1601,12 @@ class _Serving:
     def heard_over(self, origin: ConnectionId) -> Heard:
         return self._mode.heard_over(origin)
 
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        self._broker = broker
-        self._mode.arriving(broker, origin, lease_ms=lease_ms)
-
-    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
-        """The verdict was noted when it was applied; see :meth:`Replicated.propose`."""
-
     async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
         return self._mode.renew(renewal, origin)
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        registration = None
-        if isinstance(command, RegisterBroker | Touch):
-            registration = command.broker, self._origin
         try:
-            verdict, may_turn_up = await self._mode.propose(
-                command, deadline=deadline, registration=registration
-            )
+            verdict, may_turn_up = await self._mode.propose(command, deadline=deadline)
         except NoQuorum as error:
             if self._unsure:
                 raise OutcomeUnknown(str(error)) from None
@@ -1493,11 +1619,6 @@ class _Serving:
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         return await self._mode.change_settings(change)
-
-    def done(self) -> None:
-        """The request has its answer."""
-        if self._broker is not None:
-            self._mode.answered(self._broker, self._origin)
 
 
 def _format_of(command: bytes) -> int:

@@ -32,7 +32,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import NotifyMinBrokerIdFields
 from remoting.transport.aio import RemotingClient
-from remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
+from remoting.transport.server import Connection, Handler, Later, RemotingServer, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,11 @@ class NameServer:
         return self._consistency
 
     def _handlers(self) -> Mapping[int, Handler]:
-        return MappingProxyType({code: self._read if code in READS else self._execute for code in SERVED})
+        handlers: dict[int, Handler] = {
+            code: self._read if code in READS else self._execute for code in SERVED
+        }
+        handlers[RequestCode.REGISTER_BROKER] = self._register
+        return MappingProxyType(handlers)
 
     def _readable_view(self) -> RouteView | None:
         """Return the view with the freshness in force; None if a read must wait or be refused."""
@@ -239,6 +243,20 @@ class NameServer:
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
+    def _register(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand] | Later:
+        if connection.overloaded:
+            return self._execute(connection, command)  # is refused unseen
+        later = _Registering(connection, command)
+        answer = self._mode.register(
+            Request.of(command, peer=connection.peer),
+            ConnectionId(connection.id),
+            deadline=self._loop.time() + ANSWER_WITHIN_S,
+            answered=later,
+        )
+        return later if answer is None else _reply(command, answer)
+
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
         """Have a connection closed after a refused route query, so that its client turns to another
         nameserver; a broker's connection is its lease and stays.
@@ -250,6 +268,15 @@ class NameServer:
             and not self._mode.carries_broker(ConnectionId(connection.id))
         ):
             connection.close_after_answers()
+
+
+class _Registering(Later):
+    """Called with a registration's answer."""
+
+    __slots__ = ()
+
+    def __call__(self, answer: Answer) -> None:
+        self.give(_reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

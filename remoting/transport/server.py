@@ -46,7 +46,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 Handler = Callable[
     ["Connection", RemotingCommand],
-    "RemotingCommand | Awaitable[RemotingCommand | None] | None",
+    "RemotingCommand | Awaitable[RemotingCommand | None] | Later | None",
 ]
 
 
@@ -104,6 +104,24 @@ class ServerStats:
         self.connections_accepted = 0
         self.connections_refused = 0
         self.tasks_abandoned = 0
+
+
+class Later:
+    """An answer that its handler gives later, by one call of :meth:`give`, and without a task.
+
+    A handler that returns one must not have given it yet, and must give it, also when the connection is gone
+    by then: a server that closes waits for it. A handler asks :attr:`ServerProtocol.overloaded` first.
+    """
+
+    __slots__ = ("_connection", "request")
+
+    def __init__(self, connection: Connection, request: RemotingCommand) -> None:
+        self._connection = connection
+        self.request = request
+
+    def give(self, answer: RemotingCommand) -> None:
+        """Send the answer; dropped if the connection is gone, or the request wanted none."""
+        self._connection.give(self.request, answer)
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -271,6 +289,21 @@ class ServerProtocol(asyncio.Protocol):
     def writable(self) -> bool:
         """False while the peer does not read what it was sent, or is gone."""
         return self.open and not self._paused
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether as many requests are being worked on as one connection may have."""
+        return self.unanswered >= self.server.limits.unanswered_max
+
+    def give(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        """Send an answer that was put off, see :class:`Later`."""
+        self.unanswered -= 1
+        self.server.given()
+        frame = self._encode(request, answer)
+        if frame is not None:
+            self.send_bytes(frame)
+        if self._finishing:
+            self._finish()
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command; dropped if the connection is gone.
@@ -495,6 +528,10 @@ class ServerProtocol(asyncio.Protocol):
             else:
                 if result is None or isinstance(result, RemotingCommand):
                     answer = result
+                elif isinstance(result, Later):
+                    self.unanswered += 1
+                    self.server.put_off()
+                    return None
                 elif self.unanswered >= self.server.limits.unanswered_max:
                     _discard(result)
                     answer = request.reply(
@@ -574,6 +611,8 @@ class RemotingServer:
         self._next_id = 1
         self._next_opaque = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._put_off = 0  # answers that come later without a task
+        self._all_given: asyncio.Event | None = None
         self._refusing = False
         self._stopping = False
         self._emptied: asyncio.Event | None = None
@@ -607,6 +646,7 @@ class RemotingServer:
                     await self._unparked.wait()
             except TimeoutError:
                 log.warning("reads abandoned connections=%s", sum(map(len, self._parked.values())))
+        until = asyncio.get_running_loop().time() + drain_s
         if self._tasks:
             _done, late = await asyncio.wait(self._tasks, timeout=drain_s)
             for task in late:
@@ -614,6 +654,14 @@ class RemotingServer:
             self.stats.tasks_abandoned += len(late)
             if late:
                 log.warning("requests abandoned count=%s", len(late))
+        if self._put_off:
+            self._all_given = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._all_given.wait()
+            except TimeoutError:
+                self.stats.tasks_abandoned += self._put_off
+                log.warning("requests abandoned count=%s", self._put_off)
         for connection in list(self.connections.values()):
             connection.close()
         if self.connections:
@@ -679,6 +727,16 @@ class RemotingServer:
         """Return the next correlation id for requests to peers."""
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         return self._next_opaque
+
+    def put_off(self) -> None:
+        """Count an answer that comes later without a task."""
+        self._put_off += 1
+
+    def given(self) -> None:
+        """Count one off."""
+        self._put_off -= 1
+        if self._all_given is not None and not self._put_off:
+            self._all_given.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)

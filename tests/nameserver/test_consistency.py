@@ -11,17 +11,21 @@ from nameserver.commands import Command, CommandTooLarge, PutKv
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     ConsistencyError,
+    Freshness,
     FreshnessNotOffered,
     Mode,
     NoQuorum,
     OutcomeUnknown,
+    Registering,
+    RegisterMode,
+    Told,
     serve,
 )
-from nameserver.handlers import Farewell, Renewal, SettingsChange
+from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange, decode_registration
 from nameserver.liveness import Standing
 from nameserver.route_table import RouteTable, RouteView
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request
-from nameserver.verdicts import Applied, Verdict
+from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
+from nameserver.verdicts import Applied, Moved, Verdict
 from remoting.codes import RequestCode
 from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
 
@@ -59,12 +63,6 @@ class Delayed:
     def standing(self, broker: BrokerKey) -> Standing:
         return Standing.OWNER
 
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        self.calls.append(f"arriving {lease_ms}")
-
-    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
-        self.calls.append(f"registered {revision}")
-
     async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
@@ -90,14 +88,66 @@ class Delayed:
         request = Request(code=code, ext_fields=ext, body=body)
         return asyncio.run(serve(mode, request, ConnectionId(1), deadline=0.0))
 
-    def register(self, counter: int = 1) -> Answer:
+
+class DelayedLog:
+    """The same for registrations: the verdict on what is proposed comes when :meth:`tell` is called."""
+
+    def __init__(self) -> None:
+        self.table = RouteTable()
+        self.settings = LiveSettings(NamesrvSettings())
+        self.vouches = True
+        self.proposed: list[Command] = []
+        self.waiting: list[Told] = []
+        self.answers: list[Answer] = []
+        self.calls: list[str] = []
+        self.failure: ConsistencyError | CommandTooLarge | None = None
+
+    def view(self, freshness: Freshness) -> RouteView:
+        assert freshness is Freshness.STALE
+        return self.table.view
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        self.calls.append("renew")
+        return renewal.answer if self.vouches else renewal.otherwise
+
+    def enter(
+        self,
+        command: Command,
+        *,
+        deadline: float,
+        told: Told,
+        registration: tuple[BrokerKey, ConnectionId],
+    ) -> int:
+        if self.failure is not None:
+            raise self.failure
+        assert registration == (BrokerKey(ClusterName("c"), BrokerAddr("a:1")), ConnectionId(1))
+        self.proposed.append(command)
+        self.waiting.append(told)
+        return len(self.proposed)
+
+    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        self.calls.append("answered")
+
+    def register(self, counter: int = 1) -> Answer | None:
+        """Return what is answered at once."""
         body = RegisterBody(
             data_version=DataVersion(counter=counter),
             topic_configs=(TopicConfig(topic_name="t1"), TopicConfig(topic_name="t2")),
         )
-        return self.ask(
-            RequestCode.REGISTER_BROKER, HEADER, encode_register_body(body, compressed=False, version=479)
+        request = Request(
+            code=RequestCode.REGISTER_BROKER,
+            ext_fields=HEADER,
+            body=encode_register_body(body, compressed=False, version=479),
         )
+        decoded = decode_registration(request)
+        assert isinstance(decoded, Registration)
+        mode: RegisterMode = self
+        return Registering(mode, request, decoded, ConnectionId(1), 0.0, self.answers.append).decide()
+
+    def tell(self) -> None:
+        """Apply the oldest command without a verdict, and tell it."""
+        told = self.waiting.pop(0)
+        told(self.table.apply(self.proposed[-1]), False)
 
 
 def put(table: RouteTable, value: str) -> None:
@@ -113,33 +163,58 @@ def test_what_moved_is_decided_again_on_the_new_table() -> None:
     assert mode.table.view.kv("n") == {"k": "second"}
 
 
-def test_what_did_not_move_is_proposed_once() -> None:
-    mode = Delayed()
-    assert mode.register() == Answer()
-    assert len(mode.proposed) == 1
-    assert mode.calls == ["arriving 120000", "registered 1"]
+def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_verdict() -> None:
+    log = DelayedLog()
+    assert log.register() is None
+    assert (log.answers, log.calls) == ([], [])
+    log.tell()
+    assert log.answers == [Answer()]
+    assert log.calls == ["answered"]
+    assert len(log.proposed) == 1
 
 
 def test_registration_that_another_member_brought_meanwhile_becomes_a_touch() -> None:
-    twin = Delayed()
-    twin.register()
+    log = DelayedLog()
+    log.vouches = False
+    assert log.register() is None
+    log.table.apply(log.proposed[0])
+    log.tell()
+    assert log.answers == []
+    log.tell()
+    assert log.answers == [Answer()]
+    assert [type(command).__name__ for command in log.proposed] == ["RegisterBroker", "Touch"]
+    assert log.calls == ["renew", "answered"]
 
-    def twin_arrives(table: RouteTable) -> None:
-        table.apply(twin.proposed[0])
 
-    mode = Delayed(twin_arrives)
-    mode.vouches = False
-    assert mode.register() == Answer()
-    assert [type(command).__name__ for command in mode.proposed] == ["RegisterBroker", "Touch"]
-    assert mode.calls == ["arriving 120000", "renew", "registered 2"]
+def test_renewal_that_the_mode_vouches_for_is_answered_at_once_and_proposes_nothing() -> None:
+    log = DelayedLog()
+    log.register()
+    log.tell()
+    assert log.register() == Answer()
+    assert len(log.proposed) == 1
+    assert log.answers == [Answer()]
 
 
-def test_renewal_that_the_mode_vouches_for_proposes_nothing() -> None:
-    mode = Delayed()
-    mode.register()
-    mode.proposed.clear()
-    assert mode.register() == Answer()
-    assert mode.proposed == []
+@pytest.mark.parametrize(
+    ("may_turn_up", "tag"), [(False, "[NO_QUORUM]"), (True, "[OUTCOME_UNKNOWN]")], ids=["none", "a copy"]
+)
+def test_registration_whose_former_command_may_turn_up_is_never_said_to_be_not_applied(
+    may_turn_up: bool, tag: str
+) -> None:
+    log = DelayedLog()
+    assert log.register() is None
+    log.waiting.pop()(Moved(revision=0), may_turn_up)
+    assert len(log.proposed) == 2
+    log.waiting.pop()(NoQuorum("no leader"), False)
+    assert log.answers == [Answer(code=1, remark=f"{tag} no leader")]
+    assert log.calls == ["answered"]
+
+
+def test_registration_that_cannot_be_proposed_is_refused_at_once() -> None:
+    log = DelayedLog()
+    log.failure = NoQuorum("too much")
+    assert log.register() == Answer(code=1, remark="[NO_QUORUM] too much")
+    assert (log.answers, log.calls) == ([], [])
 
 
 def test_goodbyes_and_settings_go_to_the_mode() -> None:
@@ -147,13 +222,6 @@ def test_goodbyes_and_settings_go_to_the_mode() -> None:
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert mode.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false") == Answer()
     assert mode.calls == ["part late=False", "change settings"]
-
-
-def test_bad_registration_reaches_neither_liveness_nor_table() -> None:
-    mode = Delayed()
-    assert mode.ask(RequestCode.REGISTER_BROKER, HEADER, b"garbage").code == 1
-    assert mode.calls == []
-    assert mode.proposed == []
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from remoting.transport.blocking import BlockingClient
 from remoting.transport.server import (
     Connection,
     Handler,
+    Later,
     RemotingServer,
     ServerLimits,
     fit_descriptors,
@@ -317,6 +318,70 @@ def test_requests_above_the_limit_of_unanswered_ones_get_busy() -> None:
             answers = {answer.opaque: answer.code for answer in await read_answers(reader, 6)}
             assert answers == {0: 0, 1: 0, 2: 0, 3: 2, 4: 2, 9: 0}
             writer.close()
+
+    asyncio.run(main())
+
+
+def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> None:
+    async def main() -> None:
+        kept: list[Later] = []
+
+        def later(connection: Connection, command: RemotingCommand) -> Later:
+            kept.append(Later(connection, command))
+            return kept[-1]
+
+        async with serving({1: later, 2: echo}) as (server, addr):
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            frames = [request(1).with_opaque(i).encode() for i in range(2)]
+            writer.write(b"".join(frames) + request(1, oneway=True).encode())
+            writer.write(request(2).with_opaque(9).encode())
+            assert (await read_answers(reader, 1))[0].opaque == 9
+            (connection,) = server.connections.values()
+            assert connection.unanswered == 3
+            for one in reversed(kept):
+                one.give(one.request.reply(body=b"later"))
+            assert [(a.opaque, a.body) for a in await read_answers(reader, 2)] == [
+                (1, b"later"),
+                (0, b"later"),
+            ]
+            assert connection.unanswered == 0
+
+            kept.clear()
+            writer.write(frames[0])
+            await until(lambda: bool(kept))
+            writer.close()
+            await until(lambda: not server.connections)
+            kept[0].give(kept[0].request.reply())  # nobody is there to read it
+
+    asyncio.run(main())
+
+
+def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandons() -> None:
+    async def main() -> None:
+        kept: list[Later] = []
+
+        def later(connection: Connection, command: RemotingCommand) -> Later:
+            kept.append(Later(connection, command))
+            return kept[-1]
+
+        async with asyncio.TaskGroup() as group:
+            for given in (True, False):
+                kept.clear()
+                server = RemotingServer(handlers={1: later}, group=group)
+                addr = await server.start("127.0.0.1", 0)
+                reader, writer = await asyncio.open_connection(*split_address(addr))
+                writer.write(request(1).with_opaque(5).encode())
+                await until(lambda: bool(kept))
+                closing = asyncio.ensure_future(server.close(drain_s=60.0 if given else 0.05))
+                await asyncio.sleep(0)
+                assert not closing.done()
+                if given:
+                    kept[0].give(kept[0].request.reply())
+                await closing
+                answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+                assert [answer.opaque for answer in answers] == ([5] if given else [])
+                assert server.stats.tasks_abandoned == (0 if given else 1)
+                writer.close()
 
     asyncio.run(main())
 
