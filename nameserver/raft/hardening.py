@@ -2,53 +2,110 @@
 
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is overridden here, one method a defect
-where that is possible; D-numbers name the defects with their scenarios, each of which has a test:
+where that is possible. Each defect: what happens, and where it is closed. Its scenario is played by the tests
+that have its number in their names, and once more with the fix switched off, which must be found wrong.
 
 D1
-    A follower drops entries it has acknowledged when it is sent older ones again. :meth:`RaftCore.on_append`
+    A follower drops what follows older entries that are sent again, though it has acknowledged it: a leader
+    counts on entries that are gone. :meth:`RaftCore.on_append`
 D2
-    The commit index is taken from snapshot messages without a log check. :meth:`RaftCore.follow`
+    The commit index is taken from pieces of a snapshot without a log check: the uncommitted tail of an old
+    leader is applied, and reported as a success. :meth:`RaftCore.follow`
 D3
-    Acknowledgements of an earlier leadership count. :meth:`RaftCore.on_append_reply`
+    An acknowledgement of an earlier leadership counts for the entry that has its index now.
+    :meth:`RaftCore.on_append_reply`
 D4
-    A member that was cut off or paused deposes a working leader. :meth:`RaftCore._ask_before_standing`
+    A member that was cut off or paused comes back with a higher term and deposes a working leader.
+    :meth:`RaftCore._ask_before_standing`, :mod:`.watch`
 D5
-    Votes are counted by message, not by voter. :meth:`RaftCore.on_vote_reply`
+    Votes are counted by message: one voter that repeats itself makes a leader.
+    :meth:`RaftCore.on_vote_reply`
 D6
-    A stale leader or candidate is not told. :class:`messages.Stale`
+    Whoever is in an older term gets no answer: a stale leader leads on. :class:`messages.Stale`
 D7
-    Nothing is durable before it is acknowledged. :meth:`RaftCore.on_durable`, :meth:`RaftCore._onTick`
-D8, D9
-    Leadership has no lease, quorum is counted in connections, reads have no date. :mod:`.contact` (a barrier
-    is a majority's echo of a later clock), ``leaderFallbackTimeout``
+    Nothing is synced before it is acknowledged: a power cut of a majority loses it.
+    :meth:`RaftCore.on_durable`, :meth:`RaftCore._onTick`, :mod:`.journal`
+D8
+    Quorum is a count of connections: a leader that hears from nobody leads on for 30 s.
+    ``leaderFallbackTimeout``, :mod:`.contact`
+D9
+    A read has no date: a leader that was replaced answers with old state. :mod:`.contact` (a barrier is a
+    majority's echo of a later clock)
 D10
-    Anyone connected takes part. :meth:`RaftCore.receive`, :mod:`.auth`
+    Anyone who can connect takes part: one message of a stranger deposes the leader.
+    :meth:`RaftCore.receive`, :mod:`.auth`
 D11
-    A command that raises stops the cluster for ever. ``_SyncObj__doApplyCommand``
-D12, D13, D23, D27
-    Callbacks, forwarded commands and their numbers. There are none: ``_applyCommand`` is refused.
-D14, D15, D16
-    Dumps roll back, are broken, or throw the journal away. The library's are never used: :mod:`.snapshot`,
-    :mod:`.journal`, :func:`.driver.join`, :class:`.engine.Engine`
+    A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
+    :meth:`RaftCore._SyncObj__doApplyCommand`
+D12
+    A callback that raises makes its member apply the command twice. There are no callbacks:
+    :meth:`RaftCore._applyCommand` is refused, verdicts come by apply.
+D13
+    A command that is lost on its way, or has no leader to go to, is never answered. As D12; what is proposed
+    is sent again and has a deadline: ``nameserver.proposals``, ``nameserver.replicated``
+D14
+    A dump newer than the journal's first entries, as after a crash in between, makes the start throw the
+    journal away. :func:`.driver.join`
+D15
+    A damaged dump is passed over in silence: the member starts with nothing, and may lead.
+    :meth:`.snapshot.Snapshots.recover`
+D16
+    A snapshot older than the state is installed, and rolls it back. :meth:`.engine.Engine._on_snapshot_part`
 D17
-    A peer that came back with less still counts with what it had. :meth:`RaftCore.link_up`
-D18, D19, D22
-    Backtracking by one entry a heartbeat, beyond the own log, and resends. :mod:`.replication`
-D20, D26, D34
-    Floods, broken chunks, unbounded buffers. ``_SyncObj__sendAppendEntries``
-D21, D24, D32, D33
-    The library's sockets, wake-up pipe and default bind address. :mod:`.transport`
+    A peer that came back with less counts with what it once had. :meth:`RaftCore.link_up`
+D18
+    A conflict moves the leader back by one entry a heartbeat, and large tails for ever.
+    :meth:`RaftCore.on_append` (the hint), :mod:`.replication`
+D19
+    A reset beyond the leader's own log is believed: nothing more is sent. :meth:`RaftCore.on_append_reply`
+D20
+    While a dump is being written, a lagging peer is sent ten thousand empty messages a tick.
+    :meth:`RaftCore._send_image`
+D21
+    What a socket does not take at once leaves with the next message, whenever that is. :mod:`.transport`
+D22
+    Each acknowledgement takes the leader back to it: what is under way is sent again.
+    :meth:`.replication.Progress.acknowledged`
+D23
+    Request numbers begin at 1 in each life: the answer to a former one completes another command. As D12;
+    proposals bear the number of their process: ``nameserver.proposals``
+D24
+    The first message after a silence is thrown away with its connection: a vote request, mostly.
+    :meth:`.transport.Link._check`
 D25
-    An emptied member votes. ``Host.may_vote``, :mod:`.members`, :class:`.engine.Engine` (learner)
-D28, D29, D30
-    Failing dumps without back-off, forked children, FileJournal. :class:`.engine.Engine`, :mod:`.journal`
+    A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
+    for entries that it has lost. ``Host.may_vote``, :mod:`.members`, :class:`.engine.Engine` (learner)
+D26
+    Where the last piece of a large entry begins is computed from another length: the follower reads half an
+    entry and raises. Entries travel whole. :meth:`RaftCore._SyncObj__sendAppendEntries`
+D27
+    A command waits in a deposed leader's queue and is applied over what is newer. :meth:`RaftCore.append`
+    asks for the term; commands name what they were decided from: ``nameserver.route_table``
+D28
+    A dump that fails is begun again at every second tick. :meth:`.engine.Engine.image_failed`
+D29
+    The child process that writes a dump holds every socket: the port of a killed member stays taken, and its
+    dump appears later. There are no children. :meth:`.driver.Driver._make_image`
+D30
+    The journal file is compacted in place, has no checksums and never shrinks: a crash on the way loses
+    acknowledged entries. :mod:`.journal`
 D31
-    A version command above a member's own version is applied repeatedly. There is none: an entry of a kind
-    that this program does not know stops the member. ``_SyncObj__doApplyCommand``
+    A version command above a member's own version is applied again and again. There is none: an entry of a
+    kind that this program does not know stops the member. :meth:`RaftCore._SyncObj__doApplyCommand`
+D32
+    The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
+    There is no pipe. :meth:`.driver.Driver.wake`
+D33
+    A member listens on every address of the machine unless told otherwise.
+    :meth:`.transport.Transport.listen`
+D34
+    What a stopped peer does not read is kept without a bound. :attr:`.replication.Progress.window_open`,
+    :mod:`.transport`
 D35
-    A second membership change is accepted while the first is uncommitted. :meth:`RaftCore.change`
+    A second membership change is accepted while the first is uncommitted: two majorities may have no member
+    in common. :meth:`RaftCore.change`
 D36
-    The stored membership counts only when its entry is applied again. :class:`.log.RaftLog`,
+    After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
     :meth:`RaftCore.follow_configuration`
 D37
     A leader cannot remove itself, and nothing hands over. :meth:`RaftCore.change`, :mod:`.member`
