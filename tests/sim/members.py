@@ -123,8 +123,7 @@ class Watched(Replicated):
         self.truth.applied(self, index, term, payload)
 
     def _settle(self, sequence: int, verdict: Verdict) -> None:
-        waiter = self._waiters.get(sequence)
-        if waiter is not None and not waiter.future.done() and isinstance(verdict, Applied | NoChange):
+        if sequence in self._waiters and isinstance(verdict, Applied | NoChange):
             self.truth.acknowledged(self._index)
         super()._settle(sequence, verdict)
 
