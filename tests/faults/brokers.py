@@ -26,7 +26,7 @@ from remoting.errors import RemotingError
 from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
 from remoting.transport.blocking import BlockingClient
 
-from .cluster import CONDITION_S, Cluster, Member, until
+from .cluster import CONDITION_S, Cluster, Member, elapsed, until
 
 #: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
 ANSWER_S = 3.0
@@ -109,6 +109,11 @@ def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> b
     return ask(client, addr, request) == "applied"
 
 
+def register(client: BlockingClient, member: Member, request: RemotingCommand) -> None:
+    """Register as a broker does: again, as long as the answer is that nobody leads."""
+    until(lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration")
+
+
 # -- one topic a registration -------------------------------------------------------------------------------
 
 
@@ -141,10 +146,10 @@ def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = N
         if call.outcome == "not applied" and call.topic in topics:
             wrong.append(f"refused, yet there: {call}")
         excused = any(
-            call.start < end and start < call.end and call.end < end + ANSWER_S
+            call.start < end and start < call.end and elapsed(end, call.end) < ANSWER_S
             for start, end in (silences or {}).get(call.member, [])
         )
-        if not excused and call.end - call.start > ANSWER_S:
+        if not excused and elapsed(call.start, call.end) > ANSWER_S:
             wrong.append(f"late: {call}")
         if not excused and not call.answered:
             wrong.append(f"unanswered: {call}")
@@ -208,10 +213,12 @@ class Writers:
 
     Args:
         pause_s: Between two calls of one broker.
+        lease_ms: How long its topics stay once it is silent.
     """
 
     cluster: Cluster
     pause_s: float = 0.02
+    lease_ms: int = 120_000
     padding: int = 0
     calls: list[Call] = field(default_factory=list)
 
@@ -233,7 +240,9 @@ class Writers:
         name, addr = f"broker-{member.number}-{number}", f"10.1.{member.number}.{number}:10911"
         counter = next(counters)
         topic = f"{name}-{counter}"
-        request = registration(name, addr, (topic, "shared"), counter=counter, padding=self.padding)
+        request = registration(
+            name, addr, (topic, "shared"), counter=counter, lease_ms=self.lease_ms, padding=self.padding
+        )
         start = time.monotonic()
         told = tell(client, member.listen, request)
         end = time.monotonic()
@@ -282,8 +291,13 @@ class Writers:
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
         """Wait until registrations flow at all of these members, and enough of them to lose some."""
         self.wait_for_progress(members)
-        enough = len(self.calls) + calls
-        until(lambda: self._threads.errors or len(self.calls) >= enough, f"{calls} more calls are answered")
+        begun = len(self.calls)
+        until(
+            lambda: (
+                self._threads.errors or sum(call.outcome == "applied" for call in self.calls[begun:]) >= calls
+            ),
+            f"{calls} more calls succeed",
+        )
 
     def stop(self) -> list[Call]:
         """Send nothing more, but stay connected, so that the brokers stay listed; return the history."""

