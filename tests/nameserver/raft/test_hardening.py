@@ -6,9 +6,7 @@ import functools
 import math
 import os
 import pickle
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -1139,12 +1137,3 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     wrong = (AssertionError, ValueError, EOFError, pickle.UnpicklingError, pytest.fail.Exception)
     with pytest.raises(wrong):
         scenario(world)
-
-
-def test_each_defect_is_named_and_has_a_test_by_its_number() -> None:
-    named = {int(number) for number in re.findall(r"\bD(\d+)\b", hardening.__doc__ or "")}
-    assert named == set(range(1, 38))
-    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
-    tests = re.findall(r"^def (test_\w+)", "\n".join(texts), flags=re.MULTILINE)
-    tested = {int(number) for test in tests for number in re.findall(r"_d(\d+)(?=_)", test)}
-    assert tested == named
