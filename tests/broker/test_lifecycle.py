@@ -137,11 +137,11 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     )
     started = time.monotonic()
     nameserver.expect(103)
-    nameserver.drop_connections()
-    nameserver.expect(103)
-    assert 0.7 < time.monotonic() - started < 3.0  # 10 s divided by 10, and not sooner for the loss
-    nameserver.expect(103)
-    assert 1.6 < time.monotonic() - started < 5.0
+    for _ in range(3):
+        nameserver.drop_connections()
+        nameserver.expect(103)
+    # 10 s divided by 10 each, and not sooner for the loss; that nobody ran for a second changes nothing.
+    assert 2.0 < time.monotonic() - started < 15.0
 
 
 def test_unforced_broker_asks_for_the_version_first(
@@ -197,9 +197,9 @@ def test_dead_nameserver_does_not_keep_others_waiting(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
     broker = start_broker(namesrv=f"127.0.0.1:1;{nameserver.addr}")
-    nameserver.expect(103, timeout_s=5.0)
+    nameserver.expect(103)
     assert broker.wire().send_message("T", b"x").code == 0
-    nameserver.expect(103, timeout_s=5.0)
+    nameserver.expect(103)
 
 
 def test_order_table_of_the_answer_marks_topics(start_broker: StartLike, nameserver: NameserverLike) -> None:
@@ -217,10 +217,12 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
     broker = start_broker(namesrv=nameserver.addr)
-    nameserver.expect(103)
+    _, before = registration(nameserver.expect(103))
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
     assert {config.perm & 2 for config in body.topic_configs} == {0}
+    # With an equal version a nameserver would not look at the topics.
+    assert body.data_version.counter > before.data_version.counter
 
 
 def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver: NameserverLike) -> None:

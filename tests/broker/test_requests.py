@@ -342,7 +342,7 @@ def test_waiting_pull_ends_on_time(wire: WireLike) -> None:
     create_topic(wire, "Ends")
     started = time.monotonic()
     assert pulled(wire, "Ends", 0, sys_flag=6, suspend_ms=300) == (19, [], 0)
-    assert 0.25 < time.monotonic() - started < 2.0
+    assert 0.25 < time.monotonic() - started < 10.0
 
 
 def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: BrokerLike) -> None:

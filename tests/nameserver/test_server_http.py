@@ -119,7 +119,7 @@ async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[Running]:
             await mode.close()
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # what is waited for has no event
             await asyncio.sleep(0.005)
@@ -180,7 +180,7 @@ def test_kv_and_settings_work_over_the_wire_and_show_over_http(tmp_path: Path) -
 
 def test_young_nameserver_refuses_routes_if_it_is_told_to(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=1) as ns:
+        async with running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=3) as ns:
             await ns.register("b", "T")
             answer = await ns.ask(105, topic="T")
             assert (answer.code, answer.remark) == (1, "name server not ready")
@@ -188,7 +188,7 @@ def test_young_nameserver_refuses_routes_if_it_is_told_to(tmp_path: Path) -> Non
             async def routed() -> bool:
                 return (await ns.ask(105, topic="T")).code == 0
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await routed():  # noqa: ASYNC110  # no event tells when the time is over
                     await asyncio.sleep(0.05)
 
@@ -404,7 +404,7 @@ def test_blocking_route_query_returns_when_its_topic_changes_and_not_for_others(
             assert other["index"] > index
             assert not query.done()
             await ns.register("d", "T", "W")
-            status, after = await asyncio.wait_for(query, 5)
+            status, after = await asyncio.wait_for(query, 30)
             assert status == 200
             assert after["index"] > index
             assert len(after["route"]["brokerDatas"]) == 2
@@ -486,7 +486,7 @@ def test_closing_http_leaves_no_silent_connection(tmp_path: Path) -> None:
             reader, writer = await asyncio.open_connection(*split_address(ns.http))
             writer.write(b"GET /healthz HT")
             await ns.get("/healthz")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
 
     asyncio.run(main())
