@@ -237,7 +237,9 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand:
         changed.validate()
     except SettingError as error:
         raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    if changed.broker_permission != state.config.broker_permission:
+    if "brokerPermission" in values:  # also as it is: that is how administrators have a broker register
+        state.topics.restate(now_ms=call.now_ms)
+        state.effects.save_topics = True
         state.effects.register_all = True
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)

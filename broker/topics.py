@@ -206,6 +206,13 @@ class TopicConfigs:
         )
         return self.put(config, now_ms=now_ms)
 
+    def restate(self, *, now_ms: int) -> None:
+        """Count as changed although no topic is: what is said of all of them did.
+
+        Nameservers look at the topics of a registration only if its version is another one.
+        """
+        self._bump(now_ms)
+
     def set_order(self, ordered: Iterable[str], *, now_ms: int) -> bool:
         """Mark the named topics as ordered, as the answer to a registration asks (5.x: only ever sets)."""
         changed = False
