@@ -9,17 +9,21 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import client.blocking
+from client.config import ClientConfig
+from client.errors import NoNameserver
 from client.mqadmin.__main__ import main
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
@@ -29,6 +33,29 @@ from tests.ports import free_addresses
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 CONDITION_S = 60.0
+
+
+OLDER = "an older release knows no change of the members"
+#: What is not there in a release that reads the first format only.
+AN_OLDER_RELEASE = (
+    "-c",
+    f"""
+import sys
+from nameserver.__main__ import main
+from nameserver.raft import ChangeRefused, engine
+
+known = engine.Engine.add_member
+
+def add_member(self, address):
+    if self.leader == self.me:
+        raise ChangeRefused({OLDER!r})
+    return known(self, address)
+
+engine.FORMAT_MAX = 1
+engine.Engine.add_member = add_member
+sys.exit(main())
+""",
+)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -46,14 +73,15 @@ class Nameserver:
         self.root, self.number, self.token = root, number, token
         self.listen, self.http, self.raft = listen, http, raft
         self.data = root / f"data{number}"
+        self.program: tuple[str, ...] = ()  # for Python, instead of our own
         self.popen: subprocess.Popen[str] | None = None
 
     def start(self, *flags: str) -> None:
         with open(self.root / f"log{self.number}", "a") as log:
             self.popen = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "nameserver", "--listen", self.listen, "--http", self.http),
-                    *("--data", str(self.data), *flags),
+                    *(sys.executable, *(self.program or ("-m", "nameserver"))),
+                    *("--listen", self.listen, "--http", self.http, "--data", str(self.data), *flags),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -96,6 +124,11 @@ class Nameserver:
         except OSError:
             return 0, None
 
+    def status(self) -> dict[str, Any]:
+        code, found = self.get("/v1/status")
+        assert code == 200
+        return dict(found)
+
     def ready(self) -> bool:
         return self.get("/readyz")[0] == 200
 
@@ -105,8 +138,8 @@ class Nameserver:
         return code == 200 and "TBW102" in body["topics"]
 
     def ask(self, code: int, **fields: str) -> RemotingCommand:
-        with BlockingClient() as client:
-            return client.invoke(self.listen, RemotingCommand.request(code, fields))
+        with BlockingClient() as wire:
+            return wire.invoke(self.listen, RemotingCommand.request(code, fields))
 
     def kv(self) -> str | None:
         return self.ask(101, namespace="n", key="k").ext_fields.get("value")
@@ -127,11 +160,21 @@ class Place:
         return [server.raft for server in self.servers]
 
     def admin(self, subcommand: str, *argv: str, http: str | None = None) -> str:
+        """Return what mqadmin prints."""
+        code, out, err = self._admin(subcommand, *argv, http=http)
+        assert (code, err) == (0, ""), err + out
+        return out
+
+    def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
+        """Return what mqadmin prints, wherever and with whatever success."""
+        _, out, err = self._admin(subcommand, *argv, http=http)
+        return out + err
+
+    def _admin(self, subcommand: str, *argv: str, http: str | None) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
         flags = ("--http", http or self.http, "--token-file", str(self.token))
         code = main((subcommand, *flags, *argv), environment={}, out=out, err=err)
-        assert (code, err.getvalue()) == (0, ""), err.getvalue() + out.getvalue()
-        return out.getvalue()
+        return code, out.getvalue(), err.getvalue()
 
     def all_ready(self) -> None:
         for server in self.servers:
@@ -143,6 +186,110 @@ class Place:
             return len({(one["index"], one["state_digest"]) for one in found if one}) == 1
 
         until(digests, "all hold the same")
+
+
+class Broker:
+    """A real broker that every nameserver knows."""
+
+    def __init__(self, place: Place, popen: subprocess.Popen[str]) -> None:
+        self._popen = popen
+        assert popen.stdout is not None
+        words = dict(word.split("=", 1) for word in popen.stdout.readline().split() if "=" in word)
+        self._addr = words["listen"]
+
+    def register(self) -> None:
+        """Have it register now, as it does when its permission is set (here to what it is)."""
+        request = RemotingCommand.request(25, {}, body=b"brokerPermission=6")
+        with BlockingClient() as wire:
+            assert wire.invoke(self._addr, request).code == 0
+
+    def end(self) -> None:
+        self._popen.kill()
+        self._popen.wait()
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+
+
+@contextmanager
+def broker_of(place: Place) -> Iterator[Broker]:
+    conf = place.root / "broker.properties"
+    conf.write_text("registerNameServerPeriod=10000\n")
+    with open(place.root / "broker.log", "w") as log:
+        popen = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "broker", "-n", ";".join(s.listen for s in place.servers)),
+                *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(conf)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    broker = Broker(place, popen)
+    try:
+        for server in place.servers:
+            until(server.routed, "the broker reports")
+        yield broker
+    finally:
+        broker.end()
+
+
+class Readers:
+    """Clients that know all nameservers and read a route again and again.
+
+    Each moves on as RocketMQ's clients do: another nameserver is asked if one is not there or refuses. A read
+    has failed if one of them answers with anything but the route, or none does in :data:`CONDITION_S`.
+    """
+
+    def __init__(self, place: Place, count: int) -> None:
+        self.failures: list[str] = []
+        self._addresses = tuple(server.listen for server in place.servers)
+        self._counts = [0] * count
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until_more(self) -> None:
+        """Return when each has read a few times more."""
+        before = list(self._counts)
+        until(lambda: all(now >= then + 5 for now, then in zip(self._counts, before, strict=True)), "reads")
+
+    def _run(self, number: int) -> None:
+        try:
+            with client.blocking.Client(ClientConfig(nameservers=self._addresses)) as reader:
+                while not self._stop.is_set():
+                    self._read(reader)
+                    self._counts[number] += 1
+                    time.sleep(0.005)
+        except Exception as error:
+            self.failures.append(repr(error))
+
+    def _read(self, reader: client.blocking.Client) -> None:
+        deadline = time.monotonic() + CONDITION_S
+        request = RemotingCommand.request(105, {"topic": "TBW102"})
+        while True:
+            try:
+                answer = reader.run(reader.core.directory.ask(request))
+            except NoNameserver as error:
+                said = str(error)
+            else:
+                if answer.code == 0 and b"brokerDatas" in answer.body:
+                    return
+                said = f"code {answer.code} {answer.remark}"
+                if not said.startswith("code 1 [NO_QUORUM]"):
+                    self.failures.append(said)
+                    return
+            if time.monotonic() > deadline:
+                self.failures.append(said)
+                return
 
 
 @pytest.fixture
@@ -274,6 +421,7 @@ def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
         place.admin("removeMember", "--address", old.raft, http=f"{place.http};{new.http}")
         assert old.popen.wait(timeout=30) == 3
         old.end()
+        assert "stopped abandoned=0" in old.log(), "it ends in order, as at SIGTERM"
         place.servers[0] = new
         place.all_ready()
         place.all_equal()
@@ -286,22 +434,7 @@ def test_mode_is_changed_nameserver_by_nameserver_and_somebody_always_has_the_ro
     for server in place.servers:
         server.start()
         assert server.ask(100, namespace="n", key="k", value="v").code == 0
-    broker_conf = place.root / "broker.properties"
-    broker_conf.write_text("registerNameServerPeriod=10000\n")
-    with ExitStack() as stack:
-        log = stack.enter_context(open(place.root / "broker.log", "w"))
-        broker = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "broker", "-n", ";".join(s.listen for s in place.servers)),
-                *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(broker_conf)),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
-        stack.callback(broker.wait)
-        stack.callback(broker.kill)
-        for server in place.servers:
-            until(server.routed, "the broker reports")
+    with broker_of(place) as broker:
         members: list[str] = []
         for server in place.servers:
             old = server.data
@@ -317,6 +450,7 @@ def test_mode_is_changed_nameserver_by_nameserver_and_somebody_always_has_the_ro
                 http = ";".join(s.http for s in place.servers if s.raft in members)
                 place.admin("addMember", "--address", server.raft, http=http)
             until(server.ready, "the changed one serves")
+            broker.register()
             until(server.routed, "the broker reports to it")
             assert somebody_routes(place)
         place.all_ready()
@@ -324,6 +458,76 @@ def test_mode_is_changed_nameserver_by_nameserver_and_somebody_always_has_the_ro
         assert [server.kv() for server in place.servers] == ["v"] * 3
         assert "are equal" in place.admin("routeDiff")
         assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"raft"}
+
+
+def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_routes(place: Place) -> None:
+    founded(place)
+    with broker_of(place) as broker:
+        for server in place.servers:
+            old = server.data
+            assert server.end() == 0
+            assert somebody_routes(place), "a client finds the routes elsewhere"
+            server.data = place.root / f"independent{server.number}"
+            server.data.mkdir()
+            shutil.copy(old / "kvConfig.json", server.data)
+            server.start()
+            until(server.ready, "the changed one serves")
+            assert server.kv() == "v"
+            broker.register()
+            until(server.routed, "the broker reports to it")
+            assert somebody_routes(place)
+        # Each hears the broker for itself: the last registration may not have reached all of them.
+        until(lambda: "are equal" in place.said("routeDiff"), "all hold the same routes")
+        assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"independent"}
+
+
+def test_rolling_restart_costs_no_read(place: Place) -> None:
+    founded(place)
+    with broker_of(place), Readers(place, 2) as readers:
+        # As the document advises, the leader last; should it change meanwhile, nothing else does.
+        leads_last = sorted(place.servers, key=lambda server: server.status()["role"] == "leader")
+        lives = [server.status()["boot_id"] for server in leads_last]
+        for server in leads_last:
+            readers.until_more()
+            assert server.end() == 0
+            readers.until_more()
+            server.start_member(place.peers)
+            until(server.ready, "it serves again")
+        readers.until_more()
+        assert [server.status()["boot_id"] for server in leads_last] != lives
+    assert readers.failures == []
+    place.all_equal()
+    assert [server.kv() for server in place.servers] == ["v"] * 3
+
+
+def test_rolling_upgrade_holds_new_kinds_back_until_every_member_reads_them(place: Place) -> None:
+    old, *others = place.servers
+    old.program = AN_OLDER_RELEASE
+    founded(place)
+    newcomer = Nameserver(place.root, 3, place.token, *free_addresses(3))
+    http = f"{place.http};{newcomer.http}"
+    with ExitStack() as stack:
+        stack.callback(lambda: newcomer.end(kill=True))
+        newcomer.start_member([*place.peers, newcomer.raft])
+
+        def held_back() -> bool:
+            said = place.said("addMember", "--address", newcomer.raft, http=http)
+            assert "it votes" not in said
+            if OLDER in said:  # it leads: another one shall
+                place.said("transferLeader", http=http)
+            return f"{old.raft} has not said that it can read a change of the members" in said
+
+        until(held_back, "the others hold back what one does not read")
+        assert old.ask(100, namespace="n", key="other", value="w").code == 0, "all else goes on"
+        place.all_equal()
+        for server in (*others, old):
+            assert server.end() == 0
+            server.program = ()
+            server.start_member(place.peers)
+            until(server.ready, "it serves again")
+        place.admin("addMember", "--address", newcomer.raft, http=http)
+        until(newcomer.ready, "the group takes members in now")
+        assert newcomer.kv() == "v"
 
 
 def somebody_routes(place: Place) -> bool:
