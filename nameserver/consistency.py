@@ -383,6 +383,7 @@ class Registering:
         "_request",
         "_unsure",
         "broker",
+        "renewal",
     )
 
     def __init__(
@@ -402,6 +403,8 @@ class Registering:
         self._deadline = deadline
         self._answered = answered
         self._command: RegisterBroker | Touch | None = None
+        self.renewal: Renewal | None = None
+        """What it was answered by without the log."""
         self._unsure = False  # an earlier command of this request may yet turn up in a log
 
     def decide(self) -> Answer | None:
@@ -413,6 +416,7 @@ class Registering:
             if isinstance(decision, Renewal):
                 renewed = mode.renew(decision, self._origin)
                 if isinstance(renewed, Answer):
+                    self.renewal = decision
                     return renewed
                 assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
                 self._command = renewed

@@ -308,8 +308,18 @@ class Evidence:
         ]
         # Somebody who is here, but has yet to report, may have a connection with anyone.
         complete = len(counting) == len(self._names.intersection(in_contact))
+        nearest = counting[0].lines if complete and counting else None
+        hearings = self._hearings
         found = []
         for record in records:
+            broker = record.broker
+            heard = hearings.get(broker)
+            if heard is not None and clock - heard[0] <= record.lease_ms / 1000:
+                if not complete:
+                    continue
+                line = None if nearest is None else nearest.get(broker)
+                if line is not None and line.connected:
+                    continue  # nearly every broker: judge() would say the same at greater length
             if self._judged.get(record.broker) == record.revision:
                 continue
             if record.broker not in self._hearings:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -113,6 +113,10 @@ CARRY_S: Final = 0.002
 CARRY_FROM: Final = 4
 """Fewer reads of the leader's own do not wait for that: they are not what its time goes to."""
 
+REPEAT_BYTES_MAX: Final = 64 * 1024
+REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bodies of registrations that changed nothing are kept up to this size, and this much of them in all."""
+
 LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
 
@@ -142,6 +146,32 @@ class _Heard:
 
     def standing(self, broker: BrokerKey) -> Standing:
         return self.liveness.standing(broker, self.origin)
+
+
+class _Repeat(NamedTuple):
+    """A registration that changed nothing, and how it was decided.
+
+    A decision depends on the request, the table and the settings alone. So the same bytes on a table of the
+    same revision need not be decoded, checked and compared with the record once more; what depends on this
+    process is asked anew each time.
+    """
+
+    body: bytes
+    ext_fields: Mapping[str, str]
+    version: int
+    table_revision: int
+    settings: NamesrvSettings
+    lease_ms: int
+    renewal: Renewal
+
+    def is_made_by(self, request: Request, table_revision: int, settings: NamesrvSettings) -> bool:
+        return (
+            self.table_revision == table_revision
+            and self.settings is settings
+            and self.body == request.body
+            and self.version == request.version
+            and self.ext_fields == request.ext_fields
+        )
 
 
 class _Waiter(NamedTuple):
@@ -238,6 +268,8 @@ class Replicated:
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
         self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
+        self._repeats: dict[ConnectionId, _Repeat] = {}
+        self._repeats_bytes = 0
         self._commands: dict[tuple[int, int], Command] = {}  # decoded, until applied
         self._barriers = Barriers()
         self._reads: dict[int, _Reads] = {}  # by barrier, in the order of their numbers
@@ -428,6 +460,12 @@ class Replicated:
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
     ) -> Answer | None:
+        repeat = self._repeats.get(origin)
+        if repeat is not None and repeat.is_made_by(request, self._table.revision, self._settings.current):
+            self._hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
+            renewed = self.renew(repeat.renewal, origin)
+            if isinstance(renewed, Answer):
+                return renewed
         decoded = decode_registration(request)
         if isinstance(decoded, Answer):
             return decoded
@@ -442,7 +480,31 @@ class Replicated:
         finally:
             if not waits:
                 self.answered(registering.broker, origin)
+        if registering.renewal is not None:
+            self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
+
+    def _remember(self, request: Request, renewal: Renewal, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Keep a registration that changed nothing: the next one over this connection will be the same."""
+        self._forget_repeat(origin)
+        size = len(request.body)
+        if size > REPEAT_BYTES_MAX or self._repeats_bytes + size > REPEATS_BYTES_MAX:
+            return
+        self._repeats_bytes += size
+        self._repeats[origin] = _Repeat(
+            body=request.body,
+            ext_fields=request.ext_fields,
+            version=request.version,
+            table_revision=self._table.revision,
+            settings=self._settings.current,
+            lease_ms=lease_ms,
+            renewal=renewal,
+        )
+
+    def _forget_repeat(self, origin: ConnectionId) -> None:
+        repeat = self._repeats.pop(origin, None)
+        if repeat is not None:
+            self._repeats_bytes -= len(repeat.body)
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         if request.code == RequestCode.REGISTER_BROKER:
@@ -465,6 +527,7 @@ class Replicated:
         """Nothing is to be kept of a connection over which nothing came yet."""
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        self._forget_repeat(origin)
         before = self._liveness.version
         self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of)
         if self._liveness.version != before:
@@ -869,6 +932,10 @@ class Replicated:
         """Note that a registration arrived; :meth:`answered` must follow."""
         mark = broker, origin
         self._in_flight[mark] = self._in_flight.get(mark, 0) + 1
+        self._hear(broker, origin, lease_ms=lease_ms)
+
+    def _hear(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Note who registers over which connection."""
         before = self._liveness.contact(broker)
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
@@ -1279,6 +1346,8 @@ class Replicated:
     def _install(self, table: RouteTable, led_term: int) -> None:
         """Replace the state by a prepared one."""
         self._table.adopt(table)
+        self._repeats.clear()  # another table may have the same revision
+        self._repeats_bytes = 0
         self._led_term = led_term
         self._kv_changed.set()
         for waiters in list(self._topic_waiters.values()):
@@ -1356,7 +1425,7 @@ class Replicated:
             self._judged_with = here
             self._judge_all_at = self._liveness.clock + REPORT_PERIOD_S
             self._judge(list(self._table.view.records()))
-        self._work_soon()
+        self._work()
 
     def _report(self) -> bool:
         """Tell the leader what changed here; the leader tells itself.

@@ -32,6 +32,7 @@ from nameserver.consistency import (
 )
 from nameserver.explain import Note
 from nameserver.files import load_kv_file, load_settings_file, save_kv_file
+from nameserver.handlers import Registration, decode_registration
 from nameserver.raft import RaftStartError, StopMember
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated
 from nameserver.types import (
@@ -485,6 +486,57 @@ def test_goodbye_is_answered_at_once_and_evicts_after_the_last(tmp_path: Path) -
                 lambda: not any(member.view(Freshness.STALE).topics() for member in group.running), "gone"
             )
             assert group.running[0].history.of_broker(BROKER)[-1].reason is LeaveReason.UNREGISTERED
+
+    run(body)
+
+
+def test_the_same_registration_is_decoded_once_for_each_state_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Request] = []
+
+    def counted(request: Request) -> Registration | Answer:
+        decoded.append(request)
+        return decode_registration(request)
+
+    monkeypatch.setattr("nameserver.replicated.decode_registration", counted)
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            await group.ready()
+            member = group.at(0)
+            revision = member.view(Freshness.STALE).revision
+
+            async def registered(request: Request, origin: ConnectionId = ONE) -> int:
+                before = len(decoded)
+                assert (await ask(member, request, origin)).code == ResponseCode.SUCCESS
+                return len(decoded) - before
+
+            async def answered_without_the_log(request: Request) -> None:
+                nonlocal revision
+                while True:  # the leader's acknowledgement of the hearing may be on its way
+                    revision = member.view(Freshness.STALE).revision
+                    await registered(request)
+                    if member.view(Freshness.STALE).revision == revision:
+                        return
+
+            await answered_without_the_log(register())
+            heard_at = member._liveness.contact(BROKER)
+            assert await registered(register()) == 0
+            assert member._liveness.contact(BROKER) is not heard_at  # its lease is renewed all the same
+            assert member.view(Freshness.STALE).revision == revision
+
+            assert await registered(register(counter=2)) == 1  # other bytes
+            await answered_without_the_log(register(counter=2))
+            assert await registered(register(counter=2)) == 0
+            assert await registered(register(counter=2, zoneName="z")) == 1  # another header
+            await answered_without_the_log(register(counter=2))
+            await ask(member, put_kv("k", "v"), TWO)  # another table
+            assert await registered(register(counter=2)) == 1
+            assert await registered(register(counter=2)) == 0
+            member.closed(ONE, by_us=True)
+            assert not member._repeats
+            assert not member._repeats_bytes
 
     run(body)
 
