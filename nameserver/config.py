@@ -198,6 +198,20 @@ class NamesrvSettings:
         return None if self.http == "off" else split_address("--http", self.http)
 
     @property
+    def http_told(self) -> str:
+        """Where operators anywhere reach the HTTP port; empty if they do not, as far as is known.
+
+        One that is bound everywhere is reached under the name that the members use. Port 0 is not known yet.
+        """
+        if self.http_listen is None or not self.http_listen[1] or not self.raft:
+            return ""
+        host, port = self.http_listen
+        member = split_address("--raft", self.raft)[0]
+        if host in ("", "0.0.0.0", "::"):
+            return join_address(member, port)
+        return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Raft addresses of all members as written; the text is the identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())

@@ -211,6 +211,7 @@ class Driver:
             volatile=self._volatile,
             compact_bytes=config.compact_bytes,
             entry_size_max=config.entry_size_max,
+            http=config.http,
         )
         if not engine.empty and set(engine.members) != set(config.peers):
             logger.warning(

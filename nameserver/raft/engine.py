@@ -136,8 +136,10 @@ class Engine:
         volatile: bool,
         compact_bytes: int,
         entry_size_max: int,
+        http: str = "",
     ) -> None:
         self.me = me
+        self._http = http
         self._machine = machine
         self._ports = ports
         self._clock = clock
@@ -332,6 +334,12 @@ class Engine:
             "apply_errors": self._core.apply_errors,
         }
 
+    @property
+    def http_addresses(self) -> dict[str, str]:
+        """Where operators reach the members that have said so, this one included."""
+        said = {peer: hello.http for peer, hello in self._hellos.items()} | {self.me: self._http}
+        return {member: said[member] for member in self.members if said.get(member)}
+
     # ---- start
 
     def start(self) -> None:
@@ -479,6 +487,7 @@ class Engine:
                 self.term,
                 FORMAT_MAX,
                 standing.cluster,
+                self._http,
             ),
         )
 

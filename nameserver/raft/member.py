@@ -411,6 +411,8 @@ class RaftMember:
             "snapshot_age_s": None if age is None else round(age, 3),
             "durability": self._config.durability,
             "me": self._config.me,
+            # Operators send a secret there: only what members say that have proved to be members.
+            "http": self._driver.engine.http_addresses if self._config.authenticated else {},
         }
 
 

@@ -118,6 +118,7 @@ class RaftConfig:
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
             (or by twice the last image, if that is more).
+        http: Where operators reach this member's HTTP port, ``HOST:PORT``; told to the others, may be empty.
         force_new_cluster: After a quorum is lost for good: become the only member of a new cluster, with the
             data that is here, or with none. Old members are refused until their disks are emptied.
     """
@@ -134,7 +135,13 @@ class RaftConfig:
     election_timeout_ms: int = ELECTION_TIMEOUT_MS
     entry_size_max: int = 5 * 1024 * 1024
     compact_bytes: int = 16 * 1024 * 1024
+    http: str = ""
     force_new_cluster: bool = False
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether peers prove who they are, so that what one of them says is what a member says."""
+        return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
         """Check what can be checked without touching the machine.
