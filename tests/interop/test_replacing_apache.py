@@ -13,7 +13,7 @@ import pytest
 
 from tests.ports import free_addresses
 
-from .apache import START_S, Apache, ApacheBroker, ApacheNamesrv, ask, has_route, wait_until
+from .apache import START_S, Apache, ApacheBroker, ask, has_route, wait_until
 from .ours import MODES, OurNamesrv, create_topic, our_mqadmin, start_namesrv
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -32,7 +32,7 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
     token.write_text("a-token-of-the-operators\n")
     token.chmod(0o600)
     with ThreadPoolExecutor(NAMESRVS) as pool:
-        starts = [pool.submit(start_apache, apache_5, tmp_path, number) for number in range(NAMESRVS)]
+        starts = [pool.submit(apache_5.namesrv) for _ in range(NAMESRVS)]
         old = [start.result() for start in starts]
     addrs = [namesrv.addr for namesrv in old]
     for addr in addrs:
@@ -58,7 +58,7 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
                 flags += ["--mode", "raft", "--raft", rafts[-1], "--peers", ",".join(rafts)]
                 flags += ["--http-token-file", str(token)]
             if mode == "independent" or number == 0:
-                shutil.copy(kv_file(tmp_path, number), data / "kvConfig.json")
+                shutil.copy(namesrv.home / "namesrv" / "kvConfig.json", data)
             new.append(start_namesrv(flags, tmp_path / f"ours-{number}", namesrv.addr))
             if len(rafts) > 1:
                 http = ";".join(one.http for one in new)
@@ -89,14 +89,6 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
     finally:
         for program in (broker, *old, *new):
             program.kill()
-
-
-def kv_file(folder: Path, number: int) -> Path:
-    return folder / f"apache-kv-{number}.json"
-
-
-def start_apache(apache: Apache, folder: Path, number: int) -> ApacheNamesrv:
-    return apache.namesrv(settings={"kvConfigPath": str(kv_file(folder, number))})
 
 
 def await_route(addr: str, topic: str, broker: ApacheBroker) -> None:
