@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_addresses
 
 pytestmark = pytest.mark.faults
 
@@ -125,12 +126,7 @@ class Process:
 
 class Cluster:
     def __init__(self, root: Path, durability: str) -> None:
-        probes = [socket.socket() for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        self.names = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
-        for probe in probes:
-            probe.close()
+        self.names = free_addresses(3)
         self.root, self.durability = root, durability
         self.up: dict[str, Process] = {}
         self.acknowledged: list[str] = []

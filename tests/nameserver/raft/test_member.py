@@ -40,6 +40,7 @@ from nameserver.raft import (
 from nameserver.raft.datadir import DataDirectory
 from nameserver.raft.journal import Journal, Replay
 from nameserver.raft.transport import Transport
+from tests.ports import free_ports
 
 SECRET = b"a secret of some length"
 
@@ -67,16 +68,6 @@ async def _until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the test has no event to wait for
             await asyncio.sleep(0.002)
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def in_seconds(seconds: float) -> float:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import re
-import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +19,7 @@ from nameserver.raft.auth import Credentials
 from nameserver.raft.tls import Pipe, TlsContexts, TlsError, load, names, names_host
 from nameserver.raft.transport import APPLICATION, RAFT, Transport
 from nameserver.raft.types import RaftConfig, RaftStartError
+from tests.ports import free_ports
 
 CERTS = Path(__file__).with_name("certs")
 SECRET = b"a secret of some length"
@@ -203,13 +203,7 @@ class _Pair:
         host: str = "127.0.0.1",
         secrets: tuple[bytes | None, bytes | None] = (None, None),
     ) -> None:
-        ports = []
-        with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                ports.append(probe.getsockname()[1])
-        self.names = sorted(f"{host}:{port}" for port in ports)
+        self.names = sorted(f"{host}:{port}" for port in free_ports(2))
         self.owners = (_Owner(), _Owner())
         self.transports = tuple(
             Transport(

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import pickle
-import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -30,6 +29,7 @@ from nameserver.raft.transport import (
     Transport,
 )
 from nameserver.raft.types import RaftStartError
+from tests.ports import free_ports
 
 SECRET = b"a secret of some length"
 FRAME_MAX = 100_000
@@ -517,9 +517,7 @@ def test_recorded_frames_of_a_real_session_open_nothing_later() -> None:
 
 def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
     async def scenario() -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         names = (f"127.0.0.1:{port}", "z:1")
         owners = [_Owner(), _Owner()]
         transports = [
