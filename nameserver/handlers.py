@@ -97,6 +97,9 @@ FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 NOT_READY: Final = "name server not ready"
 """Remark of 105 while ``needWaitForService`` refuses, and with a tag while there is no leader."""
 
+DONE: Final = Answer()
+"""The answer that says success and nothing else."""
+
 _FLAG_UNIT: Final = 1
 _FLAG_UNIT_SUB: Final = 2
 
@@ -402,6 +405,8 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
         # An empty table is sent as such: 4.9 brokers reset their order flags on a null body only.
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
+    elif reply.master_addr is None and reply.ha_server_addr is None:
+        return DONE
     fields = RegisterBrokerResponseFields(ha_server_addr=reply.ha_server_addr, master_addr=reply.master_addr)
     return Answer(ext_fields=fields.to_ext(), body=body)
 

@@ -18,9 +18,11 @@ at most :data:`CLOCK_STEP_MAX_S`, so a paused process does not expire everybody 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from nameserver.types import BrokerKey, ConnectionId
 
@@ -48,8 +50,7 @@ class Standing(Enum):
     """The broker never registered over it: an admin tool, or a broker that has not registered yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Evidence that a broker is gone: its connection closed, or it said goodbye over it."""
 
     at: float
@@ -62,8 +63,7 @@ class Closing:
     """The broker said goodbye, its connection did not close."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contact:
+class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What this process knows of one broker from its own connections."""
 
     heard_at: float

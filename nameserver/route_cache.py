@@ -310,6 +310,9 @@ class RouteCache:
                 break
             line: _Line | None = None
             if data[position + 4] == HeaderCodec.JSON:
+                if not data.startswith(_START, position + 8):
+                    lane = None  # a registration, say: what is learnt starts like this
+                    break
                 opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
                 rest_at = data.find(b",", opaque_at, stop)
                 opaque = data[opaque_at:rest_at]

@@ -22,7 +22,7 @@ from nameserver.consistency import (
     FreshnessNotOffered,
     NoQuorum,
 )
-from nameserver.handlers import READS, SERVED, decide, must_wait
+from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from nameserver.liveness import Standing
 from nameserver.route_cache import RouteCache
 from nameserver.route_table import RouteView
@@ -276,7 +276,10 @@ class _Registering(Later):
     __slots__ = ()
 
     def __call__(self, answer: Answer) -> None:
-        self.give(_reply(self.request, answer))
+        if answer is DONE:
+            self.give_done()
+        else:
+            self.give(_reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

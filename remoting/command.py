@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
 from remoting.frame import Frame, encode_frame
 from remoting.header import Header, decode_header, encode_header
+
+_LENGTHS_SIZE: Final = 8  # two words stand before a frame's header
 
 
 class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +95,29 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
             dict(self.ext_fields) if self.ext_fields else None,
         )
         return encode_frame(encode_header(header, self.codec), self.body, codec=self.codec)
+
+
+def encode_done(request: RemotingCommand) -> bytes:
+    """Return the frame of the answer that says success and nothing else: ``request.reply().encode()``.
+
+    Most answers to brokers are like that; all of it but the opaque is encoded once.
+    """
+    if request.codec is not HeaderCodec.JSON:
+        return request.reply().encode()
+    opaque = b"%d" % request.opaque
+    size = _DONE_SIZE + len(opaque)
+    return _DONE_LENGTHS(4 + size, size) + _DONE_BEFORE + opaque + _DONE_AFTER
+
+
+_DONE_OPAQUE: Final = 2_000_000_000
+_DONE_LENGTHS: Final = struct.Struct(">II").pack
+_DONE_BEFORE, _, _DONE_AFTER = (
+    RemotingCommand(code=0, opaque=_DONE_OPAQUE, ext_fields={})
+    .reply()
+    .encode()[_LENGTHS_SIZE:]
+    .partition(b"%d" % _DONE_OPAQUE)
+)
+_DONE_SIZE: Final = len(_DONE_BEFORE) + len(_DONE_AFTER)
 
 
 def decode_command(frame: Frame) -> RemotingCommand:

@@ -76,7 +76,9 @@ class _Argument(NamedTuple):
     wire: str
     parse: Callable[[str], Any] | None  # None for text, which needs none
     required: bool
+    default: Any
     forgiving: bool
+    set: Callable[[Any, Any], None]  # of the slot: instances are frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,9 @@ class Fields:
                     declared.metadata[spelling],
                     None if declared.metadata["parse"] is str else declared.metadata["parse"],
                     declared.default is MISSING,
+                    declared.default,
                     declared.metadata["forgiving"],
+                    getattr(cls, declared.name).__set__,
                 )
                 for declared in fields(cls)
             )
@@ -116,21 +120,23 @@ class Fields:
 
     @classmethod
     def _parse(cls, ext: Mapping[str, str], spelling: str) -> Self:
-        values: dict[str, Any] = {}
-        for attribute, wire, parse, required, forgiving in cls._plan(spelling):
+        made = cls.__new__(cls)  # filled slot by slot: that is what a frozen dataclass takes its time for
+        for _, wire, parse, required, default, forgiving, put in cls._plan(spelling):
             value = ext.get(wire)
             if value is None:
                 if required:
                     raise FieldError(wire, None, "it is required")
+                put(made, default)
             elif parse is None:
-                values[attribute] = value
+                put(made, value)
             else:
                 try:
-                    values[attribute] = parse(value)
+                    put(made, parse(value))
                 except ValueError as error:
                     if not forgiving:
                         raise FieldError(wire, value, str(error)) from None
-        return cls(**values)
+                    put(made, default)
+        return made
 
     def _to_ext(self, spelling: str) -> dict[str, str]:
         ext = {}

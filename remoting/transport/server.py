@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from remoting.command import RemotingCommand, decode_command
+from remoting.command import RemotingCommand, decode_command, encode_done
 from remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -122,6 +122,10 @@ class Later:
     def give(self, answer: RemotingCommand) -> None:
         """Send the answer; dropped if the connection is gone, or the request wanted none."""
         self._connection.give(self.request, answer)
+
+    def give_done(self) -> None:
+        """As ``give(request.reply())``."""
+        self._connection.give(self.request, None)
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -295,13 +299,16 @@ class ServerProtocol(asyncio.Protocol):
         """Whether as many requests are being worked on as one connection may have."""
         return self.unanswered >= self.server.limits.unanswered_max
 
-    def give(self, request: RemotingCommand, answer: RemotingCommand) -> None:
-        """Send an answer that was put off, see :class:`Later`."""
+    def give(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        """Send an answer that was put off, see :class:`Later`; None: success and nothing else."""
         self.unanswered -= 1
         self.server.given()
-        frame = self._encode(request, answer)
-        if frame is not None:
-            self.send_bytes(frame)
+        if answer is not None:
+            frame = self._encode(request, answer)
+            if frame is not None:
+                self.send_bytes(frame)
+        elif not request.flag & FLAG_ONEWAY:
+            self.send_bytes(encode_done(request))
         if self._finishing:
             self._finish()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
-from remoting.command import RemotingCommand, decode_command
+from remoting.command import RemotingCommand, decode_command, encode_done
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame
 from remoting.header import Header, decode_header, encode_header
@@ -182,6 +182,13 @@ def test_reply_repeats_opaque_and_codec_and_is_marked_as_answer(codec: HeaderCod
         answer = decode_command(frame)
         assert (answer.opaque, answer.codec, answer.flag) == (opaque, codec, FLAG_RESPONSE)
         assert (answer.code, answer.remark, answer.body) == (17, "no", b"b")
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+@given(opaque=st.integers(-(2**31), 2**31 - 1))
+def test_answer_of_success_alone_is_encoded_as_any_other(codec: HeaderCodec, opaque: int) -> None:
+    request = RemotingCommand(code=103, opaque=opaque, ext_fields={"a": "b"}, body=b"x", codec=codec)
+    assert encode_done(request) == request.reply().encode()
 
 
 def test_flags_are_bits() -> None:

@@ -347,6 +347,14 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             assert connection.unanswered == 0
 
             kept.clear()
+            writer.write(request(1, oneway=True).encode() + frames[1])
+            await until(lambda: len(kept) == 2)
+            for one in kept:
+                one.give_done()
+            (done,) = await read_answers(reader, 1)
+            assert (done.opaque, done.code, done.body, connection.unanswered) == (1, 0, b"", 0)
+
+            kept.clear()
             writer.write(frames[0])
             await until(lambda: bool(kept))
             writer.close()
