@@ -31,6 +31,7 @@ from nameserver.commands import (
     Evict,
     ImportKv,
     Proposal,
+    RegisterBroker,
     decode_batch,
     decode_command,
     encode_batch,
@@ -211,6 +212,7 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         secret=secret,
         election_timeout_ms=settings.election_timeout_ms,
         entry_size_max=ENTRY_BYTES_MAX,
+        http=settings.http_told,
         force_new_cluster=settings.force_new_cluster,
         tls_cert=_path(settings.raft_tls_cert),
         tls_key=_path(settings.raft_tls_key),
@@ -1373,6 +1375,8 @@ class Replicated:
 
     def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
+        if isinstance(command, RegisterBroker) and applied.of_topics_alone and not self._topic_waiters:
+            return
         if applied.kv_changed:
             self._kv_changed.set()
         for gone in applied.left:
