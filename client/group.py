@@ -1,12 +1,13 @@
 """What administrators ask of a group of nameservers over HTTP, as operations without IO.
 
 A change is for the leader alone. Whoever is asked first names it, by its raft address; it is found among the
-HTTP addresses that were given, by what each says of itself.
+HTTP addresses that were given, by what each says of itself, else at the one that members told each other.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,12 @@ _HOPS_MAX: Final = 5
 _NO_LEADER_PAUSE_S: Final = 0.5
 #: How much longer than the change itself its answer may take.
 _MARGIN_S: Final = 5.0
+
+
+#: A server's address; what a browser would show is taken, too.
+ADDRESS: Final = re.compile(
+    r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
+)
 
 
 class NoAnswer(NotApplied):
@@ -148,6 +155,7 @@ class Group:
         timeout_s = self._change_timeout_s
         started = yield from read_clock()
         waiting, unreached, hops = list(self.addresses), list[str](), 0
+        leader: object = None
         while waiting:
             address = waiting.pop(0)
             try:
@@ -160,7 +168,8 @@ class Group:
                     SNAPSHOT_MAX,
                 )
             except (Unreached, ValueError) as error:
-                unreached.append(f"{address}: {_reason(error)}")
+                who = address if address in self.addresses else f"{address}, where {leader} is said to lead"
+                unreached.append(f"{who}: {_reason(error)}")
                 continue
             except OSError as error:
                 raise OutcomeUnknown(
@@ -171,12 +180,16 @@ class Group:
                     return Done(address, reply)
                 case 421:
                     hops += 1
-                    leader = (_document(reply) or {}).get("leader")
+                    refusal = _document(reply) or {}
+                    leader = refusal.get("leader")
                     found = yield from self._named(leader)
+                    if found is None:
+                        found = _told(address, refusal.get("leader_http"))
                     if found is None:
                         raise NotApplied(
                             f"{address} does not lead. The leader is {leader} (its raft address): add its"
-                            f" HTTP address to --http, where only {';'.join(self.addresses)} is given"
+                            f" HTTP address to --http, where only {';'.join(self.addresses)} is given, and"
+                            " which the members do not tell each other"
                         )
                     if hops > _HOPS_MAX:
                         raise NotApplied(
@@ -188,7 +201,8 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    position = self.addresses.index(address) + 1
+                    # The leader's own address need not be among ours.
+                    position = self.addresses.index(address) + 1 if address in self.addresses else 0
                     waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:
                     raise NotApplied(f"{address}: a change of the group needs its token: give --token-file")
@@ -208,6 +222,17 @@ class Group:
             if status.get("me") == leader:
                 return address
         return None
+
+
+def _told(address: str, leader: object) -> str | None:
+    """Return the leader's HTTP address as the nameserver at ``address`` names it, if it may be asked.
+
+    Whoever answers at ``address`` has got the token already. But if it went there encrypted, it is not sent
+    elsewhere in the clear.
+    """
+    if address.startswith("https://") or not isinstance(leader, str) or leader == address:
+        return None
+    return leader if ADDRESS.fullmatch(leader) else None
 
 
 def _url(address: str, path: str) -> str:

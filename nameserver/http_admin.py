@@ -191,11 +191,14 @@ class RaftAdmin:
                 raise Problem(
                     503, "Service Unavailable", "no leader is known; nothing was done", retry_after_s=1
                 ) from None
+            told = self._operations().raft_status().get("http")
+            http = told.get(error.leader) if isinstance(told, dict) else None
             raise Problem(
                 421,
                 "Misdirected Request",
                 f"only the leader does this, and that is {error.leader}; nothing was done here",
                 leader=error.leader,
+                **({} if http is None else {"leader_http": http}),
             ) from None
         except ChangeRefused as error:
             log.warning("admin request refused reason=%s change=%s", error, what)

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from client.errors import NotApplied
-from client.group import Done, Group, NoAnswer
+from client.group import ADDRESS, Done, Group, NoAnswer
 from client.mqadmin.context import Context
 from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from client.operation import Operation
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
-#: A server's address; what a browser would show is taken, too.
-_ADDRESS: Final = re.compile(
-    r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
-)
 #: Routes that routeDiff compares one by one unless it is told which.
 _TOPICS_MAX: Final = 1000
 #: Differences of one kind that routeDiff prints before it counts the rest.
@@ -45,7 +40,7 @@ def _group(context: Context, args: Arguments) -> Group:
     addresses = tuple(
         dict.fromkeys(part.strip() for part in (args.get("a") or _HTTP_DEFAULT).split(";") if part.strip())
     )
-    wrong = [address for address in addresses if not _ADDRESS.fullmatch(address)]
+    wrong = [address for address in addresses if not ADDRESS.fullmatch(address)]
     if not addresses or wrong:
         raise UsageError(f"http='{''.join(wrong[:1])}', allowed HOST:PORT, several separated by ;")
     token = None

@@ -99,6 +99,38 @@ def test_leader_whose_address_is_not_given_is_named() -> None:
         servers.run(group().transfer_leadership(None))
 
 
+def test_leader_whose_address_is_not_given_is_asked_where_the_members_say() -> None:
+    servers = Servers(reply(421, leader="z:9878", leader_http="z:9880"), reply(200, members=["z:9878"]))
+    done = servers.run(group(A).add_member("d:9878"))
+    assert done.http == "z:9880"
+    assert [fetch.headers["Authorization"] for fetch in servers.asked] == ["Bearer t"] * 2
+    servers = Servers(
+        reply(421, leader="z:9878", leader_http="z:9880"), reply(503, detail="no leader"), reply(200)
+    )
+    assert servers.run(group(A).add_member("d:9878")).http == A
+    servers = Servers(reply(421, leader="z:9878", leader_http="z:9880"), Unreached("Connection refused"))
+    with pytest.raises(NotApplied, match="z:9880, where z:9878 is said to lead: Connection refused"):
+        servers.run(group(A).add_member("d:9878"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        pytest.param(f"https://{A}", "z:9880", id="in-the-clear-although-the-first-was-not"),
+        pytest.param(A, "z:9880/x", id="path"),
+        pytest.param(A, "ftp://z:9880", id="scheme"),
+        pytest.param(A, "z", id="no-port"),
+        pytest.param(A, 9880, id="no-text"),
+        pytest.param(A, A, id="the-very-one"),
+    ],
+)
+def test_token_is_sent_to_no_address_that_is_doubtful(asked: str, named: object) -> None:
+    servers = Servers(reply(421, leader="z:9878", leader_http=named))
+    with pytest.raises(NotApplied, match="add its HTTP address"):
+        servers.run(group(asked).transfer_leadership(None))
+    assert len([fetch for fetch in servers.asked if fetch.method == "POST"]) == 1
+
+
 def test_time_without_a_leader_is_waited_out_at_all_of_them() -> None:
     servers = Servers(*[reply(503, detail="no leader")] * 4, reply(200))
     assert servers.run(group().save_snapshot(content=False)).http == B

@@ -36,6 +36,29 @@ def test_defaults_are_the_pinned_ones() -> None:
     assert settings.scan_interval_ms == 10_000
 
 
+@pytest.mark.parametrize(
+    ("http", "raft", "told"),
+    [
+        ("0.0.0.0:9880", "ns1:9878", "ns1:9880"),
+        ("[::]:9880", "[fe80::1]:9878", "[fe80::1]:9880"),
+        ("10.0.0.1:80", "ns1:9878", "10.0.0.1:80"),
+        ("127.0.0.1:9880", "ns1:9878", ""),
+        ("127.0.0.1:9880", "127.0.0.1:9878", "127.0.0.1:9880"),
+        ("127.0.0.1:0", "127.0.0.1:9878", ""),
+        ("off", "ns1:9878", ""),
+    ],
+)
+def test_members_are_told_an_http_address_only_if_it_leads_there(http: str, raft: str, told: str) -> None:
+    flags = {
+        "mode": "raft",
+        "raftAddress": raft,
+        "raftPeers": raft,
+        "httpListen": http,
+        "raftSecretFile": "s",
+    }
+    assert load_settings(flags=flags).settings.http_told == told
+
+
 def test_flags_rank_above_stored_above_file_above_defaults() -> None:
     key = "waitSecondsForService"
     sources = ({"flags": {key: "1"}}, {"stored": {key: "2"}}, {"file": {key: "3"}})
