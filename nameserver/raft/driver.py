@@ -38,6 +38,8 @@ FULL_RETRY_S: Final = 0.5
 HELD_MAX: Final = 4096
 #: Timers are not set closer than this.
 TIMER_MIN_S: Final = 0.001
+#: How often a timer is set anew because messages have moved its deadline on.
+PUT_OFF_S: Final = 0.02
 
 
 #: Seconds that count pauses and suspends in full (rule 8). A partial, as each batch of reads asks.
@@ -174,6 +176,7 @@ class Driver:
         self._held: list[tuple[str, int, bytes]] = []  # member, kind, message: sent once the vote is durable
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._put_off_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         try:
@@ -353,7 +356,21 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
-        self._timer = self._loop.call_later(max(0.0, wake_at - boot_clock()), self._timer_fired)
+        # uvloop counts in whole milliseconds, and a timer that fires a moment too early is set once more.
+        delay = max(0.0, wake_at - boot_clock())  # a member that is to stand now has a deadline of -inf
+        self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
+
+    def _put_off(self) -> None:
+        """Heartbeats move a follower's deadlines on: to set its timer anew costs less than an early look.
+
+        Not after each message of a busy leader.
+        """
+        now = boot_clock()
+        if now >= self._put_off_from and self._timer is not None and not self.engine.leads:
+            self._put_off_from = now + PUT_OFF_S
+            wake_at = self.engine.next_wake()
+            if wake_at > self._timer_at:
+                self._set_timer(wake_at)
 
     def _timer_fired(self) -> None:
         """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
@@ -410,6 +427,7 @@ class Driver:
             raise LinkError(str(error)) from error
         except StopMember as error:
             raise LinkError(f"this member stops: {error}") from error
+        self._put_off()
 
     def application_message(self, peer: str, data: bytes) -> None:
         if self._closed:
