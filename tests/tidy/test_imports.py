@@ -57,6 +57,7 @@ IO_MODULES = {
     "bench/micro/raft/load.py",
     "bench/micro/raft/systems.py",
     "bench/micro/scale.py",
+    "bench/micro/write_path.py",
 }
 MAY_IMPORT = {
     "remoting": {"remoting"},
@@ -66,7 +67,7 @@ MAY_IMPORT = {
     "bench": {"bench", "client", "remoting"},
 }
 #: Benchmarks of single paths may time a part of the server itself.
-TIMES_INSIDE = {"bench/micro/scale.py": {"nameserver"}}
+TIMES_INSIDE = {path: {"nameserver"} for path in ("bench/micro/scale.py", "bench/micro/write_path.py")}
 
 
 def sources(package: str) -> list[Path]:
