@@ -307,7 +307,7 @@ class HttpServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         check_query(request, set())
-        status = self._consistency.status()
+        status, operations = self._consistency.status(), self._consistency.operations
         return json_answer(
             {
                 "mode": status.mode,
@@ -318,6 +318,7 @@ class HttpServer:
                 "leader": status.leader,
                 "last_contact_ms": status.last_contact_ms,
                 "members": list(status.members),
+                "linked": list(names_of(operations.raft_status(), "linked")) if operations else [],
                 "version": self._version,
                 "boot_id": status.boot_id,
                 "revision": status.revision,

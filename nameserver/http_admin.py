@@ -74,7 +74,8 @@ class RaftAdmin:
         deadline = _deadline(request)
         address = await _body(request, required="address")
         assert address is not None
-        await self._done(request, f"add member {address}", operations.add_member(address, deadline=deadline))
+        change = operations.add_member(address, deadline=deadline)
+        await self._done(request, f"add member {address}", change, awaited=address)
         return self._members(operations)
 
     async def _remove(self, request: web.Request) -> web.Response:
@@ -180,8 +181,14 @@ class RaftAdmin:
                 "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
             )
 
-    async def _done(self, request: web.Request, what: str, change: Awaitable[_T]) -> _T:
-        """Await a change; say in the log who asked for it and what came of it."""
+    async def _done(
+        self, request: web.Request, what: str, change: Awaitable[_T], *, awaited: str | None = None
+    ) -> _T:
+        """Await a change; say in the log who asked for it and what came of it.
+
+        Args:
+            awaited: A member that the change waits for.
+        """
         if self._operations().raft_status()["role"] == "leader":  # others only say who does it
             log.info("admin request peer=%s change=%s", request.remote, what)
         try:
@@ -205,7 +212,9 @@ class RaftAdmin:
             raise Problem(409, "Conflict", str(error)) from None
         except ChangeUnknown as error:
             log.warning("admin request unknown reason=%s change=%s", error, what)
-            raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}") from None
+            linked = names_of(self._operations().raft_status(), "linked")
+            away = "; there is no link to it: is it started?" if awaited and awaited not in linked else ""
+            raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}{away}") from None
         except NoQuorum as error:
             raise Problem(503, "Service Unavailable", str(error), retry_after_s=1) from None
         log.info("admin request done change=%s", what)

@@ -104,6 +104,8 @@ def _raft_status(context: Context, args: Arguments) -> int:
     for address, status in found.items():
         if status.get("storage_stalled"):
             context.line(f"{address} is hindered: its disk does not take its journal")
+    for line in (*_missing_links(found), *_strength(found)):
+        context.line(line)
     _print_members(context, found)
     return code
 
@@ -123,6 +125,30 @@ def _status_row(address: str, status: Mapping[str, Any]) -> tuple[str, ...]:
         f"{len(others & set(status['linked']))} of {len(others)}",
         "yes" if status["reads_ready"] and status["writes_ready"] else "no",
     )
+
+
+def _missing_links(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which members are without a link to whom."""
+    lines = []
+    for member in sorted({member for status in found.values() for member in status["members"]}):
+        others = [address for address, status in found.items() if status["me"] != member]
+        without = [address for address in others if member not in found[address]["linked"]]
+        if without:
+            words = "is down or cut off: no" if without == others else "has no"
+            lines.append(f"{member} {words} link with {', '.join(without)}")
+    return lines
+
+
+def _strength(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say how many voters the leader reaches, if some are missing, and whether that is the least it needs."""
+    for status in found.values():
+        if status["role"] == "leader":
+            voters = set(status["members"]) - set(status.get("learners", ()))
+            up = voters & {status["me"], *status["linked"]}
+            if up != voters:
+                last = "; one more away, and nothing is served" if len(up) == len(voters) // 2 + 1 else ""
+                return [f"{len(up)} of {len(voters)} voters are up{last}"]
+    return []
 
 
 def _print_members(context: Context, found: Mapping[str, Mapping[str, Any]]) -> None:

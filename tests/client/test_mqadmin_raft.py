@@ -65,7 +65,10 @@ class Group:
         def agreed() -> str | None:
             found = self.statuses()
             names = {status["leader"] for status in found}
-            ready = all(status["writes_ready"] for status in found)
+            ready = all(
+                status["writes_ready"] and {*status["linked"], status["me"]} >= set(status["members"])
+                for status in found
+            )
             return names.pop() if ready and len(found) == 3 and len(names) == 1 else None
 
         name = until(agreed, "all know one leader")
@@ -277,6 +280,23 @@ def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
         assert (code, err) == (0, "")
         assert out.splitlines()[0] == f"member {raft} removed; it stops as soon as it hears of it."
         assert newcomer.popen.wait(timeout=CONDITION_S) == 3
+
+
+def test_member_that_is_not_there_is_named_by_who_waits_for_it(group: Group) -> None:
+    (raft,) = free_addresses(1)
+    group.leader()
+    admin = ("-a", group.http, "-k", str(group.token))
+    code, out, err = mqadmin("addMember", "--address", raft, "--timeout", "1", *admin)
+    assert (code, out) == (1, "")
+    assert f"{raft} is a learner: it becomes a voter when it has caught up; there is no link to it" in err
+    code, out, err = mqadmin("raftStatus", "--http", group.http)
+    assert (code, err) == (0, "")
+    everybody = ", ".join(member.http for member in group.members)
+    assert f"\n{raft} is down or cut off: no link with {everybody}\n" in out
+    assert f"\nlearners: {raft}\n" in out
+    assert "voters are up" not in out, "a learner does not count"
+    assert mqadmin("removeMember", "--address", raft, *admin)[0] == 0
+    group.leader()
 
 
 def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_path: Path) -> None:

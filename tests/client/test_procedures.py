@@ -319,9 +319,15 @@ def founded(place: Place) -> None:
 def test_lost_quorum_is_revived_from_the_member_that_is_left(place: Place) -> None:
     founded(place)
     left, *lost = place.servers
+    weak = (
+        f"{lost[0].raft} is down or cut off: no link with ",
+        "2 of 3 voters are up; one more away, and nothing is served",
+    )
     for server in lost:
         server.end(kill=True)
         shutil.rmtree(server.data)
+        if server is lost[0]:
+            until(lambda: all(words in place.said("raftStatus") for words in weak), "who leads says so")
     until(lambda: not left.ready(), "nothing is served")
     assert b"no link to" in left.get("/readyz")[1]
     assert left.end() == 0
