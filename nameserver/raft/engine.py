@@ -821,6 +821,8 @@ class Engine:
 
         For one election timeout nothing is appended, so that a follower can hold the whole log.
         """
+        if self._stopped:
+            return False
         self._core.enter()
         if self._core.state != LEADER or not self._core.other_voters:
             return False
