@@ -178,7 +178,13 @@ class _Owner:
         raise AssertionError(reason)
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+@pytest.fixture(autouse=True)
+def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roles are as a test gives them: on a busy machine the lesser would lose patience and dial as well."""
+    monkeypatch.setattr("nameserver.raft.transport.LESSER_DIALS_AFTER_S", 600.0)
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the test has no event to wait for
             await asyncio.sleep(0.002)
@@ -290,12 +296,14 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     async def scenario() -> None:
         with caplog.at_level(logging.WARNING, "nameserver.raft.transport"):
             async with _Pair(_forged(accept), _forged(dial)).up() as pair:
-                await _until(lambda: len(caplog.records) == 2)
+                await _until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.5)  # several more attempts, of which nothing new can be said
                 assert not any(owner.linked for owner in pair.owners)
-        assert len(caplog.records) == 2
+                # Before the end: closing in the middle of an attempt is said as what it is.
+                said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 2, said
         for says in (*acceptor_says, *dialler_says):
-            assert len([r for r in caplog.records if re.search(says, r.getMessage())]) == 1, caplog.text
+            assert len([line for line in said if re.search(says, line)]) == 1, said
 
     _run(scenario)
 
@@ -328,12 +336,14 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
         secrets = (SECRET, b"another secret, as long")
         with caplog.at_level(logging.WARNING, "nameserver.raft.transport"):
             async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
-                await _until(lambda: len(caplog.records) == 2)
+                await _until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)
                 assert not any(owner.linked for owner in pair.owners)
-        assert len(caplog.records) == 2
-        assert f"wrong proof from {pair.names[1]}: another secret" in caplog.text
-        assert "it does not take our proof: is its secret another one?" in caplog.text
+                said = [record.getMessage() for record in caplog.records]  # closing says something else
+        assert len(said) == 2, said
+        text = "\n".join(said)
+        assert f"wrong proof from {pair.names[1]}: another secret" in text
+        assert "it does not take our proof: is its secret another one?" in text
 
     _run(scenario)
 
@@ -357,7 +367,7 @@ def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(attack)
             with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 4.5)  # an alert at most, then the end
+                await asyncio.wait_for(reader.read(), 20.0)  # an alert at most, then the end
             writer.close()
             assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
             await _until(lambda: pair.owners[0].order == [b"still here"])
