@@ -105,6 +105,20 @@ def test_it_is_a_consistency_and_a_mode(tmp_path: Path) -> None:
     assert as_mode.settings.current.mode == "independent"
 
 
+def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def main() -> None:
+        answer = await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), b"garbage", over=1)
+        assert answer.code == 1
+        assert bench.topics() == []
+        assert not bench.server.carries_broker(ConnectionId(1))
+        await bench.register(over=1)
+        assert bench.server.carries_broker(ConnectionId(1))
+
+    run(main())
+
+
 def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
     # RocketMQ removes one of them only; the others wait for their leases.
     async def main() -> None:
