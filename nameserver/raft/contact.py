@@ -88,9 +88,10 @@ class Contact:
     ) -> None:
         """The leader of our own term spoke: remember its clock, and its statement if it made one."""
         self._heard[leader] = max(clock, self._heard.get(leader, -math.inf))
-        if echo is None or age is None:
-            return
-        date = echo - max(age, 0.0)
+        if echo is not None and age is not None:
+            self._pend(commit, echo - max(age, 0.0))
+
+    def _pend(self, commit: int, date: float) -> None:
         while self._pending and self._pending[-1][1] >= date and self._pending[-1][0] >= commit:
             self._pending.pop()
         if len(self._pending) >= _PENDING_MAX:
@@ -101,6 +102,12 @@ class Contact:
         """Everything up to ``index`` is applied here: statements about it count from now on."""
         while self._pending and self._pending[0][0] <= index:
             self._date = max(self._date, self._pending.popleft()[1])
+
+    def leading(self, now: float, index: int) -> None:
+        """We lead, an entry of our term is committed, and nobody has applied anything beyond ``index``: that
+        dates us once it is applied here (see :meth:`applied`).
+        """
+        self._pend(index, self.majority_date(now))
 
     def led(self, now: float) -> None:
         """We lead, an entry of our term is committed, and all that is committed is applied here."""

@@ -23,6 +23,7 @@ from .members import Configuration, Standing, decode_configuration, encode_confi
 from .messages import (
     FORMAT,
     FORMAT_CONFIGURATION,
+    FORMAT_DURABLE,
     FORMAT_MAX,
     Append,
     AppendReply,
@@ -136,10 +137,8 @@ class Engine:
         volatile: bool,
         compact_bytes: int,
         entry_size_max: int,
-        http: str = "",
     ) -> None:
         self.me = me
-        self._http = http
         self._machine = machine
         self._ports = ports
         self._clock = clock
@@ -172,6 +171,8 @@ class Engine:
         self._installing = 0
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._handing_over_until = -math.inf
+        self._states_durable = volatile
+        self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
         self._stopped = False
         self._stepping = False
         self._seen: tuple[object, ...] = ()
@@ -275,8 +276,12 @@ class Engine:
         return self._contact.younger(now, limit)
 
     def _date_leader(self, now: float) -> None:
-        if self._core.leads and self._core.applied_index >= self._core.commit_index:
-            self._contact.led(now)
+        core = self._core
+        if core.leads:
+            if core.applied_index >= core.read_index:
+                self._contact.led(now)
+            else:  # a follower may have applied, and answered, what this leader has not
+                self._contact.leading(now, core.read_index)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
@@ -333,12 +338,6 @@ class Engine:
             "refused_truncations": self._core.refused_truncations,
             "apply_errors": self._core.apply_errors,
         }
-
-    @property
-    def http_addresses(self) -> dict[str, str]:
-        """Where operators reach the members that have said so, this one included."""
-        said = {peer: hello.http for peer, hello in self._hellos.items()} | {self.me: self._http}
-        return {member: said[member] for member in self.members if said.get(member)}
 
     # ---- start
 
@@ -410,6 +409,8 @@ class Engine:
 
     def _go_on(self) -> None:
         """Make the step that a message or the journal has made due, now: a turn of the loop is a delay."""
+        if self._volatile and self._log.has_ops and not self._stopped:
+            self._flush(self._clock(), commit_too=False)  # durable at once, so it may be committed
         if self._core.due or self._log.has_ops or self._log.vote_dirty:
             self.step()
         elif not self._stopped:
@@ -446,7 +447,7 @@ class Engine:
                     self.link_down(peer)
 
     def _heard(self, peer: str, m: Append | SnapshotPart) -> None:
-        age, commit = (m.age, m.commit) if isinstance(m, Append) else (None, 0)
+        age, commit = (m.age, max(m.commit, m.durable)) if isinstance(m, Append) else (None, 0)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=age, commit=commit)
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
@@ -487,7 +488,6 @@ class Engine:
                 self.term,
                 FORMAT_MAX,
                 standing.cluster,
-                self._http,
             ),
         )
 
@@ -698,6 +698,8 @@ class Engine:
         if self._stepping:
             self._ports.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
+            if self._volatile:  # then the message says already that it is durable here
+                self._flush(self._clock(), commit_too=False)
             self._core.replicate()
             self._flush(self._clock(), commit_too=False)
         return index
@@ -732,8 +734,6 @@ class Engine:
             return
         finally:
             self._stepping = False
-        if self._core.applied_index < self._core.commit_index:
-            self._ports.wake()
         self._contact.applied(self._core.applied_index)
         housekeeping = now >= self._next_housekeeping
         if housekeeping:
@@ -743,6 +743,8 @@ class Engine:
             self._consider_promotion()
             self._tell_removed()
         self._flush(now, commit_too=housekeeping)
+        if self._core.applied_index < self._core.commit_index:
+            self._ports.wake()
         self._consider_image(now)
         self._tell_changes()
 
@@ -784,8 +786,8 @@ class Engine:
         if self._volatile:
             self._log.durable(position)
             self._core.on_durable()
-            if self._core.state == LEADER:
-                self._ports.wake()  # the entry may be committed now
+            if not self._core.other_voters:
+                self._ports.wake()  # the entry is committed now
         else:
             self._writes.append((position, now))
             self._ports.write(position, ops)
@@ -821,8 +823,6 @@ class Engine:
 
         For one election timeout nothing is appended, so that a follower can hold the whole log.
         """
-        if self._stopped:
-            return False
         self._core.enter()
         if self._core.state != LEADER or not self._core.other_voters:
             return False
@@ -1110,6 +1110,18 @@ class Engine:
         self._handing_over_until = -math.inf
         self._told.clear()
         self._ports.wake()
+
+    @property
+    def all_read_durable(self) -> bool:
+        standing, configuration = self._standing, self._core.configuration
+        known = self._durable_read
+        if known is None or known[0] is not standing or known[1] is not configuration:
+            known = self._durable_read = standing, configuration, self._read_by_all >= FORMAT_DURABLE
+        return known[2]
+
+    @property
+    def states_durable(self) -> bool:
+        return self._states_durable and self.all_read_durable
 
     def linked_to(self, peer: str) -> bool:
         return peer in self._hellos

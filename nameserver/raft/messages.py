@@ -12,9 +12,10 @@ import msgspec
 
 FORMAT: Final = 1
 #: What this program reads, as its hello states it (rule 7). 2: log entries that hold a configuration, and
-#: :class:`Removed`.
-FORMAT_MAX: Final = 2
+#: :class:`Removed`. 3: the leader's durable index in an :class:`Append`.
+FORMAT_MAX: Final = 3
 FORMAT_CONFIGURATION: Final = 2
+FORMAT_DURABLE: Final = 3
 
 Index = Annotated[int, msgspec.Meta(ge=0)]
 Term = Annotated[int, msgspec.Meta(ge=0)]
@@ -30,8 +31,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
     cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
     highest format that the sender reads: a new one is used only when every member has said that it knows it.
-    ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``http`` is where
-    operators reach the sender; empty if nowhere, or if that is not known.
+    ``cluster`` is the cluster's name; an empty sender's is only what it would found.
     """
 
     instance: str
@@ -42,7 +42,6 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     term: Term
     format_max: int = FORMAT
     cluster: str = ""
-    http: Annotated[str, msgspec.Meta(max_length=300)] = ""
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
@@ -90,6 +89,8 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
         last: The leader's last index.
         beat: Answer at once; otherwise an answer follows when the entries are durable.
         clock, echo, age: See :mod:`nameserver.raft.contact`; seconds.
+        durable: The leader's own log is durable up to here; 0 if it does not say. ``age`` is stated together
+            with the greater of this and ``commit``: nobody has applied anything beyond.
     """
 
     term: Term
@@ -103,6 +104,7 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
     clock: float
     echo: float | None
     age: float | None
+    durable: Index = 0
 
 
 #: What an :class:`AppendReply` says of ``index``.
