@@ -137,8 +137,10 @@ class Engine:
         volatile: bool,
         compact_bytes: int,
         entry_size_max: int,
+        http: str = "",
     ) -> None:
         self.me = me
+        self._http = http
         self._machine = machine
         self._ports = ports
         self._clock = clock
@@ -339,6 +341,12 @@ class Engine:
             "apply_errors": self._core.apply_errors,
         }
 
+    @property
+    def http_addresses(self) -> dict[str, str]:
+        """Where operators reach the members that have said so, this one included."""
+        said = {peer: hello.http for peer, hello in self._hellos.items()} | {self.me: self._http}
+        return {member: said[member] for member in self.members if said.get(member)}
+
     # ---- start
 
     def start(self) -> None:
@@ -488,6 +496,7 @@ class Engine:
                 self.term,
                 FORMAT_MAX,
                 standing.cluster,
+                self._http,
             ),
         )
 
@@ -823,6 +832,8 @@ class Engine:
 
         For one election timeout nothing is appended, so that a follower can hold the whole log.
         """
+        if self._stopped:
+            return False
         self._core.enter()
         if self._core.state != LEADER or not self._core.other_voters:
             return False

@@ -31,7 +31,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
     cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
     highest format that the sender reads: a new one is used only when every member has said that it knows it.
-    ``cluster`` is the cluster's name; an empty sender's is only what it would found.
+    ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``http`` is where
+    operators reach the sender; empty if nowhere, or if that is not known.
     """
 
     instance: str
@@ -42,6 +43,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     term: Term
     format_max: int = FORMAT
     cluster: str = ""
+    http: Annotated[str, msgspec.Meta(max_length=300)] = ""
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
