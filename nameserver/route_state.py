@@ -73,7 +73,7 @@ class Line(msgspec.Struct, frozen=True, gc=False, eq=False):
         )
 
 
-class QueueSet(msgspec.Struct, frozen=True, eq=False):
+class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
 
     Attributes:
@@ -197,7 +197,7 @@ class _ImageBody(msgspec.Struct, array_like=True):
     kv_seen: bool
     digest: str
     queue_datas: list[tuple[str, int, int, int, int]]
-    queue_sets: list[list[int]]
+    queue_sets: list[tuple[int, ...]]
     slices: list[bytes]
     mappings: dict[str, list[tuple[str, int, str]]]
     names: list[tuple[str, str, list[str], list[tuple[int, str, str]], bool, str | None, int, int]]
@@ -222,7 +222,7 @@ def encode_image(image: Image) -> bytes:
     entries = image.topics.values()
     sets = {queue_set: place for place, queue_set in enumerate(dict.fromkeys([e.queue_set for e in entries]))}
     datas: dict[int, tuple[int, QueueData]] = {}
-    places: list[list[int]] = []
+    places: list[tuple[int, ...]] = []
     for queue_set in sets:
         row = []
         for _, data in sorted(queue_set.by_name.items()):
@@ -230,7 +230,7 @@ def encode_image(image: Image) -> bytes:
             if found is None:
                 found = datas[id(data)] = (len(datas), data)
             row.append(found[0])
-        places.append(row)
+        places.append(tuple(row))  # other than a list it leaves the garbage collector's sight
     slices = []
     topics_left, entries_left = iter(image.topics), iter(entries)
     while topics := list(islice(topics_left, SLICE)):
