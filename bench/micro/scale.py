@@ -40,8 +40,7 @@ from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
 from nameserver.config import NamesrvSettings
-from nameserver.handlers import decide, decode_registration
-from nameserver.liveness import Standing
+from nameserver.handlers import decide_registration, decode_registration
 from nameserver.route_state import encode_image
 from nameserver.route_table import RouteTable
 from nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
@@ -101,15 +100,6 @@ def registration(broker: int, topics: int, *, version: int, unlike: bool, compre
     return Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields.to_ext(), body=body, version=VERSION)
 
 
-class Stranger:
-    """What is known of the sender of a registration: nothing."""
-
-    uptime_s = 3600.0
-
-    def standing(self, broker: object) -> Standing:
-        return Standing.STRANGER
-
-
 # -- in this process ---------------------------------------------------------------------------------------
 
 
@@ -131,7 +121,7 @@ def register(steps: Steps, table: RouteTable, request: Request, step: str) -> No
     decoded = steps.time("decode body" + step, lambda: decode_registration(request))
     assert not isinstance(decoded, Answer), decoded
     settings = NamesrvSettings()
-    command = steps.time("decide", lambda: decide(table.view, request, settings, Stranger(), decoded=decoded))
+    command = steps.time("decide", lambda: decide_registration(table.view, decoded, settings))
     assert isinstance(command, RegisterBroker), command
     data = steps.time("encode command", lambda: encode_command(command))
     again = steps.time("decode command", lambda: decode_command(data))
