@@ -11,9 +11,7 @@ is sent when the answer is here. So reads cost a fixed number of messages a roun
 What makes a leader sure: a majority of voters, itself included, that had not left its term at some instant
 after the barrier was sent. A voter that asks says so by asking: it was in the term, after the read arrived.
 Others are asked, and echo the number of a *round* that began after the barrier arrived, in a message of the
-same term. This is the echoed clock of :mod:`nameserver.raft.contact` with a logical clock. Where members ask
-again and again, the question travels with the answer to one barrier and its echo with the next barrier, so
-that the leader's own reads cost no message.
+same term. This is the echoed clock of :mod:`nameserver.raft.contact` with a logical clock.
 
 Pure: instants are loop times in seconds that are passed in. No lock, no future, no callback.
 """
@@ -31,10 +29,9 @@ RESEND_S: Final = 1.0
 
 
 GATHER_S: Final = 0.001
-GATHER_MAX_S: Final = 0.005
-"""After a barrier, as many reads as it served and as wait already are waited for as long as it took, within
-these bounds: who reads again and again reads again soon, and twice the reads behind a barrier are half the
-barriers. A single reader never waits, nor does a read that comes later."""
+"""After a barrier, as many reads as it served and as wait already are waited for this long: who reads again
+and again reads again soon, and twice the reads behind a barrier are half the barriers. A single reader never
+waits, nor does a read that comes later."""
 
 
 class Barriers:
@@ -74,18 +71,9 @@ class Barriers:
         return self._wanted
 
     @property
-    def joined(self) -> int:
-        """Reads of the barrier that is sent next."""
-        return self._joined
-
-    @property
     def gathered(self) -> bool:
         """As many reads have joined as are waited for."""
         return self._joined >= self._expected
-
-    def gather_no_more(self) -> None:
-        """Wait for no more reads: a barrier costs nothing now."""
-        self._expected = 0
 
     @property
     def gather_until(self) -> float:
@@ -129,7 +117,7 @@ class Barriers:
         if self._passed != passed and self._passed == self._sent:
             self._expected = self._served + self._joined
             self._served = 0
-            self._gather_until = now + min(max(GATHER_S, now - self._sent_at), GATHER_MAX_S)
+            self._gather_until = now + GATHER_S
 
     def _pass(self, index: int) -> None:
         while self._indexes:
@@ -184,11 +172,6 @@ class Rounds:
     def under_way(self) -> bool:
         """A round has begun and is not over."""
         return bool(self._round)
-
-    @property
-    def to_tell(self) -> int:
-        """Number of the round under way, 0 if there is none."""
-        return self.number if self._round else 0
 
     @property
     def standing(self) -> frozenset[str]:

@@ -150,28 +150,18 @@ class Barrier(_Wire, frozen=True, tag=5):
     Attributes:
         number: Of the sender's barrier.
         voter: The sender votes; having sent this in ``term`` it stands by its leader.
-        round: The round that it was told of last in this term, which this answers; 0 for none.
     """
 
     term: int
     number: int
     voter: bool
-    round: int = 0
 
 
 class Reached(_Wire, frozen=True, tag=6):
-    """The leader's answer to barrier ``number``: apply up to ``index``.
-
-    Attributes:
-        term: Of the leader; 0 from one that does not say so.
-        round: The round of this term that is under way. It is answered by the next barrier; who sends none
-            is asked by a :class:`Round`.
-    """
+    """The leader's answer to barrier ``number``: apply up to ``index``."""
 
     number: int
     index: int
-    term: int = 0
-    round: int = 0
 
 
 class Round(_Wire, frozen=True, tag=7):

@@ -108,12 +108,6 @@ PROPOSE_BYTES: Final = 1024 * 1024
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
 
-CARRY_S: Final = 0.002
-"""So long a leader's own reads wait for barriers of others to carry their round, if others ask that often."""
-
-CARRY_FROM: Final = 4
-"""Fewer reads of the leader's own do not wait for that: they are not what its time goes to."""
-
 REPEAT_BYTES_MAX: Final = 64 * 1024
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bodies of registrations that changed nothing are kept up to this size, and this much of them in all."""
@@ -283,16 +277,11 @@ class Replicated:
         self._rounds: Rounds | None = None
         self._round_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
-        self._carry_timer: asyncio.TimerHandle | None = None
         self._ask_due = False
         self._barrier_route: Route | None = None  # kept until something changes
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
         self._near: list[str] = []  # voters, who spoke of barriers last first
-        self._voter_asked_at = -math.inf
-        self._round_timed = 0  # the round that the timer was set for
-        self._round_wait_s = ASK_ALL_S  # of the round that began last
-        self._round_told = (0, 0)  # term, and the round of it that this member was told of last
         self._evidence: Evidence | None = None
         self._early: dict[str, Report] = {}  # reports that came before this leader took office
         self._led_term = 0
@@ -579,8 +568,7 @@ class Replicated:
         unknown_outcomes: Changes answered "may apply yet".
         barriers: Barriers sent for linearizable reads here, those sent again included.
         barriers_confirmed: As leader: barriers answered, to other members and to itself.
-        barrier_rounds: As leader: rounds that were asked for by messages of their own; others travel with
-            the barriers of other members.
+        barrier_rounds: As leader: rounds of heartbeats that those needed.
         proposals: Changes of this member that have no verdict yet.
         apply_lag: Entries that are committed, as far as known here, and not applied here.
         """
@@ -607,7 +595,6 @@ class Replicated:
             self._reads_timer,
             self._round_timer,
             self._gather_timer,
-            self._carry_timer,
             self._verdict_timer,
         ):
             if timer is not None:
@@ -720,13 +707,7 @@ class Replicated:
 
     def _gather_no_longer(self) -> None:
         self._gather_timer = None
-        self._barriers.gather_no_more()
         self._ask()
-
-    def _carried_no_longer(self) -> None:
-        self._carry_timer = None
-        self._barriers.gather_no_more()
-        self._ask(patient=False)
 
     def _ask_soon(self) -> None:
         """Ask once after everything that is ready in this turn of the loop."""
@@ -738,44 +719,29 @@ class Replicated:
         self._ask_due = False
         self._ask()
 
-    def _ask(self, *, patient: bool = True) -> None:
-        """Send the barrier that reads wait for, unless one is under way.
-
-        Args:
-            patient: As the leader, wait a moment for somebody else's barrier that may carry the round.
-        """
+    def _ask(self) -> None:
+        """Send the barrier that reads wait for, unless one is under way."""
         if not self._reads or self._closed:
             return
         now, route = self._loop.time(), self._barrier_route
         # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
         if route is None or route[0] != self._member.term:
             route = self._barrier_route = self._route_of_barriers()
-        leads = route is not None and route[1] == self._me
-        if leads and patient and self._barriers.joined >= CARRY_FROM and now - self._voter_asked_at < CARRY_S:
-            if self._carry_timer is None:  # left alone when a round is carried: it comes soon
-                self._carry_timer = self._loop.call_at(now + CARRY_S, self._carried_no_longer)
-            return
         number = self._barriers.to_send(route, now=now)
         if number is None or route is None:
             if now < self._barriers.gather_until:
                 self._gather(now)
             return
         term, leader, _ = route
-        if leads:
-            rounds = self._rounds_of(term)
-            if rounds is not None:
-                rounds.ask(self._me, number, voter=False)
-                self._settle_rounds()
+        if leader != self._me:
+            voter = self._member.role is not Role.LEARNER
+            if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
+                self._barriers.not_sent()
             return
-        told_term, told = self._round_told
-        barrier = Barrier(
-            term=term,
-            number=number,
-            voter=self._member.role is not Role.LEARNER,
-            round=told if told_term == term else 0,
-        )
-        if not self._member.send(leader, exchange.encode(barrier)):
-            self._barriers.not_sent()
+        rounds = self._rounds_of(term)
+        if rounds is not None:
+            rounds.ask(self._me, number, voter=False)
+            self._settle_rounds()
 
     def _rounds_of(self, term: int) -> Rounds | None:
         """The rounds of a term, if this member leads in it."""
@@ -790,31 +756,10 @@ class Replicated:
         if barrier.voter:
             self._heard_voter(member)
             if self._member.leads_with((member,)):  # of three, asker and leader are enough
-                self._voter_asked_at = self._loop.time()
-                over = barrier.round and rounds.to_tell == barrier.round
-                if over:
-                    rounds.stands(member, barrier.round)
-                    self._answer_barriers(self._settled(rounds))
-                    self._barriers.applied(self._member.applied_index, now=self._loop.time())
-                if self._barriers.joined >= CARRY_FROM and not rounds.under_way:
-                    self._carry_round(rounds)
-                index = self._member.read_index
-                self._answer_barriers((Confirmed(member, barrier.number, index),), round_=rounds.to_tell)
-                if over:
-                    self._pass_reads()
+                self._answer_barriers((Confirmed(member, barrier.number, self._member.read_index),))
                 return
-            rounds.stands(member, barrier.round)
         rounds.ask(member, barrier.number, voter=barrier.voter)
         self._settle_rounds()
-
-    def _carry_round(self, rounds: Rounds) -> None:
-        """Leader: begin the round of its own reads, which the answer that is sent next carries."""
-        self._barriers.gather_no_more()
-        number = self._barriers.to_send((rounds.term, self._me, 0), now=self._loop.time())
-        if number is not None:
-            rounds.ask(self._me, number, voter=False)
-        if rounds.begin(commit_index=self._member.read_index) is not None:
-            self._time_round(rounds, CARRY_S)
 
     def _heard_voter(self, member: str) -> None:
         if self._near[:1] != [member]:
@@ -825,62 +770,40 @@ class Replicated:
         rounds, member = self._rounds, self._member
         if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
             return
-        confirmed = self._settled(rounds)
+        confirmed = rounds.settle(commit_index=member.read_index, majority=member.leads_with)
         if confirmed:
             self._answer_barriers(confirmed)
             self._pass_reads()
         if rounds.begin(commit_index=member.read_index) is not None:
-            self._ask_near(rounds)
+            self._barrier_rounds += 1
+            enough = len(member.voters) // 2
+            self._ask_voters(rounds, self._near[:enough])
+            if self._round_timer is None:
+                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
+                self._round_timer = self._loop.call_later(wait_s, self._ask_all)
 
-    def _settled(self, rounds: Rounds) -> list[Confirmed]:
-        return rounds.settle(commit_index=self._member.read_index, majority=self._member.leads_with)
-
-    def _answer_barriers(self, confirmed: Sequence[Confirmed], *, round_: int = 0) -> None:
-        """Leader: answer; ``round_`` is to be told with it."""
+    def _answer_barriers(self, confirmed: Sequence[Confirmed]) -> None:
         self._barriers_confirmed += len(confirmed)
         for answer in confirmed:
             if answer.member == self._me:
                 self._barriers.confirmed(answer.number, answer.commit_index)
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                term = self._member.term if round_ else 0
-                reached = Reached(number=answer.number, index=answer.commit_index, term=term, round=round_)
+                reached = Reached(number=answer.number, index=answer.commit_index)
                 self._member.send(answer.member, exchange.encode(reached))
-
-    def _ask_near(self, rounds: Rounds) -> None:
-        """Ask as many voters as the round needs, and all if that does not end it."""
-        self._barrier_rounds += 1
-        enough = len(self._member.voters) // 2
-        self._ask_voters(rounds, self._near[:enough])
-        self._time_round(rounds, ASK_ALL_S if len(self._near) >= enough else 0.0)
-
-    def _time_round(self, rounds: Rounds, wait_s: float) -> None:
-        """Look at the round that begins now again after ``wait_s``; one timer serves them all."""
-        self._round_wait_s = wait_s
-        timer = self._round_timer
-        if timer is not None:
-            if timer.when() <= self._loop.time() + wait_s:
-                return
-            timer.cancel()
-        self._round_timed = rounds.number
-        self._round_timer = self._loop.call_later(wait_s, self._look_at_round)
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
         question = exchange.encode(Round(term=rounds.term, number=rounds.number))
         for member in members:
             self._member.send(member, question)
 
-    def _look_at_round(self) -> None:
+    def _ask_all(self) -> None:
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._round_timer = None
         rounds = self._rounds
-        if rounds is None or not rounds.under_way:
-            return
-        if rounds.number == self._round_timed:
+        if rounds is not None and rounds.under_way:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
-            self._time_round(rounds, ASK_ALL_S)
-        else:  # a later one, which began after the timer was set
-            self._time_round(rounds, self._round_wait_s)
+            self._round_timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
 
     def _pass_reads(self) -> None:
         """Let reads go whose barrier is passed, and send the next one."""
@@ -1528,8 +1451,6 @@ class Replicated:
             case Barrier():
                 self._on_barrier(member, message)
             case Reached(number=number, index=index):
-                if message.round:
-                    self._round_told = message.term, message.round
                 self._barriers.confirmed(number, index)
                 self._pass_reads()
             case Round(term=term, number=number):

@@ -602,30 +602,6 @@ def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
     run(body)
 
 
-def test_barriers_of_followers_carry_the_question_of_the_leader_and_its_echo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The echo counts, not the barrier that the question travelled back to: that was sent before."""
-    monkeypatch.setattr("nameserver.replicated.CARRY_FROM", 1)
-    monkeypatch.setattr("nameserver.replicated.CARRY_S", 2 * CONDITION_S)  # no message of the leader's own
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.ready()
-            leader, follower = group.at(group.leader()), group.at(group.followers()[0])
-            deadline = asyncio.get_running_loop().time() + CONDITION_S
-            await follower.barrier(deadline=deadline)
-            waiting = asyncio.create_task(leader.barrier(deadline=deadline))
-            await asyncio.sleep(0)  # it has joined
-            await follower.barrier(deadline=deadline)
-            assert not waiting.done()
-            await follower.barrier(deadline=deadline)
-            await waiting
-            assert leader.raft_status()["barrier_rounds"] == 0
-
-    run(body)
-
-
 def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
