@@ -161,7 +161,7 @@ def ask(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
     *,
-    timeout_s: float = 5.0,
+    timeout_s: float = 15.0,
 ) -> tuple[int, dict[str, Any], bytes]:
     """Send one JSON-encoded request over a connection of its own; return code, header and body of the answer.
 

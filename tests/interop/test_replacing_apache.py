@@ -56,7 +56,7 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
             if mode == "raft":
                 rafts += free_addresses(1)
                 flags += ["--mode", "raft", "--raft", rafts[-1], "--peers", ",".join(rafts)]
-                flags += ["--http-token-file", str(token)]
+                flags += ["--http-token-file", str(token), "--election-timeout-ms", "2000"]
             if mode == "independent" or number == 0:
                 shutil.copy(namesrv.home / "namesrv" / "kvConfig.json", data)
             new.append(start_namesrv(flags, tmp_path / f"ours-{number}", namesrv.addr))
