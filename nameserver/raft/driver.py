@@ -8,12 +8,13 @@ import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from . import tls
 from .auth import Credentials
@@ -38,6 +39,10 @@ FULL_RETRY_S: Final = 0.5
 HELD_MAX: Final = 4096
 #: Timers are not set closer than this.
 TIMER_MIN_S: Final = 0.001
+#: While a thread computes, the loop gets the interpreter after so long, instead of five times that.
+TURN_S: Final = 0.001
+_USUAL_TURN_S: Final = sys.getswitchinterval()
+_Result = TypeVar("_Result")
 #: How often a timer is set anew because messages have moved its deadline on.
 PUT_OFF_S: Final = 0.02
 
@@ -46,6 +51,18 @@ PUT_OFF_S: Final = 0.02
 boot_clock: Final = functools.partial(
     time.clock_gettime, time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
 )
+
+
+async def _beside(work: Callable[[], _Result]) -> _Result:
+    """Do what computes for long in a thread, in turns so short that the loop is not late.
+
+    The turns are of the whole process; usual ones cost a thread that computes less, and there is none then.
+    """
+    sys.setswitchinterval(TURN_S)
+    try:
+        return await asyncio.to_thread(work)
+    finally:
+        sys.setswitchinterval(_USUAL_TURN_S)
 
 
 class _Writer:
@@ -556,7 +573,7 @@ class Driver:
     ) -> None:
         """A failure costs nothing but room (D28)."""
         try:
-            await self._store(index, term, configuration, await asyncio.to_thread(encode))
+            await self._store(index, term, configuration, await _beside(encode))
         except Exception as error:
             if not isinstance(error, OSError):
                 logger.exception("snapshot failed index=%d", index)
@@ -573,7 +590,7 @@ class Driver:
         The image is not copied: a thread that copies so much holds up all others.
         """
         try:
-            install = await asyncio.to_thread(self._machine.prepare, image)
+            install = await _beside(lambda: self._machine.prepare(image))
             await self._store(index, term, configuration, image)
         except StopMember as error:
             self.fatal(f"snapshot {index} from the leader: {error}")
@@ -626,7 +643,7 @@ class Driver:
         """
         try:
             image, data = await asyncio.to_thread(parse, raw, self._config.data_dir)
-            install = await asyncio.to_thread(self._machine.prepare, data)
+            install = await _beside(lambda: self._machine.prepare(data))
         except (ValueError, StopMember) as error:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         engine = self.engine

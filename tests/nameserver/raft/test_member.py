@@ -603,6 +603,36 @@ def test_d29_an_image_is_made_without_a_child_process(
     _run(scenario)
 
 
+def test_while_an_image_is_made_threads_take_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, seen = sys.getswitchinterval(), []
+    original = Machine.snapshot
+
+    def snapshot(machine: Machine) -> Callable[[], bytes]:
+        encode = original(machine)
+
+        def look_and_encode() -> bytes:
+            seen.append(sys.getswitchinterval())
+            return encode()
+
+        return look_and_encode
+
+    monkeypatch.setattr(Machine, "snapshot", snapshot)
+
+    async def scenario() -> None:
+        async with _cluster(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            await cluster.put(*(bytes(100) for _ in range(100)))
+            member = cluster.up[cluster.peers[0]]
+            await _until(lambda: int(str(member.status()["snapshot_index"])) > 0)
+        assert sys.getswitchinterval() == usual
+
+    _run(scenario)
+    assert seen
+    assert max(seen) < usual
+
+
 def test_d32_any_number_of_entries_in_one_turn_of_the_loop_is_appended(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with _cluster(tmp_path, 1) as cluster:
