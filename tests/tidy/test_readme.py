@@ -6,10 +6,14 @@ import contextlib
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
 
 pytestmark = pytest.mark.faults  # real processes
 
@@ -35,6 +39,15 @@ def running(*arguments: str, log: Path) -> Iterator[str]:
                 process.wait(timeout=20)
 
 
+def wait_until_registered(nameserver: str) -> None:
+    """A broker is ready before the nameserver knows it."""
+    deadline = time.monotonic() + 60.0
+    with BlockingClient() as client:
+        while client.invoke(nameserver, RemotingCommand.request(105, {"topic": "TBW102"})).code != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def test_each_python_example_runs_as_written(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(examples) == 2
@@ -48,6 +61,7 @@ def test_each_python_example_runs_as_written(tmp_path: Path) -> None:
             log=tmp_path / "broker.log",
         ),
     ):
+        wait_until_registered(nameserver)
         for example in examples:
             assert NAMESERVER in example
             outcome = subprocess.run(
