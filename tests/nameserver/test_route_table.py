@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from typing import Any
 
@@ -436,3 +437,22 @@ def test_check_sees_a_table_that_was_bent() -> None:
     del table._records[key("a")]
     with pytest.raises(AssertionError):
         table.check()
+
+
+def test_the_garbage_collector_does_not_walk_over_topics() -> None:
+    """Nor when each has other queues than any other: it holds the interpreter meanwhile."""
+    counts = []
+    for topics in (10, 3000):
+        table = RouteTable()
+        for name in "ab":
+            unlike = tuple(
+                TopicQueues(topic=f"t{i}", read_queue_nums=i + 1, write_queue_nums=4, perm=6)
+                for i in range(topics)
+            )
+            command = msgspec.structs.replace(registration(table, name), topics=unlike)
+            assert isinstance(table.apply(command), Applied)
+        again = RouteTable.restore(encode_image(table.copy_for_snapshot()))
+        gc.collect()
+        counts.append(len(gc.get_objects()))
+        assert again.digest() == table.digest()
+    assert counts[1] - counts[0] < 1000
