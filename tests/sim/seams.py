@@ -296,6 +296,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.hardening, "PART_BYTES", 1_500),
     (nameserver.raft.hardening, "BATCH_BYTES", 1_000),
     (nameserver.raft.hardening, "APPLY_STEP", 7),
+    # Short, so that what a full disk has kept from being stored is sent again before a run ends.
+    (nameserver.raft.hardening, "TRANSFER_TIMEOUT_S", 4.0),
 )
 
 

@@ -46,6 +46,8 @@ TURNS_S = 0.01
 ANSWER_S = 2.5
 GHOST_SLACK_S = 1.6
 """Beside the lease: a tick, the commit of the eviction, reports that are a second old, a hand-over."""
+HANDED_S = 1.3
+"""A leader that has judged for so long has told a majority what it knows, and they hand it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Truth:
         self._acknowledged_index: list[int] = []  # the greatest so far
         self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
         self._ghosts: dict[BrokerKey, float] = {}
+        self._offices: list[int] = []  # terms whose leader took office, see _first_applied
+        self._judged_for: dict[int, float] = {}
         self._looked_at = 0.0
 
     def fail(self, text: str) -> None:
@@ -108,6 +112,8 @@ class Truth:
         self, index: int, term: int, batch: Batch, verdicts: list[tuple[Command, Verdict]]
     ) -> None:
         self.count["entries"] += 1
+        if not self._offices or self._offices[-1] != term:
+            self._offices.append(term)
         for proposal, (command, verdict) in zip(batch.proposals, verdicts, strict=True):
             self.count[type(verdict).__name__] += 1
             mark = (proposal.boot_id, proposal.sequence)
@@ -261,6 +267,8 @@ class Truth:
         now = self.world.clock.now
         passed, self._looked_at = now - self._looked_at, now
         leader = self.world.judging_leader()
+        if leader is not None:
+            self._note_judging(leader.member.term, passed)
         for broker in self.world.brokers:
             key = broker.key
             if broker.alive or broker.speaks_until > now or self.world.nobody_remembers_since(now - passed):
@@ -278,6 +286,17 @@ class Truth:
             if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S:
                 self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
                 self._ghosts[key] = -math.inf
+
+    def _note_judging(self, term: int, passed: float) -> None:
+        """Of a leader that was in office for a moment nobody knows whom it heard of, so what is handed over
+        from the leaders before it is worth nothing: the next one counts from when it took office itself.
+        """
+        if term not in self._judged_for:
+            before = next((office for office in reversed(self._offices) if office < term), 0)
+            if before and self._judged_for.get(before, 0.0) < HANDED_S:
+                self.count["leaders for a moment"] += 1
+                self._ghosts.clear()
+        self._judged_for[term] = self._judged_for.get(term, 0.0) + passed
 
 
 def _in_order(verdict: Verdict) -> Verdict:
