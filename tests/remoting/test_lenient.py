@@ -127,7 +127,7 @@ def test_nesting_is_bounded() -> None:
     ids=["escapes", "quotes", "numbers", "blanks", "digits"],
 )
 def test_hostile_text_is_refused_quickly(text: bytes) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(RemoteProtocolError):
         loads(text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
