@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import resource
@@ -123,7 +124,7 @@ class Nameserver:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
             return 0, None
 
     def status(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import resource
@@ -221,7 +222,7 @@ class Member:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
             return 0, None
 
     def ready(self) -> bool:

@@ -6,6 +6,7 @@ that every client's route query takes.
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import random
@@ -128,7 +129,7 @@ class Member:
             with error:
                 text = error.read()
                 return error.code, json.loads(text) if text[:1] == b"{" else text
-        except OSError:
+        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
             return 0, None
 
     def leads(self) -> bool:
