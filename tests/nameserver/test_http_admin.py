@@ -30,7 +30,7 @@ from remoting.codes import RequestCode
 from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
-CONDITION_S = 20.0
+CONDITION_S = 60.0
 DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
 CHANGES = [
     ("POST", "/v1/raft/members", {"address": "127.0.0.1:1"}),
@@ -128,7 +128,7 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
         nodes = [
             # Three members on one loop of a busy machine: leadership must stay where a test saw it.
             await stack.enter_async_context(
-                node(root / str(number), address, addresses, raftElectionTimeoutMs="1000")
+                node(root / str(number), address, addresses, raftElectionTimeoutMs="2000")
             )
             for number, address in enumerate(addresses)
         ]
@@ -298,7 +298,7 @@ async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterato
     """Run a member as a process of its own: one that is removed ends."""
     found = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "nameserver", "--mode", "raft", "--raft", raft, "--peers", ",".join(peers)),
-        *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(root)),
+        *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(root), "--election-timeout-ms", "2000"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
