@@ -4,12 +4,12 @@
     python -m bench.micro.scale --group [--durability fsync]
 
 The first form works in this process, without sockets: CPU time of each step of the path that a registration
-takes, of an eviction, of an image; and how long a loop stood still at most while a thread encoded or
-prepared one. The second starts three members as users do, registers every broker with all topics over the
-wire, and then, one after the other: stores a snapshot on the leader, restarts a member, and brings back one
-without data. Route queries for random topics are sent to all members at fixed times all along; a response
-time runs from the intended send. By command only; README.md in
-this folder has the figures.
+takes, of an eviction, of an image; how long a loop stood still at most while a thread encoded or prepared
+one, and how much CPU time that thread used at most without letting the loop on. The second starts three
+members as users do, registers every broker with all topics over the wire, and then, one after the other:
+stores a snapshot on the leader, restarts a member, and brings back one without data. Route queries for random
+topics are sent to all members at fixed times all along; a response time runs from the intended send. By
+command only; README.md in this folder has the figures.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
 from nameserver.config import NamesrvSettings
 from nameserver.handlers import decide_registration, decode_registration
+from nameserver.raft.driver import TURN_S
 from nameserver.route_state import encode_image
 from nameserver.route_table import RouteTable
 from nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
@@ -67,6 +68,8 @@ QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
 #: A thread repeats its work for so long while the loop's turns are timed.
 PAUSES_S: Final = 2.0
+#: How often it does so while what it holds at most is looked for.
+HOLD_TIMES: Final = 3
 _Result = TypeVar("_Result")
 
 
@@ -165,6 +168,27 @@ async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics
     return max(late, default=0.0), percentile(sorted(late), 0.99) if late else 0.0
 
 
+def longest_hold_ms(work: Callable[[], object]) -> float:
+    """Return how much CPU time a thread used at most between two turns of another thread that asked for one.
+
+    That is what it held the interpreter for; how long the machine made either of them wait is left out.
+    """
+    longest = 0.0
+    for _ in range(HOLD_TIMES):
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert thread.ident is not None
+        clock = time.pthread_getcpuclockid(thread.ident)
+        before = 0.0
+        while thread.is_alive():
+            time.sleep(TURN_S / 2)
+            with contextlib.suppress(OSError):  # it has ended
+                now = time.clock_gettime(clock)
+                longest, before = max(longest, now - before), now
+        thread.join()
+    return longest * 1e3
+
+
 def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     topics, brokers, unlike = arguments.topics, arguments.brokers, arguments.unlike
     steps, table = Steps(), RouteTable()
@@ -183,6 +207,7 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     target = RouteTable()
     steps.time("restore: install", lambda: target.adopt(again))
     steps.time("garbage collection, full", gc.collect)
+    sys.setswitchinterval(TURN_S)  # as the nameserver does for such work
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))
         for name, work in (
@@ -191,12 +216,16 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
             ("restore: prepare", lambda: RouteTable.restore(data)),
         )
     }
+    holds = {
+        "snapshot: encode": longest_hold_ms(lambda: encode_image(image)),
+        "restore: prepare": longest_hold_ms(lambda: RouteTable.restore(data)),
+    }
     evict(steps, table, 1, "evict")
     for broker in range(brokers):
         if broker != 1:
             last = broker == brokers - 1
             evict(steps, table, broker, "evict (last broker)" if last else "evict")
-    return {"steps": steps.took, "image_bytes": len(data), "pauses": pauses}
+    return {"steps": steps.took, "image_bytes": len(data), "pauses": pauses, "holds": holds}
 
 
 def print_in_process(found: dict[str, Any]) -> None:
@@ -207,6 +236,9 @@ def print_in_process(found: dict[str, Any]) -> None:
     print("| while a thread does | loop late at most, ms | p99 |\n|---|---|---|")
     for name, (longest, p99) in found["pauses"].items():
         print(f"| {name} | {longest:.1f} | {p99:.1f} |")
+    print("\n| in a thread | CPU ms at most between two turns of the loop |\n|---|---|")
+    for name, longest in found["holds"].items():
+        print(f"| {name} | {longest:.1f} |")
 
 
 # -- a group -----------------------------------------------------------------------------------------------
