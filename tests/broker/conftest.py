@@ -22,7 +22,7 @@ from remoting.codes import HeaderCodec
 from remoting.command import RemotingCommand, decode_command
 from remoting.frame import FrameDecoder
 
-WAIT_S = 15.0
+WAIT_S = 40.0
 
 
 class Wire:

@@ -168,7 +168,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
 def eventually() -> Callable[..., None]:
     """Return ``eventually(condition, what)``: waits for a condition with a deadline."""
 
-    def wait(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    def wait(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

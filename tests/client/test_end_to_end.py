@@ -23,7 +23,7 @@ from client.producer import Message, SendStatus, by_hash
 from remoting.bodies import MessageQueue
 from remoting.route import TopicConfig
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = pytest.mark.timeout(200)
 
 
 def config(nameserver: Any, **values: Any) -> ClientConfig:

@@ -31,7 +31,7 @@ from tests.ports import HOST, free_port_with
 pytestmark = pytest.mark.faults
 
 MIB = 1024 * 1024
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
