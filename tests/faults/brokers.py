@@ -149,7 +149,8 @@ def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = N
             call.start < end and start < call.end and elapsed(end, call.end) < ANSWER_S
             for start, end in (silences or {}).get(call.member, [])
         )
-        if not excused and elapsed(call.start, call.end) > ANSWER_S:
+        late = call.end - call.start > ANSWER_S and elapsed(call.start, call.end) > ANSWER_S
+        if not excused and late:
             wrong.append(f"late: {call}")
         if not excused and not call.answered:
             wrong.append(f"unanswered: {call}")
