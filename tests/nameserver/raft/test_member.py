@@ -884,7 +884,7 @@ def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_
 
 def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with _cluster(tmp_path) as cluster:
+        async with _cluster(tmp_path, election_timeout_ms=2000) as cluster:
             await cluster.start()
             await cluster.put(b"one")
             for target in (*cluster.peers, None):
