@@ -393,6 +393,12 @@ def main() -> None:
         "--elections", type=float, metavar="MINUTES", help="only count elections, so long idle and busy"
     )
     parser.add_argument(
+        "--load",
+        choices=("idle", "busy", "both"),
+        default="both",
+        help="for --elections (default %(default)s)",
+    )
+    parser.add_argument(
         "--python",
         default="",
         metavar="COMMAND",
@@ -474,7 +480,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
         if arguments.elections is not None:
             for system in systems:
                 if isinstance(system, RouteKeeper):
-                    for busy in (False, True):
+                    for busy in {"idle": (False,), "busy": (True,), "both": (False, True)}[arguments.load]:
                         bench.elections(system, minutes=arguments.elections, busy=busy)
             return
         bench.rounds(systems, [part for part in parts if part not in ("failover", "idle")])
