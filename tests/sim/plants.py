@@ -18,7 +18,8 @@ from nameserver.exchange import Line, Report
 from nameserver.raft import RaftMember, driver
 from nameserver.raft.contact import Contact
 from nameserver.raft.driver import Joined
-from nameserver.raft.hardening import LEADER, RaftCore
+from nameserver.raft.engine import Engine
+from nameserver.raft.hardening import FOLLOWER, LEADER, RaftCore
 from nameserver.raft.journal import Replay
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, AppendReply, PreVote
@@ -203,6 +204,56 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(driver, "join", join)
 
 
+# -- what goes with a follower of three that commits before its leader knows: a leader with a disk does not
+# say what is durable there, but nothing may depend on its silence
+
+
+def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
+    init = Engine.__init__
+
+    def begin(engine: Any, *arguments: Any, **named: Any) -> None:
+        init(engine, *arguments, **named)
+        engine._states_durable = True
+
+    patch.setattr(Engine, "__init__", begin)
+
+
+def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
+    _leaders_state_what_is_durable(patch)
+    patch.setattr(RaftCore, "read_index", property(lambda core: core.commit_index))
+
+
+def contact_is_bound_to_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
+    def heard(core: Any, leader: str, m: Append) -> None:
+        core._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
+
+    _leaders_state_what_is_durable(patch)
+    patch.setattr(RaftCore, "_heard_statement", heard)
+
+
+def early_commit_does_not_wait_for_the_own_sync(patch: pytest.MonkeyPatch) -> None:
+    def commit(core: Any) -> None:
+        index = min(core._leader_durable, core._matched)
+        if core._log.term_at(index) == core.term:
+            _commit(core, index)
+
+    _leaders_state_what_is_durable(patch)
+    patch.setattr(RaftCore, "commit_early", commit)
+
+
+def _commit(core: Any, index: int) -> None:
+    """What :meth:`RaftCore.commit_early` does once it has found the index."""
+    if (
+        index > core.commit_index
+        and core.state == FOLLOWER
+        and core._host.may_vote
+        and core._me in core._configuration.voters
+        and core._settled_three
+    ):
+        core._SyncObj__raftCommitIndex = index
+        core._log.setRaftCommitIndex(index)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """A bug, where it shows, and what must be said of it.
@@ -237,7 +288,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=removal_is_forgotten,
-        likely=2,
+        likely=1,
         says="over something younger",
         faults=("kill leader", "partition", "reset", "one way"),
     ),
@@ -249,37 +300,37 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=contact_is_dated_by_arrival,
-        likely=1,
+        likely=14,
         says="a default read at index",
         faults=("pause", "pause leader", "partition", "one way"),
     ),
     Planted(
         install=contact_counts_before_the_commit_index_is_applied,
-        likely=1,
+        likely=2,
         says="a default read at index",
         faults=("partition", "pause", "kill", "slow"),
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=16,
+        likely=2,
         says="lets a linearizable read go",
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=echoes_of_another_term_count,
-        likely=12,
+        likely=15,
         says="a default read at index",
         faults=("partition", "one way", "pause leader", "slow"),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
-        likely=1,
+        likely=16,
         says="judged in",
         faults=("kill leader", "partition", "pause leader"),
     ),
     Planted(
         install=closed_evidence_of_any_revision_counts,
-        likely=2,
+        likely=24,
         says="where nobody saw a close",
         faults=("broker cut off", "kill", "reset"),
     ),
@@ -291,26 +342,26 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=hearings_of_others_do_not_count,
-        likely=2,
+        likely=1,
         says="evicted as silent",
         faults=("broker cut off", "pause broker"),
     ),
     Planted(install=crashes_are_not_evidence, likely=2, says="was killed a second ago"),
     Planted(
         install=acknowledgement_comes_before_the_sync,
-        likely=5,
+        likely=7,
         says="other",
         faults=("kill all", "disk hangs"),
     ),
     Planted(
         install=snapshots_are_encoded_from_the_live_table,
-        likely=1,
+        likely=3,
         says="finds other verdicts",
         faults=("kill all", "wipe", "kill"),
     ),
     Planted(
         install=requests_wait_without_a_deadline,
-        likely=3,
+        likely=8,
         says="has not answered request",
         faults=("partition", "kill leader", "one way"),
     ),
@@ -322,15 +373,33 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=d8_whoever_knows_a_leader_is_in_contact,
-        likely=2,
+        likely=1,
         says="a default read at index",
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=d14_the_journal_behind_an_image_is_dropped,
-        likely=1,
+        likely=3,
         says="other",
         faults=("kill all", "kill"),
+    ),
+    Planted(
+        install=barriers_pass_at_the_leaders_commit_index,
+        likely=10,
+        says="lets a linearizable read go",
+        faults=("slow", "one way", "disk hangs"),
+    ),
+    Planted(
+        install=contact_is_bound_to_the_leaders_commit_index,
+        likely=4,
+        says="a default read at index",
+        faults=("slow", "one way", "disk hangs"),
+    ),
+    Planted(
+        install=early_commit_does_not_wait_for_the_own_sync,
+        likely=21,
+        says="over something younger",
+        faults=("kill all", "kill leader", "disk hangs"),
     ),
 )
 """By name."""
