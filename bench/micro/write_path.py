@@ -211,6 +211,9 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, default=32, help="brokers that register")
     parser.add_argument("--rounds", type=int, default=100, help="registrations of each broker")
     args = parser.parse_args()
+    for name in ("topics", "brokers", "rounds"):
+        if (value := getattr(args, name)) < 1:
+            parser.error(f"--{name} {value}: at least 1 is needed")
 
     def wires() -> list[RemotingWire]:
         return [
