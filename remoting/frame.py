@@ -11,7 +11,8 @@ from remoting.errors import LocalProtocolError, RemoteProtocolError
 
 #: Largest frame in bytes, length word included. Source: NettyDecoder, frameMaxLength.
 FRAME_SIZE_MAX: Final = 16 * 1024 * 1024
-_HEADER_SIZE_MAX: Final = 0xFFFFFF
+#: Longest header in bytes.
+HEADER_SIZE_MAX: Final = 0xFFFFFF
 _PREFIX: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
 
@@ -40,7 +41,7 @@ def encode_frame(header: bytes, body: bytes = b"", *, codec: HeaderCodec) -> byt
     """
     header_size = len(header)
     size = 4 + header_size + len(body)
-    if header_size > _HEADER_SIZE_MAX or size + 4 > FRAME_SIZE_MAX:
+    if header_size > HEADER_SIZE_MAX or size + 4 > FRAME_SIZE_MAX:
         raise LocalProtocolError(
             f"frame of {size + 4} bytes (header {header_size}) is above the limit of {FRAME_SIZE_MAX}"
         )
@@ -56,7 +57,7 @@ def split_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> 
     if size < 4:
         raise RemoteProtocolError(f"frame of {size} bytes has no header word, at least 4 are needed")
     (word,) = _LENGTH.unpack_from(data, start + 4)
-    header_size = word & _HEADER_SIZE_MAX
+    header_size = word & HEADER_SIZE_MAX
     if header_size > size - 4:
         raise RemoteProtocolError(f"header of {header_size} bytes does not fit its frame of {size}")
     codec = word >> 24

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from remoting.codes import HeaderCodec, LanguageCode
@@ -39,6 +40,40 @@ class Header(NamedTuple):
     flag: int
     remark: str | None
     ext_fields: dict[str, str] | None
+
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class PlainHeader(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON header as known peers write it: their members, each of its own type. For :func:`read_plain`."""
+
+    code: _Int32 = 0
+    flag: _Int32 = 0
+    language_name: str = msgspec.field(default="JAVA", name="language")
+    opaque: _Int32 = 0
+    version: _Int32 = 0
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
+    serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
+
+    @property
+    def language(self) -> LanguageCode | None:
+        return _LANGUAGES.get(self.language_name)
+
+
+_plain_decoder: Final = msgspec.json.Decoder(PlainHeader)
+
+
+def read_plain(data: bytes) -> PlainHeader | None:
+    """Read a JSON header in one go; None if it is unusual or wrong: :func:`decode_header` tells which.
+
+    What it reads it reads alike.
+    """
+    try:
+        return _plain_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def encode_header(header: Header, codec: HeaderCodec) -> bytes:
@@ -75,6 +110,26 @@ def _encode_json(header: Header) -> bytes:
 
 
 def _decode_json(data: bytes) -> Header:
+    plain = read_plain(data)
+    if plain is None:
+        return read_any_json(data)
+    return Header(
+        plain.code,
+        plain.language,
+        plain.version,
+        plain.opaque,
+        plain.flag,
+        plain.remark,
+        plain.ext_fields,
+    )
+
+
+def read_any_json(data: bytes) -> Header:
+    """Read a JSON header of any sender, see :func:`decode_header`.
+
+    Raises:
+        RemoteProtocolError: If it is none.
+    """
     try:
         members = orjson.loads(data)
     except orjson.JSONDecodeError as error:

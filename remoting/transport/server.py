@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from remoting.command import RemotingCommand, decode_command, encode_done
+from remoting.command import RemotingCommand, encode_done, read_command
 from remoting.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -31,7 +31,7 @@ from remoting.errors import (
     RequestTimeout,
     TooManyRequests,
 )
-from remoting.frame import FRAME_SIZE_MAX, split_frame
+from remoting.frame import FRAME_SIZE_MAX
 
 log = logging.getLogger(__name__)
 
@@ -514,7 +514,7 @@ class ServerProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _dispatch(self, data: bytes, position: int, size: int) -> bytes | None:
-        request = decode_command(split_frame(data, position, size))
+        request = read_command(data, position, size)
         if request.flag & FLAG_RESPONSE:
             future = self._pending.get(request.opaque)
             if future is not None and not future.done():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 
 import orjson
@@ -10,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
-from remoting.command import RemotingCommand, decode_command, encode_done
+from remoting.command import RemotingCommand, decode_command, encode_done, read_command
 from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame
-from remoting.header import Header, decode_header, encode_header
+from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame, split_frame
+from remoting.header import Header, decode_header, encode_header, read_any_json, read_plain
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
@@ -157,6 +159,146 @@ def test_json_header_is_read_as_tolerantly_as_java_does(members: object, expecte
 def test_what_is_no_json_header_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_header(data, HeaderCodec.JSON)
+
+
+oddities = st.sampled_from(
+    [
+        None,
+        True,
+        "",
+        "7",
+        "GO",
+        "x",
+        7,
+        -1,
+        7.0,
+        2**31,
+        -(2**31) - 1,
+        2**64,
+        [],
+        ["a"],
+        {},
+        {"a": "b"},
+        {"a": 1},
+    ]
+)
+odd_headers = st.dictionaries(
+    st.sampled_from(
+        [
+            "code",
+            "flag",
+            "language",
+            "opaque",
+            "version",
+            "remark",
+            "extFields",
+            "serializeTypeCurrentRPC",
+            "x",
+        ]
+    ),
+    oddities,
+    max_size=8,
+)
+
+
+def read_alike(data: bytes) -> bool:
+    """Say whether the short way reads a JSON header; fail if it reads another one than the long way."""
+    plain = read_plain(data)
+    if plain is not None:
+        again = Header(
+            plain.code,
+            plain.language,
+            plain.version,
+            plain.opaque,
+            plain.flag,
+            plain.remark,
+            plain.ext_fields,
+        )
+        assert read_any_json(data) == again
+    return plain is not None
+
+
+@given(headers)
+def test_json_header_as_we_write_it_is_read_the_short_way(header: Header) -> None:
+    assert read_alike(encode_header(header, HeaderCodec.JSON))
+
+
+@given(odd_headers, st.booleans())
+def test_what_the_short_way_reads_of_an_odd_header_the_long_way_reads_alike(
+    members: dict[str, object], blanks: bool
+) -> None:
+    read_alike(json.dumps(members, indent=1 if blanks else None).encode())
+
+
+@given(headers, st.data())
+def test_what_the_short_way_reads_of_a_damaged_header_the_long_way_reads_alike(
+    header: Header, data: st.DataObject
+) -> None:
+    whole = encode_header(header, HeaderCodec.JSON)
+    start = data.draw(st.integers(0, len(whole)))
+    stop = data.draw(st.integers(start, min(start + 6, len(whole))))
+    pieces = [
+        b'"',
+        b"\\",
+        b"\xff",
+        b"\x01",
+        b"\\ud800",
+        b"0",
+        b"-",
+        b",",
+        b"}",
+        b"null",
+        b'"code":2,',
+        b"1e3",
+    ]
+    read_alike(whole[:start] + data.draw(st.sampled_from([*pieces, b""])) + whole[stop:])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"code":1.0}',
+        b'{"code":01}',
+        b'{"opaque":2147483648}',
+        b'{"remark":"\\ud800"}',
+        b'{"remark":"\xff"}',
+        b'{"remark":"a\nb"}',
+        b'{"x":1}',
+        b'{"code":1}{',
+        b'{"extFields":{"a":null}}',
+        b"[" * 5000,
+    ],
+)
+def test_unusual_header_is_left_to_the_long_way(data: bytes) -> None:
+    assert read_plain(data) is None
+
+
+@given(headers, codecs, st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=20))
+def test_command_is_read_from_a_stream_as_from_its_frame(
+    header: Header, codec: HeaderCodec, before: bytes, body: bytes, after: bytes
+) -> None:
+    frame = encode_frame(encode_header(header, codec), body, codec=codec)
+    command = read_command(before + frame + after, len(before), len(frame) - 4)
+    assert command == decode_command(split_frame(frame, 0, len(frame) - 4))
+    assert (command.body, command.codec) == (body, codec)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        *BAD_FRAMES.values(),
+        encode_frame(b"{]", codec=HeaderCodec.JSON),
+        encode_frame(b"", codec=HeaderCodec.JSON),
+    ],
+    ids=[*BAD_FRAMES, "no JSON", "no header"],
+)
+def test_bad_frame_is_refused_from_a_stream_with_the_same_words(frame: bytes) -> None:
+    (size,) = struct.unpack_from(">I", frame)
+    size = min(size, len(frame) - 4)
+    with pytest.raises(RemoteProtocolError) as whole:
+        decode_command(split_frame(frame, 0, size))
+    with pytest.raises(RemoteProtocolError, match=re.escape(str(whole.value))):
+        read_command(frame, 0, size)
 
 
 def test_binary_header_of_an_unknown_language_is_served() -> None:

@@ -21,10 +21,10 @@ from remoting.bodies import (
     TopicList,
     TopicStats,
 )
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import HeaderCodec, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.frame import Frame, FrameDecoder, encode_frame
-from remoting.header import decode_header, encode_header
+from remoting.header import decode_header, encode_header, read_plain
 from remoting.message import decode_batch, decode_messages, encode_batch, encode_message
 from remoting.route import (
     RouteDialect,
@@ -73,6 +73,14 @@ def test_frames_encode_to_the_recorded_bytes_again(path: Path) -> None:
             assert decode_header(again, frame.codec) == header, label
             continue
         assert encode_frame(again, frame.body, codec=frame.codec) == data, label
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "json" in path.stem], ids=lambda path: path.stem)
+def test_json_headers_of_apache_are_read_the_short_way(path: Path) -> None:
+    for label, data in frames(path):
+        frame = split(data)
+        if frame.codec is HeaderCodec.JSON and not label.endswith("request of probe"):
+            assert read_plain(frame.header) is not None, label
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
