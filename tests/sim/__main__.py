@@ -20,8 +20,13 @@ from .lines import Lines
 from .plants import PLANTS, Planted
 from .runner import play_one, results
 from .scenario import FAULTS, Result
+from .summary import Summary
 
 HASH_SEED = "0"
+SAYS_S = 60.0
+"""How often progress is said where no terminal shows it."""
+CLEAR = "\x1b[K"
+INTERRUPTED = 130  # as a shell says it: 128 + SIGINT
 NOT_REPEATED = {"--seeds": 1, "--seed": 1, "--workers": 1, "--keep-going": 0, "--verbose": 0}
 """What a replay leaves out, with the number of values that follow it."""
 
@@ -69,26 +74,40 @@ def seeds_of(text: str) -> range:
 
 
 def play(options: argparse.Namespace, arguments: list[str]) -> int:
-    failed, played, total, begun = 0, 0, Counter[str](), time.monotonic()
-    for result in results(partial(play_one, options), seeds_of(options.seeds), options.workers):
-        played += 1
-        total += result.count
-        if options.stock:
-            total += Counter({f"seeds with {name}": 1 for name in {v.split()[1] for v in result.violations}})
-        if (result.violations and not options.stock) or options.verbose:
-            show(result)
-        if result.violations:
-            failed += 1
-            if not options.stock or options.verbose:
-                print("replay:", replay(result.seed, arguments), flush=True)
-            if not options.keep_going and not options.stock:
-                break
-        if played % 100 == 0:
-            print(f"{played} seeds, {failed} failed, {time.monotonic() - begun:.0f} s", flush=True)
-    took = time.monotonic() - begun
-    print(f"seeds {options.seeds}: {played} played, {failed} failed, {took:.1f} s")
-    print(", ".join(f"{name} {count}" for name, count in sorted(total.items())))
-    return 1 if failed and not options.stock else 0
+    """Play all seeds; 0 if nothing failed, 1 if something did, 130 if it was interrupted."""
+    seeds, begun = seeds_of(options.seeds), time.monotonic()
+    summary, said_at, interrupted = Summary(seeds), begun, False
+    played = results(partial(play_one, options), seeds, options.workers)
+    live = sys.stdout.isatty()
+    try:
+        for result in played:
+            summary.add(result)
+            if options.stock:
+                defects = {violation.split()[1] for violation in result.violations}
+                summary.count += Counter({f"seeds with {name}": 1 for name in defects})
+            if (result.violations and not options.stock) or options.verbose:
+                show(result)
+            if result.violations:
+                if not options.stock or options.verbose:
+                    print("replay:", replay(result.seed, arguments), flush=True)
+                if not options.keep_going and not options.stock:
+                    break
+            if time.monotonic() - said_at > (1.0 if live else SAYS_S) and summary.played < len(seeds):
+                said_at = time.monotonic()
+                took = said_at - begun
+                ends = time.strftime("%H:%M", time.localtime(time.time() + summary.left_s(took)))
+                print(summary.progress(took, ends), end=CLEAR + "\r" if live else "\n", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        print(f"{CLEAR if live else ''}interrupted; what was done:", flush=True)
+    finally:
+        played.close()
+    print(*summary.lines(time.monotonic() - begun), sep="\n", flush=True)
+    for seed in summary.failed if not options.stock else ():
+        print("replay:", replay(seed, arguments))
+    if interrupted:
+        return INTERRUPTED
+    return 1 if summary.failed and not options.stock else 0
 
 
 def plant(name: str, seeds: range) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Protocol, TypeVar
@@ -80,6 +81,7 @@ class Faults:
     def __init__(self, world: Faulty, kinds: Sequence[str]) -> None:
         self.kinds = tuple(kinds)
         self.done: list[str] = []
+        self.caused: Counter[str] = Counter()
         self._faulty = world
         self._ends = 0.0
 
@@ -113,6 +115,7 @@ class Faults:
         world.troubled_until = max(world.troubled_until, world.clock.now + lasts)
         note = self.cause(what, lasts)
         if note:
+            self.caused[f"fault {what}"] += 1
             self.note(f"{what} {note} for {lasts:.2f} s")
 
     def cause(self, what: str, lasts: float) -> str:

@@ -1,10 +1,15 @@
-"""Plays seeds one after the other, or in several processes."""
+"""Plays seeds one after the other, or in several processes; whatever becomes of one, the others go on."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 from .scenario import Result, run_seed
@@ -12,7 +17,24 @@ from .stock import run_stock
 
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
-    """Play one seed; in a process of its own, if there are workers."""
+    """Play one seed; one that the simulator itself cannot play has failed, too."""
+    begun = time.process_time()
+    try:
+        result = _play(options, seed)
+    except Exception:
+        result = Result(
+            seed=seed,
+            settings="",
+            violations=(f"the simulator raises: {traceback.format_exc()}",),
+            count=Counter(),
+            trace="",
+            seconds=0.0,
+            events=0,
+        )
+    return replace(result, cpu_s=time.process_time() - begun)
+
+
+def _play(options: argparse.Namespace, seed: int) -> Result:
     members = options.members or (3 if seed % 2 else 5)
     if options.stock:
         return run_stock(seed, members=members, seconds=options.seconds, faults=options.faults)
@@ -25,13 +47,18 @@ def play_one(options: argparse.Namespace, seed: int) -> Result:
     )
 
 
-def results(one: Callable[[int], Result], seeds: range, workers: int) -> Iterable[Result]:
+def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generator[Result, None, None]:
     """Results in order of seeds."""
     if workers <= 1:
         yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_leave_interrupts) as pool:
         try:
-            yield from pool.map(one, seeds, chunksize=4)
+            yield from pool.map(one, seeds)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is the calling process's matter: what is being played is played to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -48,6 +48,7 @@ class Result:
     trace: str
     seconds: float
     events: int
+    cpu_s: float = 0.0
     what: tuple[str, ...] = field(default=())
 
 
@@ -83,6 +84,7 @@ class Scenario(Faults):
                 self.note(f"start {broker.name}")
                 broker.start()
             return
+        self.caused[f"broker {what}"] += 1
         self.note(f"{what} {broker.name}")
         match what:
             case "die":
@@ -170,11 +172,15 @@ def run_seed(
                 scenario.run(seconds)
                 if inspect is not None:
                     inspect(world)
+                truth = world.truth
+                truth.count += scenario.caused
+                truth.count += Counter((f"setting {members} members", f"setting {durability}"))
+                truth.count["elections"] = len(truth.leaders)
                 return Result(
                     seed=seed,
                     settings=f"members={members} durability={durability} faults={','.join(faults)}",
-                    violations=tuple(world.truth.violations),
-                    count=world.truth.count,
+                    violations=tuple(truth.violations),
+                    count=truth.count,
                     trace=world.clock.trace(),
                     seconds=world.clock.now,
                     events=world.clock.events,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.history import as_promised
+from bench.history import Operation, as_promised
 from bench.linearizability import Undecided, check
 from nameserver.raft import Role
 
@@ -276,7 +276,13 @@ class World:
     def _check_history(self) -> None:
         if self.truth.violations:
             return
-        self.truth.count["calls"] = len(self.truth.history)
+        count = self.truth.count
+        count["calls"] = len(self.truth.history)
+        for call in self.truth.history:
+            kind = "writes" if call.operation is Operation.WRITE else "default reads"
+            if call.operation is Operation.READ and not call.lag:
+                kind = "linearizable reads"
+            count[f"judged {kind}"] += 1
         try:
             for violation in check(as_promised(self.truth.history)):
                 self.truth.fail(str(violation))
