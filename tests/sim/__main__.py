@@ -8,10 +8,13 @@ Others: ``--stock`` plays the published library under the same faults and says w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -76,10 +79,10 @@ def seeds_of(text: str) -> range:
 def play(options: argparse.Namespace, arguments: list[str]) -> int:
     """Play all seeds; 0 if nothing failed, 1 if something did, 130 if it was interrupted."""
     seeds, begun = seeds_of(options.seeds), time.monotonic()
-    summary, said_at, interrupted = Summary(seeds), begun, False
+    summary, said_at = Summary(seeds), begun
     played = results(partial(play_one, options), seeds, options.workers)
     live = sys.stdout.isatty()
-    try:
+    with interrupts() as interrupted, contextlib.closing(played):
         for result in played:
             summary.add(result)
             if options.stock:
@@ -92,22 +95,37 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
                     print("replay:", replay(result.seed, arguments), flush=True)
                 if not options.keep_going and not options.stock:
                     break
+            if interrupted:
+                print(f"{CLEAR if live else ''}interrupted; what was done:", flush=True)
+                break
             if time.monotonic() - said_at > (1.0 if live else SAYS_S) and summary.played < len(seeds):
                 said_at = time.monotonic()
                 took = said_at - begun
                 ends = time.strftime("%H:%M", time.localtime(time.time() + summary.left_s(took)))
                 print(summary.progress(took, ends), end=CLEAR + "\r" if live else "\n", flush=True)
-    except KeyboardInterrupt:
-        interrupted = True
-        print(f"{CLEAR if live else ''}interrupted; what was done:", flush=True)
-    finally:
-        played.close()
     print(*summary.lines(time.monotonic() - begun), sep="\n", flush=True)
     for seed in summary.failed if not options.stock else ():
         print("replay:", replay(seed, arguments))
     if interrupted:
         return INTERRUPTED
     return 1 if summary.failed and not options.stock else 0
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Ctrl-C is noted, for the end of the seed that is being played; the second one ends it at once."""
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def plant(name: str, seeds: range) -> int:
