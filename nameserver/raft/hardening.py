@@ -322,9 +322,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         seam.clock = self._clock
         seam.rng = self._rng
         now = self._clock()
-        gap = self._watch.look(now)
-        if gap:
-            self._listen_first(now, gap)
+        late = self._watch.look(now)
+        if late:
+            self._forgive(now, late)
 
     def restart_watch(self) -> None:
         """What took long just now happens once: the member did not stand still."""
@@ -577,23 +577,33 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     def _postpone(self, now: float) -> None:
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
 
-    def _ask_again_soon(self, now: float) -> None:
-        """Without a leader a refused or split attempt is repeated soon; asking first makes that harmless."""
-        self._SyncObj__raftElectionDeadline = now + self._rng.uniform(self._period, 3 * self._period)
+    def _ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
+        """Without a leader a refused or split attempt is repeated soon; asking first makes that harmless.
 
-    def _listen_first(self, now: float, gap: float) -> None:
-        """This member stood still: nobody is judged before what waits for it was read (see :mod:`.watch`)."""
-        level = logging.WARNING if gap > self._timeout else logging.DEBUG
-        logger.log(level, "member stood still me=%s ms=%.0f", self.selfNode.id, gap * 1000)
+        Not as soon if votes are under way: two disks must sync one, and asking anew makes it worthless.
+        """
+        least, most = (3, 6) if syncs else (1, 3)
+        self._SyncObj__raftElectionDeadline = now + self._rng.uniform(least, most) * self._period
+
+    def _forgive(self, now: float, late: float) -> None:
+        """This member stood still for so long: that was nobody's silence (see :mod:`.watch`)."""
         until = self._watch.listening_until
+        if until > now:
+            level = logging.WARNING if late > self._timeout else logging.DEBUG
+            logger.log(level, "member stood still me=%s ms=%.0f", self.selfNode.id, late * 1000)
+        self._heard = min(now, self._heard + late)
         if self.state == LEADER:
             # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
             times, oldest = self._SyncObj__lastResponseTime, until - FALLBACK * self._timeout
             for node, answered in times.items():
-                if -math.inf < answered < oldest:
-                    times[node] = oldest
-        elif math.isfinite(self._SyncObj__raftElectionDeadline) and not self._go:
-            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, until)
+                if answered > -math.inf:
+                    times[node] = max(min(now, answered + late), oldest)
+            return
+        deadline = self._SyncObj__raftElectionDeadline
+        if math.isfinite(deadline) and not self._go:
+            self._SyncObj__raftElectionDeadline = max(deadline + late, until)
+            if deadline == self._last_look_at:
+                self._last_look_at = self._SyncObj__raftElectionDeadline  # one last look is enough
 
     def _ask_before_standing(self, now: float) -> None:
         """D4: a real election, which raises the term, only after a majority said that it would vote for us.
@@ -1117,7 +1127,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         try:
             super()._onTick(0.0)
             if self.state == CANDIDATE and self._SyncObj__raftElectionDeadline > now + self._timeout:
-                self._ask_again_soon(now)
+                self._ask_again_soon(now, syncs=True)
             if led and self.state != LEADER and self._heir is not None:
                 # Nobody answers. If that is a fault of one direction, they still hear this member, and would
                 # wait for an election timeout more.

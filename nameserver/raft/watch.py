@@ -1,9 +1,11 @@
 """Whether this member itself stood still, so that the silence of others says nothing. Pure: time comes in.
 
 A member that was paused, or waited long for a processor, finds everybody silent. But what they said waits in
-its sockets, and if the whole machine stood still, they had the same reason. So after a gap it listens for a
-moment before it judges anybody: it asks for no votes, gives none against a leader, and does not step down.
-Contact (rule 8) is not concerned: its clocks count every pause in full.
+its sockets, and if the whole machine stood still, they had the same reason. So the time by which it is late
+is no silence of anybody: each look counts for at most :data:`LOOK` periods, and sockets are read in between.
+Otherwise a leader on a busy machine gives up because its followers wait for a processor as it did itself. And
+after a gap the member listens for a moment before it judges anybody: it asks for no votes, gives none against
+a leader, and does not step down. Contact (rule 8) is not concerned: its clocks count every pause in full.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Watch:
         self.listening_until = -math.inf
 
     def look(self, now: float) -> float:
-        """Note that the member runs at ``now``; return the seconds that it stood still before, else 0."""
+        """Note that the member runs at ``now``; return the seconds by which it is late, 0 if it is not."""
         gap = now - self._last
         self._last = now
         this, before = self._longest
@@ -49,12 +51,13 @@ class Watch:
         if gap > this:
             this = gap
         self._longest = (this, before)
-        if not gap > GAP * self._period:  # nan at the first look
+        late = gap - LOOK * self._period
+        if not late > 0.0:  # nan at the first look
             return 0.0
-        if self._row < LISTEN_MAX:
+        if gap > GAP * self._period and self._row < LISTEN_MAX:
             self._row += 1
             self.listening_until = now + LISTEN * self._period
-        return gap
+        return late
 
     def restart(self, now: float) -> None:
         """What came before was work that is done once (a replay): no gap."""

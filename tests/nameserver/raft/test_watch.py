@@ -20,7 +20,7 @@ def test_looks_in_time_are_no_gap() -> None:
     watch = Watch(PERIOD)
     now = 1000.0
     for _ in range(50):
-        assert watch.look(now) == 0.0
+        assert watch.look(now) == pytest.approx(0.0)
         assert watch.due == pytest.approx(now + LOOK * PERIOD)
         now = watch.due
     assert now > watch.listening_until
@@ -30,9 +30,19 @@ def test_looks_in_time_are_no_gap() -> None:
 def test_after_a_gap_it_listens_for_a_while() -> None:
     watch = Watch(PERIOD)
     watch.look(10.0)
-    assert watch.look(10.4) == pytest.approx(0.4)
+    assert watch.look(10.4) == pytest.approx(0.4 - LOOK * PERIOD)
     assert watch.listening_until == pytest.approx(10.4 + LISTEN * PERIOD)
-    assert watch.look(10.4 + GAP * PERIOD - 0.001) == 0.0
+    until = watch.listening_until
+    assert watch.look(10.4 + GAP * PERIOD - 0.001) == pytest.approx((GAP - LOOK) * PERIOD - 0.001)
+    assert watch.listening_until == until  # a little late is not standing still
+
+
+def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
+    """Each look counts for :data:`LOOK` periods, whatever lies between two of them."""
+    watch = Watch(PERIOD)
+    watch.look(0.0)
+    late = sum(watch.look(turn * 0.7) for turn in range(1, 11))
+    assert 7.0 - late == pytest.approx(10 * LOOK * PERIOD)
 
 
 def test_gap_after_gap_without_a_leader_ends_the_listening() -> None:
@@ -131,6 +141,7 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     assert sent == []
     # Without a gap the same silence would have been the leader's.
     engine._core._watch.listening_until = -1.0
+    engine._core._heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
@@ -149,6 +160,57 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
         w[name].paused_until = w.now + 10.0
     w.run(3 * PERIOD + 2 * TIMEOUT_S)
     assert not engine._core.leads  # but not for long
+
+
+def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
+    """Nobody was silent: each of them waited for a processor, and what was said waits in the sockets."""
+    w = world()
+    leader = w.elect("a")
+    w.run(0.5)
+    term = leader.engine.term
+    for _ in range(4):  # none of them runs for long enough to hear the others' answer to its last word
+        for name in ("b", "c"):
+            w[name].paused_until = w.now + 1.9 * TIMEOUT_S
+        leader.paused_until = w.now + 1.3 * TIMEOUT_S
+        w.run(1.8 * TIMEOUT_S)
+        assert leader.engine.leads
+        w.run(0.3 * TIMEOUT_S)
+    w.run(2.0)
+    assert w.leader is leader
+    assert leader.engine.term == term
+    assert leader.engine.status()["elections"] == 1
+
+
+def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> None:
+    w = world()
+    leader = w.elect("a")
+    w.run(0.5)
+    for name in ("b", "c"):
+        w[name].paused_until = w.now + 60.0
+    looks = 0
+    while leader.engine._core.leads:
+        w.now += 2 * TIMEOUT_S
+        leader.engine.step()
+        looks += 1
+        assert looks < 10
+    assert looks > 3
+
+
+def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
+    """The leader is gone without a word; the follower runs for a moment now and then."""
+    w = world()
+    w.elect("a")
+    w.run(0.5)
+    follower = w["b"]
+    for name in ("a", "c"):
+        w[name].paused_until = w.now + 60.0
+    looks = 0
+    while follower.engine.leader is not None:
+        w.now += 2 * TIMEOUT_S
+        follower.engine.step()
+        looks += 1
+        assert looks < 16
+    assert looks > 3
 
 
 def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCaptureFixture) -> None:
