@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver import exchange, replicated
+from nameserver import exchange
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
     Batch,
@@ -34,7 +34,7 @@ from nameserver.explain import Note
 from nameserver.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.handlers import Registration, decode_registration
 from nameserver.raft import RaftStartError, StopMember
-from nameserver.replicated import ANSWER_MARGIN_S, Replicated
+from nameserver.replicated import ANSWER_MARGIN_S, Replicated, kv_file, registrations, writes
 from nameserver.types import (
     Answer,
     BrokerAddr,
@@ -499,7 +499,7 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_the_table(
         decoded.append(request)
         return decode_registration(request)
 
-    monkeypatch.setattr("nameserver.replicated.decode_registration", counted)
+    monkeypatch.setattr(registrations, "decode_registration", counted)
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -535,8 +535,8 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_the_table(
             assert await registered(register(counter=2)) == 1
             assert await registered(register(counter=2)) == 0
             member.closed(ONE, by_us=True)
-            assert not member._repeats
-            assert not member._repeats_bytes
+            assert not member._registrations._repeats
+            assert not member._registrations._repeats_bytes
 
     run(body)
 
@@ -630,13 +630,13 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             await group.ready()
             follower = group.at(group.followers()[0])
             monkeypatch.setattr(
-                "nameserver.replicated.encode_command", lambda command: b"\x02" + encode_command(command)[1:]
+                writes, "encode_command", lambda command: b"\x02" + encode_command(command)[1:]
             )
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 2")
             # One that a former leader allowed does not get past this one either.
-            monkeypatch.setattr(follower._reporter, "understood", 2)
+            monkeypatch.setattr(follower._writes._reporter, "understood", 2)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
@@ -700,7 +700,7 @@ def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Pat
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader._stop_leading()  # as just elected: nobody has looked at the new role yet
+            leader._office.end()  # as just elected: nobody has looked at the new role yet
             assert hand_over_in_vain(leader)
             leader._on_change()
             for member in group.running:
@@ -1078,7 +1078,7 @@ def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None
 def test_kv_file_that_could_not_be_written_is_written_later_without_another_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicated, "EXPORT_RETRY_S", 0.05)
+    monkeypatch.setattr(kv_file, "EXPORT_RETRY_S", 0.05)
 
     async def body() -> None:
         path = tmp_path / "0" / "kvConfig.json"

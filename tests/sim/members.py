@@ -14,7 +14,7 @@ from nameserver.commands import Command
 from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.evidence import Judgement
-from nameserver.handlers import Renewal
+from nameserver.handlers import Farewell, Renewal
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.replicated import Replicated, raft_config
 from nameserver.route_table import RouteView
@@ -56,14 +56,75 @@ class Watched(Replicated):
         self.connected_at: dict[BrokerKey, float] = {}
         self.heard_at: dict[BrokerKey, float] = {}
         self._index = 0
-        real_apply = self._table.apply
+        self._watch()
 
-        def apply(command: Command) -> Verdict:
-            verdict = real_apply(command)
+    def _watch(self) -> None:
+        """Look at what the parts do to each other; they are wired already, so calls are taken on the way."""
+        table, writes, registrations, reports = self._table, self._writes, self._registrations, self._reports
+        apply, settle, join = table.apply, writes.settle, self._reads.join
+        arriving, renew, part = registrations.arriving, registrations.renew, registrations.part
+        send, evict = reports.send, reports.evict
+
+        def applied(command: Command) -> Verdict:
+            verdict = apply(command)
             self.verdicts.append((command, verdict))
             return verdict
 
-        self._table.apply = apply  # type: ignore[method-assign]
+        def settled(sequence: int, verdict: Verdict) -> None:
+            if sequence in writes._waiters and isinstance(verdict, Applied | NoChange):
+                self.truth.acknowledged(self._index)
+            settle(sequence, verdict)
+
+        def joined(passed: BarrierPassed) -> int:
+            needed = self.truth.acknowledged_index
+
+            def told(number: int, error: NoQuorum | None) -> None:
+                if error is None:
+                    self.truth.check_barrier(self, needed)
+                passed(number, error)
+
+            return join(told)
+
+        def arrived(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+            arriving(broker, origin, lease_ms=lease_ms)
+            self.heard_at[broker] = self.host.world.clock.now
+            self._note(broker)
+
+        def renewed(renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+            decided = renew(renewal, origin)
+            if (
+                isinstance(decided, Answer)
+                and decided is renewal.answer
+                and renewal.registration
+                and decided.code == ResponseCode.SUCCESS
+            ):
+                self.truth.count["answered without the log"] += 1
+                self.truth.check_promise(self, "an answer without the log")
+            return decided
+
+        def parted(farewell: Farewell, origin: ConnectionId) -> Answer:
+            answer = part(farewell, origin)
+            self._note_all()
+            return answer
+
+        def sent() -> bool:
+            for broker, contact in self._liveness.contacts():
+                if contact.closing is not None:
+                    self.truth.reported(broker, contact.closing.revision)
+            return send()
+
+        def evicted(judgement: Judgement) -> None:
+            self.truth.judged(self, judgement, (self._boot_id, writes._book._sequence + 1))
+            evict(judgement)
+
+        table.apply = applied  # type: ignore[method-assign]
+        writes.settle = settled  # type: ignore[method-assign]
+        self._reads.join = joined  # type: ignore[method-assign]
+        registrations.arriving = arrived  # type: ignore[method-assign]
+        registrations.renew = renewed  # type: ignore[method-assign]
+        registrations.part = parted  # type: ignore[method-assign]
+        reports.send = sent  # type: ignore[method-assign]
+        reports.evict = evicted  # type: ignore[method-assign]
 
     @property
     def state_digest(self) -> str:
@@ -74,7 +135,7 @@ class Watched(Replicated):
 
     @property
     def in_contact(self) -> bool:
-        return self._in_contact()
+        return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
         """The same, from outside of its process."""
@@ -83,13 +144,13 @@ class Watched(Replicated):
     @property
     def judges(self) -> bool:
         """Leader in office, and ready to judge."""
-        evidence = self._evidence
+        evidence = self._office.evidence
         return (
             evidence is not None
             and evidence.term == self._member.term
             and self._member.leads
             and evidence.ready(self._liveness.clock)
-            and self._in_contact()
+            and self._member.in_contact()
         )
 
     def hand_over(self) -> None:
@@ -122,11 +183,6 @@ class Watched(Replicated):
         super().apply(payload, index=index, term=term, live=live)
         self.truth.applied(self, index, term, payload)
 
-    def _settle(self, sequence: int, verdict: Verdict) -> None:
-        if sequence in self._waiters and isinstance(verdict, Applied | NoChange):
-            self.truth.acknowledged(self._index)
-        super()._settle(sequence, verdict)
-
     # -- liveness
 
     def _note(self, broker: BrokerKey) -> None:
@@ -137,53 +193,13 @@ class Watched(Replicated):
         else:
             self.connected_at.pop(broker, None)
 
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        super().arriving(broker, origin, lease_ms=lease_ms)
-        self.heard_at[broker] = self.host.world.clock.now
-        self._note(broker)
+    def _note_all(self) -> None:
+        for broker in list(self.connected_at):
+            self._note(broker)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         super().closed(origin, by_us=by_us)
-        for broker in list(self.connected_at):
-            self._note(broker)
-
-    def part(self, *arguments: Any, **named: Any) -> Answer:
-        answer = super().part(*arguments, **named)
-        for broker in list(self.connected_at):
-            self._note(broker)
-        return answer
-
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        decided = super().renew(renewal, origin)
-        if (
-            isinstance(decided, Answer)
-            and decided is renewal.answer
-            and renewal.registration
-            and decided.code == ResponseCode.SUCCESS
-        ):
-            self.truth.count["answered without the log"] += 1
-            self.truth.check_promise(self, "an answer without the log")
-        return decided
-
-    def join_barrier(self, passed: BarrierPassed) -> int:
-        needed = self.truth.acknowledged_index
-
-        def told(number: int, error: NoQuorum | None) -> None:
-            if error is None:
-                self.truth.check_barrier(self, needed)
-            passed(number, error)
-
-        return super().join_barrier(told)
-
-    def _report(self) -> bool:
-        for broker, contact in self._liveness.contacts():
-            if contact.closing is not None:
-                self.truth.reported(broker, contact.closing.revision)
-        return super()._report()
-
-    def _evict(self, judgement: Judgement) -> None:
-        self.truth.judged(self, judgement, (self._boot_id, self._book._sequence + 1))
-        super()._evict(judgement)
+        self._note_all()
 
 
 class Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from nameserver import evidence, replicated
+from nameserver import evidence
 from nameserver.barriers import Barriers
 from nameserver.commands import Evict, encode_command
 from nameserver.evidence import Evidence, Judgement
@@ -24,7 +25,8 @@ from nameserver.raft.journal import Replay
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, AppendReply, PreVote
 from nameserver.raft.snapshot import Image
-from nameserver.replicated import Replicated
+from nameserver.replicated import Replicated, reads, registrations, serving
+from nameserver.replicated.reports import Reports
 from nameserver.route_table import Record, RouteTable
 from nameserver.types import LeaveReason
 
@@ -47,7 +49,7 @@ def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
     def always(*arguments: Any, **named: Any) -> Any:
         return real(*arguments, **named | {"in_contact": True})
 
-    patch.setattr(replicated, "answer_or_touch", always)
+    patch.setattr(registrations, "answer_or_touch", always)
 
 
 def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -91,17 +93,18 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(mode: Any, judgement: Judgement) -> None:
+    def evict(reports: Any, judgement: Judgement) -> None:
         command = Evict(
             cluster_name=judgement.broker.cluster_name,
             broker_addr=judgement.broker.broker_addr,
             revision=judgement.revision,
             reason=judgement.reason,
         )
-        mode._book.add(encode_command(command), deadline=mode._loop.time() + 10.0)
-        mode._work_soon()
+        deadline = asyncio.get_running_loop().time() + 10.0
+        reports._queue._book.add(encode_command(command), deadline=deadline)
+        reports._work_soon()
 
-    patch.setattr(Replicated, "_evict", evict)
+    patch.setattr(Reports, "evict", evict)
 
 
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
@@ -166,7 +169,8 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     async def execute(mode: Any, *arguments: Any, deadline: float) -> Any:
         return await real(mode, *arguments, deadline=deadline + 100.0)
 
-    patch.setattr(replicated, "WRITE_DEADLINE_S", 100.0)
+    for module in (reads, registrations, serving):
+        patch.setattr(module, "WRITE_DEADLINE_S", 100.0)
     patch.setattr(Replicated, "execute", execute)
 
 

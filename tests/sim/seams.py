@@ -24,7 +24,9 @@ import nameserver.raft.journal
 import nameserver.raft.member
 import nameserver.raft.snapshot
 import nameserver.raft.transport
-import nameserver.replicated
+import nameserver.replicated.changes
+import nameserver.replicated.kv_file
+import nameserver.replicated.registrations
 from nameserver.raft.journal import Journal, StorageFull
 from nameserver.raft.log import Op
 
@@ -289,8 +291,9 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.raft.member, "_end_removed", _end_removed),
-    (nameserver.replicated, "time", _Time),
-    (nameserver.replicated, "_save_if_other", _save_if_other),
+    (nameserver.replicated.changes, "time", _Time),
+    (nameserver.replicated.registrations, "time", _Time),
+    (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
     (nameserver.raft.engine, "TAIL_BYTES", 2_000),
     (nameserver.raft.hardening, "PART_BYTES", 1_500),

@@ -17,6 +17,7 @@ from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import NoQuorum
 from nameserver.proposals import RESEND_S, ProposalBook, Waiting
 from nameserver.replicated import Replicated
+from nameserver.replicated.writes import Writes
 from nameserver.route_table import RouteTable
 from nameserver.types import ConnectionId, MinBrokerChange
 from nameserver.verdicts import Applied, Moved
@@ -72,7 +73,7 @@ def test_d13_whoever_proposes_is_answered_though_there_is_nobody_to_decide(
         async with _member(tmp_path, boot_id=1) as member:
             until = asyncio.get_running_loop().time() + 0.3
             with pytest.raises(NoQuorum, match="not applied"):
-                await member.propose(_put("v"), deadline=until)
+                await member._writes.propose(_put("v"), deadline=until)
 
     _run(scenario, patience_s=patience_s)
 
@@ -94,7 +95,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
     async def scenario() -> None:
         async with _member(tmp_path, boot_id=draw_boot_id()) as member:
             loop = asyncio.get_running_loop()
-            mine = asyncio.ensure_future(member.propose(_put("mine"), deadline=loop.time() + 0.3))
+            mine = asyncio.ensure_future(member._writes.propose(_put("mine"), deadline=loop.time() + 0.3))
             await asyncio.sleep(0)  # it has its number now
             theirs = Proposal(boot_id=former, sequence=1, command=encode_command(_put("theirs")))
             member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True)
@@ -115,7 +116,7 @@ def test_d27_a_late_command_is_not_applied_over_what_is_newer() -> None:
 
 
 def _d13_no_deadline(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replicated, "_give_up_at", lambda member, until: None)
+    patch.setattr(Writes, "_give_up_at", lambda member, until: None)
 
 
 def _d13_not_sent_again(patch: pytest.MonkeyPatch) -> None:

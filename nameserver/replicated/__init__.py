@@ -1,0 +1,29 @@
+"""``--mode raft``: the route table of all nameservers is one replicated log.
+
+A process decides a request on its own copy of the table, proposes the command to the leader, and learns the
+verdict when the entry passes through its own ``apply``; what has moved by then is decided again. Liveness is
+judged by the leader over the reports of all members. What decides is pure (:mod:`nameserver.proposals`,
+:mod:`nameserver.barriers`, :mod:`nameserver.evidence`, :mod:`nameserver.handlers`); this package carries
+values between it, the raft engine and the server. Everything runs on one event loop.
+
+    mode.py            Replicated: implements Consistency and the engine's StateMachine, wires the rest
+    contact.py         links, contact with a leader, who waits for it
+    reads.py           reads that wait: for contact, or for a barrier
+    rounds.py          the leader's side of barriers
+    registrations.py   what brokers repeat, answered without the log where that is allowed
+    writes.py          a command from its proposal to its verdict
+    log_queue.py       the leader's side of writes
+    office.py          what a member holds while it leads
+    reports.py         liveness: heard, reported, judged
+    changes.py         what an applied change asks for outside the table
+    kv_file.py         RocketMQ's KV file: imported once, then written
+    images.py          the state image
+    serving.py         requests on their way, operators' requests
+    raft_settings.py   the engine's settings
+"""
+
+from .contact import ANSWER_MARGIN_S
+from .mode import Replicated
+from .raft_settings import raft_config
+
+__all__ = ["ANSWER_MARGIN_S", "Replicated", "raft_config"]

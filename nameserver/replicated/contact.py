@@ -1,0 +1,144 @@
+"""Links to the other members, contact with a leader, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from nameserver.consistency import NoQuorum
+from nameserver.raft import RaftMember
+
+logger = logging.getLogger(__name__)
+
+CONTACT_LOOK_S: Final = 0.01
+"""How often requests that wait for contact with a leader look for it; one timer serves all of them."""
+
+ANSWER_MARGIN_S: Final = 0.05
+"""Whatever a request waits for, it waits so much shorter than its deadline: the answer leaves within it."""
+
+
+class Links:
+    """Which members are linked, as of the last look.
+
+    Attributes:
+        up: Members with a link.
+    """
+
+    def __init__(self, member: RaftMember) -> None:
+        self.up: frozenset[str] = frozenset()
+        self._member = member
+        self._numbers: dict[str, int] = {}
+
+    def follow(self) -> frozenset[str]:
+        """Look again; returns the members that are linked anew."""
+        linked = self._member.linked
+        anew = linked - self.up
+        for peer in anew:
+            self._numbers[peer] = self._numbers.get(peer, 0) + 1
+        self.up = linked
+        return anew
+
+    def number(self, member: str) -> int:
+        """Return how many links to a member there have been, so that two of them are told apart."""
+        return self._numbers[member]
+
+
+class ContactWatch:
+    """Says when contact with a majority is lost and found, and wakes those who wait for it."""
+
+    def __init__(self, member: RaftMember, links: Links, *, me: str) -> None:
+        self._member = member
+        self._links = links
+        self._me = me
+        self._loop = asyncio.get_running_loop()
+        # Nobody is in contact before the first time; then it is said whenever that ends.
+        self._out_since: float | None = self._loop.time()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def why_not(self) -> str:
+        """Say why this member cannot serve, beginning with what the wire's remark is known for."""
+        member = self._member
+        waiting = member.waiting_for
+        if waiting:
+            return f"no leader, the first start waits for {', '.join(waiting)}"
+        if member.leader is None:
+            return "no leader"
+        if not member.in_contact():
+            return f"no leader with a majority, {member.leader} was the last one"
+        if member.leader != self._me and member.leader not in self._links.up:
+            return f"no link to leader {member.leader}"
+        return f"too much is under way at leader {member.leader}"
+
+    def follow(self) -> None:
+        """Look at it now: one line when it is lost, and one when it is found again."""
+        self._say()
+        self._look()
+
+    async def wait(self, *, deadline: float) -> None:
+        """Return once this member is in contact, or at the deadline."""
+        while not self._member.in_contact() and not self._closed and self._loop.time() < deadline:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.add(waiter)
+            self._look()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return
+            finally:
+                self._waiters.discard(waiter)
+
+    async def require(self, *, deadline: float) -> None:
+        """Return once this member is in contact with a leader.
+
+        Raises:
+            NoQuorum: If it was not by the deadline.
+        """
+        await self.wait(deadline=deadline)
+        if not self._member.in_contact():
+            raise NoQuorum(f"name server not ready: {self.why_not()}")
+
+    def stop(self) -> None:
+        """Begin to close: look no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def end(self) -> None:
+        """Let those go who still wait."""
+        wake(self._waiters)
+
+    def _say(self) -> None:
+        here = self._member.in_contact()
+        if here == (self._out_since is None):
+            return
+        now, member = self._loop.time(), self._member
+        if here:
+            lost_at, self._out_since = self._out_since, None
+            assert lost_at is not None
+            logger.info(
+                "contact found leader=%s term=%d after_s=%.3f", member.leader, member.term, now - lost_at
+            )
+        else:
+            self._out_since = now
+            logger.info("contact lost leader=%s term=%d", member.leader, member.term)
+
+    def _look(self) -> None:
+        if self._waiters and self._member.in_contact():
+            wake(self._waiters)
+        if self._waiters and self._timer is None:
+            self._timer = self._loop.call_later(CONTACT_LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._look()
+
+
+def wake(waiters: set[asyncio.Future[None]]) -> None:
+    """Let everybody go on who waits."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,50 @@
+"""The state image that the log keeps: the table, and who led last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from nameserver.raft import StopMember
+from nameserver.route_state import encode_image
+from nameserver.route_table import RouteTable
+
+IMAGE_FORMAT: Final = 1
+
+
+class _Image(msgspec.Struct, array_like=True, frozen=True):
+    """State image as the log keeps it.
+
+    Attributes:
+        led_term: Term of the last leader that took office before it.
+    """
+
+    format: int
+    led_term: int
+    table: bytes
+
+
+def image_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
+    """Return what encodes the state as it is now; that may run in another thread, and later."""
+    image = table.copy_for_snapshot()
+
+    def encode() -> bytes:
+        return msgspec.msgpack.encode(
+            _Image(format=IMAGE_FORMAT, led_term=led_term, table=encode_image(image))
+        )
+
+    return encode
+
+
+def read_image(image: bytes | bytearray) -> tuple[RouteTable, int]:
+    """Return the table and the term of an image.
+
+    Raises:
+        StopMember: If it is of a format that this program does not know.
+    """
+    found = msgspec.msgpack.decode(image, type=_Image)
+    if found.format != IMAGE_FORMAT:
+        raise StopMember(f"state image has format {found.format}, this program knows {IMAGE_FORMAT}")
+    return RouteTable.restore(found.table), found.led_term

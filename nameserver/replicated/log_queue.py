@@ -1,0 +1,132 @@
+"""The leader's side of writes: takes proposals, appends them, says when to decide again.
+
+What goes into which entry is decided by the :class:`Sequencer`, which is pure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from nameserver import exchange
+from nameserver.commands import (
+    Command,
+    CommandFormatError,
+    Proposal,
+    decode_command,
+    encode_batch,
+    encode_command,
+)
+from nameserver.exchange import FIRST_COMMAND_FORMAT, Deferral, Deferred
+from nameserver.proposals import ProposalBook
+from nameserver.raft import RaftMember, Role
+from nameserver.route_table import RouteTable
+
+from .office import Decoded, Office
+
+logger = logging.getLogger(__name__)
+
+
+class LogQueue:
+    """Carries proposals, its own and those of other members, into the log while this member leads."""
+
+    def __init__(
+        self,
+        member: RaftMember,
+        office: Office,
+        table: RouteTable,
+        book: ProposalBook,
+        decoded: Decoded,
+        *,
+        me: str,
+    ) -> None:
+        self._member = member
+        self._office = office
+        self._table = table
+        self._book = book
+        self._decoded = decoded
+        self._me = me
+
+    def offer(self, proposal: Proposal, member: str) -> None:
+        """Take a proposal into the queue, or say when to decide again. Only while this member leads."""
+        office = self._office
+        sequencer = office.sequencer
+        assert sequencer is not None, "offered without leading"
+        understood = FIRST_COMMAND_FORMAT if office.evidence is None else office.evidence.understood()
+        if format_of(proposal.command) > understood:
+            # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
+            logger.warning(
+                "proposal refused member=%s format=%d understood=%d",
+                member,
+                format_of(proposal.command),
+                understood,
+            )
+            return
+        mark = (proposal.boot_id, proposal.sequence)
+        command = self._decoded.get(mark)
+        if command is None:
+            try:
+                command = decode_command(proposal.command)
+            except CommandFormatError as error:
+                logger.error("proposal refused member=%s error=%s", member, error)
+                return
+            self._decoded[mark] = command
+        deferral = sequencer.offer(
+            proposal,
+            command,
+            member,
+            moved=self._table.moved(command),
+            applied_index=self._member.applied_index,
+        )
+        if deferral is not None:
+            self._send_deferrals([(member, deferral)])
+
+    def offer_unwatched(self, command: Command) -> None:
+        """Take a command of this leader's own, whose verdict nobody waits for."""
+        sequence = self._book.next_sequence()
+        data = encode_command(command)
+        self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data), self._me)
+
+    def withdraw(self, sequence: int) -> None:
+        """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
+        if self._office.sequencer is not None:
+            self._office.sequencer.withdraw(self._book.boot_id, sequence)
+
+    def append(self) -> None:
+        """Append what waits, unless an entry of ours is in flight."""
+        sequencer = self._office.sequencer
+        if sequencer is None:
+            return
+        batch = sequencer.next_batch()
+        if batch is None:
+            return
+        index = self._member.append(encode_batch(batch), term=sequencer.term)
+        if index is None:
+            if self._member.role is Role.LEADER and self._member.term == sequencer.term:
+                sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
+            else:
+                self._office.end()
+            return
+        for proposal in batch.proposals:
+            if proposal.boot_id == self._book.boot_id:
+                self._book.appended(proposal.sequence)
+        self._send_deferrals(sequencer.appended(index))
+
+    def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
+        by_member: dict[str, list[Deferral]] = {}
+        for member, deferral in deferrals:
+            self._decoded.pop((deferral.boot_id, deferral.sequence), None)
+            by_member.setdefault(member, []).append(deferral)
+        for member, told in by_member.items():
+            term = self._member.term
+            if member == self._me:
+                for deferral in told:
+                    self._book.defer(deferral, term=term)
+            else:
+                # A lost one is no harm: the proposal is sent again.
+                self._member.send(member, exchange.encode(Deferred(term=term, deferrals=tuple(told))))
+
+
+def format_of(command: bytes) -> int:
+    """Return the format version that an encoded command starts with; a new kind of command has a new one."""
+    return command[0] if command else 0

@@ -1,0 +1,446 @@
+"""One nameserver of a replicated group: implements the mode's interface, applies the log, wires the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from nameserver import exchange
+from nameserver.commands import Command, CommandFormatError, Proposal, decode_batch, decode_command
+from nameserver.config import LiveSettings
+from nameserver.consistency import (
+    BarrierPassed,
+    ConsistencyStatus,
+    Effects,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+    Operations,
+)
+from nameserver.evidence import Reporter
+from nameserver.exchange import (
+    Acknowledgement,
+    Barrier,
+    Deferred,
+    ExchangeError,
+    Propose,
+    Reached,
+    Report,
+    Round,
+    Stands,
+)
+from nameserver.explain import Explanation, History
+from nameserver.handlers import explain_route
+from nameserver.liveness import CLOCK_PERIOD_S, Liveness
+from nameserver.proposals import ProposalBook
+from nameserver.raft import RaftConfig, RaftMember, StopMember
+from nameserver.route_table import RouteTable, RouteView
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.verdicts import Applied
+
+from .changes import Changes
+from .contact import ContactWatch, Links
+from .images import image_of, read_image
+from .kv_file import KvFile
+from .log_queue import LogQueue
+from .office import Decoded, Office
+from .raft_settings import raft_config
+from .reads import Reads
+from .registrations import Registrations
+from .reports import Reports
+from .serving import GroupOperations, Requests
+from .writes import Writes
+
+logger = logging.getLogger(__name__)
+
+
+class Replicated:
+    """One nameserver of a group. Implements ``Consistency``.
+
+    Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`:
+    a default read for contact with a leader, at most one maximum election timeout; a linearizable one for a
+    barrier, and a write for its verdict, until the deadline. ``view(DEFAULT)`` never waits: it raises
+    NoQuorum, and the server then calls ``execute``, or ``await_view`` where it needs the view itself (HTTP).
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        raft: RaftConfig,
+        on_removed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Make a member that is not started.
+
+        Args:
+            boot_id: Random number of this process, 63 bits.
+            on_removed: Called once, with a line for the operator, when the group has removed this member,
+                which has stopped by then; the process is to end.
+
+        Raises:
+            RaftStartError: If the raft settings are wrong.
+            FileError: If the KV file and its ``.bak`` are both broken.
+        """
+        self._settings = settings
+        self._boot_id = boot_id
+        self._durability = raft.durability
+        self._loop = asyncio.get_running_loop()
+        self._led_term = 0
+        self._work_due = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        me = raft.me
+        table = self._table = RouteTable()
+        history = self._history = History()
+        liveness = self._liveness = Liveness()
+        reporter = Reporter(liveness, boot_id=boot_id)
+        book = ProposalBook(boot_id=boot_id)
+        decoded = self._decoded = Decoded()
+        member = self._member = RaftMember(
+            raft,
+            self,
+            on_peer_message=self._on_peer_message,
+            on_change=self._on_change,
+            on_removed=on_removed,
+        )
+        links = self._links = Links(member)
+        contact = self._contact = ContactWatch(member, links, me=me)
+        office = self._office = Office(member, decoded, boot_id=boot_id)
+        queue = self._queue = LogQueue(member, office, table, book, decoded, me=me)
+        reports = self._reports = Reports(
+            member, office, queue, table, liveness, reporter, links, me=me, work_soon=self._work_soon
+        )
+        writes = self._writes = Writes(
+            member,
+            office,
+            queue,
+            table,
+            book,
+            decoded,
+            reporter,
+            reports,
+            links,
+            contact,
+            me=me,
+            work_soon=self._work_soon,
+        )
+        self._reads = Reads(member, office, table, reporter, links, contact, me=me)
+        registrations = self._registrations = Registrations(
+            member, table, liveness, reporter, reports, writes, settings, history
+        )
+        self._kv_file = KvFile(settings, table, writes)
+        self._changes = Changes(
+            member,
+            table,
+            liveness,
+            reports,
+            registrations,
+            settings,
+            history,
+            effects,
+            kv_changed=self._kv_file.may_differ,
+        )
+        self._requests = Requests(table, contact, self._reads, writes, registrations, settings)
+        self._operations = GroupOperations(member, raft_status=self.raft_status)
+
+    @classmethod
+    def open(
+        cls,
+        settings: LiveSettings,
+        effects: Effects,
+        *,
+        boot_id: int,
+        on_removed: Callable[[str], None] | None = None,
+    ) -> Replicated:
+        """Make the member that the settings describe; ``await start()`` follows.
+
+        Raises:
+            RaftStartError, FileError: With one line for the operator.
+        """
+        return cls(
+            settings, effects, boot_id=boot_id, raft=raft_config(settings.current), on_removed=on_removed
+        )
+
+    async def start(self) -> None:
+        """Recover, bind the raft port, take part; does not wait for a quorum.
+
+        Raises:
+            RaftStartError: With one line for the operator.
+        """
+        await self._member.start()
+        self._tick()
+        self._on_change()
+        self._kv_file.start()
+
+    @property
+    def bound(self) -> str:
+        """The raft address that is bound."""
+        return self._member.bound
+
+    @property
+    def member(self) -> RaftMember:
+        """The member of the raft group, for figures that operators look at."""
+        return self._member
+
+    # -- Consistency --------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        return self._history
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def operations(self) -> Operations:
+        return self._operations
+
+    def explain(self, topic: str) -> Explanation:
+        return explain_route(
+            self._table.view,
+            topic,
+            self._history,
+            started_ms_ago=int(self._liveness.clock * 1000),
+            keeps_routes=True,
+        )
+
+    def view(self, freshness: Freshness) -> RouteView:
+        if freshness is Freshness.DEFAULT:  # nearly every read; the cheapest way through
+            if self._member.in_contact():
+                return self._table.view
+            raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
+        if freshness is Freshness.STALE:
+            return self._table.view
+        raise FreshnessNotOffered("a linearizable read needs a barrier first")
+
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        return await self._reads.await_view(freshness, deadline=deadline)
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        return self._reads.refuse(error)
+
+    async def barrier(self, *, deadline: float) -> None:
+        await self._reads.barrier(deadline=deadline)
+
+    @property
+    def join_barrier(self) -> Callable[[BarrierPassed], int]:
+        """What joins a barrier: whoever keeps it saves a call for each read."""
+        return self._reads.join
+
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer | None:
+        return self._registrations.register(request, origin, deadline=deadline, answered=answered)
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        return await self._requests.execute(request, origin, deadline=deadline)
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        if self._table.view.record(broker) is not None:
+            self._liveness.heard(broker, origin)
+
+    def opened(self, origin: ConnectionId) -> None:
+        """Nothing is to be kept of a connection over which nothing came yet."""
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        self._registrations.forget_repeat(origin)
+        self._reports.closed(origin, by_us=by_us)
+
+    def carries_broker(self, origin: ConnectionId) -> bool:
+        return self._liveness.carries_broker(origin)
+
+    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
+        return await self._changes.changed(topic, after, deadline=deadline)
+
+    def status(self) -> ConsistencyStatus:
+        view, member = self._table.view, self._member
+        age = member.contact_age()
+        ready = member.in_contact()
+        return ConsistencyStatus(
+            mode="raft",
+            role=str(member.role),
+            term=member.term,
+            commit_index=member.commit_index,
+            applied_index=member.applied_index,
+            leader=member.leader,
+            last_contact_ms=None if age == math.inf else round(age * 1000),
+            members=member.members,
+            boot_id=self._boot_id,
+            revision=view.revision,
+            digest=view.digest(),
+            state_digest=view.state_digest(),
+            durability=self._durability,
+            reads_ready=ready,
+            writes_ready=ready,
+            waiting_for="" if ready else self._contact.why_not(),
+        )
+
+    def raft_status(self) -> dict[str, object]:
+        """Return the raft member's figures, and what this layer counts beside them since the start:
+
+        refused_reads: Reads refused because their freshness could not be had, on the wire and over HTTP.
+        refused_writes: Changes answered "not applied".
+        unknown_outcomes: Changes answered "may apply yet".
+        barriers: Barriers sent for linearizable reads here, those sent again included.
+        barriers_confirmed: As leader: barriers answered, to other members and to itself.
+        barrier_rounds: As leader: rounds of heartbeats that those needed.
+        proposals: Changes of this member that have no verdict yet.
+        apply_lag: Entries that are committed, as far as known here, and not applied here.
+        """
+        member = self._member
+        return member.status() | {
+            "refused_reads": self._reads.refused,
+            "refused_writes": self._writes.refused,
+            "unknown_outcomes": self._writes.unknown,
+            "barriers": self._reads.barriers_sent,
+            "barriers_confirmed": self._reads.rounds.confirmed,
+            "barrier_rounds": self._reads.rounds.begun,
+            "proposals": len(self._writes),
+            "apply_lag": max(0, member.commit_index - member.applied_index),
+        }
+
+    async def close(self) -> None:
+        """Hand leadership over, write what is pending, answer whoever still waits, stop."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._contact.stop()
+        self._reads.stop()
+        self._writes.stop()
+        self._changes.stop()
+        await self._kv_file.close()
+        self._changes.wake_all()
+        await self._member.close()
+        self._writes.end()
+        self._contact.end()
+        self._reads.end()
+        await self._requests.close()
+
+    # -- once a turn of the loop --------------------------------------------------------------------------
+
+    def _work_soon(self) -> None:
+        """Report, send and append once after everything that is ready in this turn of the loop."""
+        if not self._work_due and not self._closed:
+            self._work_due = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._work_due = False
+        if self._closed:
+            return
+        if self._reports.send_due():
+            self._writes.hand_out()  # a line about a connection precedes the command that came over it
+        self._office.mark()
+        self._queue.append()
+        self._writes.release()
+        self._reads.let_go()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._reports.tick(self._loop.time())
+        self._work()
+
+    # -- the engine's side --------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        """Follow the member's role, term, leader and links."""
+        if self._closed:
+            return
+        linked_anew = self._links.follow()
+        self._reads.route_may_differ()
+        self._reads.rounds.links_are(self._links.up)
+        self._office.follow()
+        self._reports.follow_leader(linked_anew=self._member.leader in linked_anew)
+        self._contact.follow()
+        self._reads.rounds.settle()
+        self._work_soon()
+
+    def _on_peer_message(self, member: str, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            message = exchange.decode(data)
+        except ExchangeError as error:
+            logger.error("peer message refused member=%s error=%s", member, error)
+            return
+        match message:
+            case Barrier():
+                self._reads.rounds.asked(member, message)
+            case Reached():
+                self._reads.reached(message)
+            case Round():
+                self._reads.rounds.questioned(member, message)
+            case Stands():
+                self._reads.rounds.stood(member, message)
+            case Report():
+                self._reports.receive(member, message)
+            case Acknowledgement():
+                self._reports.acknowledged(member, message)
+                self._reads.leader_has_said()
+            case Propose(term=term, proposals=proposals):
+                self._office.follow()
+                if self._office.sequencer is not None and self._office.sequencer.term == term:
+                    for proposal in proposals:
+                        self._queue.offer(proposal, member)
+                    self._work_soon()
+            case Deferred():
+                self._writes.deferred(message)
+                self._work_soon()
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        """Apply one entry, see :class:`StateMachine`."""
+        try:
+            batch = decode_batch(payload)
+            # All are read before the first is applied: a member that does not understand one applies none.
+            commands = [self._command(proposal) for proposal in batch.proposals]
+        except CommandFormatError as error:
+            raise StopMember(f"{error}; install the release that the other members run") from error
+        # The table first, and all of it: what follows is of this process alone, and a defect there must not
+        # make this member's table differ.
+        verdicts = [self._table.apply(command) for command in commands]
+        for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
+            try:
+                if isinstance(verdict, Applied):
+                    self._changes.follow(command, verdict, live=live)
+                if proposal.boot_id == self._boot_id:
+                    self._writes.settle(proposal.sequence, verdict)
+            except Exception:
+                # The table is changed already: a failing side effect must not make members differ.
+                logger.exception("what follows a change failed index=%d command=%s", index, type(command))
+        if not batch.proposals and live:
+            self._reports.take_office(term, prior_term=self._led_term)
+        self._led_term = max(self._led_term, term)
+        if self._office.sequencer is not None:
+            self._office.sequencer.applied(index)
+        if live:
+            self._work_soon()
+        self._writes.tell(index=index)
+
+    def _command(self, proposal: Proposal) -> Command:
+        command = self._decoded.pop((proposal.boot_id, proposal.sequence), None)
+        return decode_command(proposal.command) if command is None else command
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return what encodes the state as it is now, see :class:`StateMachine`."""
+        return image_of(self._table, self._led_term)
+
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
+        """Read a state image in a thread, see :class:`StateMachine`."""
+        table, led_term = read_image(image)
+        return lambda: self._install(table, led_term)
+
+    def _install(self, table: RouteTable, led_term: int) -> None:
+        """Replace the state by a prepared one."""
+        self._table.adopt(table)
+        self._led_term = led_term
+        self._changes.replaced()

@@ -1,0 +1,81 @@
+"""Whether this member leads, and what it holds while it does.
+
+Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds`, :class:`Evidence`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nameserver.barriers import Rounds
+from nameserver.commands import Batch, Command, encode_batch
+from nameserver.evidence import Evidence
+from nameserver.exchange import Report
+from nameserver.proposals import Sequencer
+from nameserver.raft import RaftMember, Role
+
+logger = logging.getLogger(__name__)
+
+Decoded = dict[tuple[int, int], Command]
+"""Commands by boot id and sequence, each decoded once: kept until it is applied or given up."""
+
+
+class Office:
+    """What this member holds while it leads, all of it of one term.
+
+    Attributes:
+        sequencer: What is appended next; None if it does not lead.
+        rounds: The barriers that it is asked for; None if it does not lead.
+        evidence: What it was told of brokers; None before an entry of its own term is applied.
+        early: Reports that came before that, by member.
+    """
+
+    def __init__(self, member: RaftMember, decoded: Decoded, *, boot_id: int) -> None:
+        self.sequencer: Sequencer | None = None
+        self.rounds: Rounds | None = None
+        self.evidence: Evidence | None = None
+        self.early: dict[str, Report] = {}
+        self._member = member
+        self._decoded = decoded
+        self._boot_id = boot_id
+        self._mark_due = False  # the mark of this leader's office could not be appended yet
+
+    def follow(self) -> None:
+        """Lead if this member leads, in its present term.
+
+        Also called when a proposal arrives: members may know of a new leader before its own loop turns.
+        """
+        member, term = self._member, self._member.term
+        if member.role is not Role.LEADER:
+            self.end()
+        elif self.sequencer is None or self.sequencer.term != term:
+            self.end()
+            self.sequencer = Sequencer(term=term)
+            self.rounds = Rounds(term=term)
+            logger.info("leading term=%d", term)
+            self._mark_due = True
+            self.mark()
+
+    def rounds_of(self, term: int) -> Rounds | None:
+        """Return the rounds of a term, if this member leads in it."""
+        if self.rounds is None or self.rounds.term != term:
+            self.follow()
+        return self.rounds if self.rounds is not None and self.rounds.term == term else None
+
+    def mark(self) -> None:
+        """Mark in the log who took office, see Evidence.prior_term; again if it was not the time for it."""
+        if self._mark_due and self.sequencer is not None:
+            mark = encode_batch(Batch(proposals=()))
+            self._mark_due = self._member.append(mark, term=self.sequencer.term) is None
+
+    def end(self) -> None:
+        """Forget all that a leader holds, if this member led."""
+        if self.sequencer is None:
+            return
+        logger.info("no longer leading term=%d", self.sequencer.term)
+        self.sequencer = None
+        self.rounds = None
+        self.evidence = None
+        self.early.clear()
+        for mark in [mark for mark in self._decoded if mark[0] != self._boot_id]:
+            del self._decoded[mark]

@@ -1,0 +1,268 @@
+"""Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
+
+The reads' side of :mod:`nameserver.barriers`, for one process; the leader's is in :mod:`.rounds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+
+from nameserver import exchange
+from nameserver.barriers import Barriers, Route
+from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum, refusal
+from nameserver.evidence import Reporter
+from nameserver.exchange import Barrier, Reached
+from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.raft import RaftMember, Role
+from nameserver.route_table import RouteTable, RouteView
+from nameserver.types import Answer
+
+from .contact import ANSWER_MARGIN_S, ContactWatch, Links
+from .office import Office
+from .rounds import RoundsKeeper
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """Reads that joined one barrier: until when they wait, and who is to be told."""
+
+    deadline: float
+    told: list[BarrierPassed]
+
+
+class Reads:
+    """The reads of this process that wait.
+
+    Attributes:
+        rounds: The leader's side.
+        refused: Reads refused because their freshness could not be had, on the wire and over HTTP.
+    """
+
+    def __init__(
+        self,
+        member: RaftMember,
+        office: Office,
+        table: RouteTable,
+        reporter: Reporter,
+        links: Links,
+        contact: ContactWatch,
+        *,
+        me: str,
+    ) -> None:
+        self.refused = 0
+        self._member = member
+        self._table = table
+        self._reporter = reporter
+        self._links = links
+        self._contact = contact
+        self._me = me
+        self._loop = asyncio.get_running_loop()
+        self._barriers = Barriers()
+        self.rounds = RoundsKeeper(member, office, self._barriers, me=me, on_own=self.let_go)
+        self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
+        self._late_timer: asyncio.TimerHandle | None = None
+        self._gather_timer: asyncio.TimerHandle | None = None
+        self._ask_due = False
+        self._route: Route | None = None  # where barriers go; kept until something changes
+        self._joined_latest = 0  # the barrier joined last, and by whom
+        self._joined_by: BarrierPassed | None = None
+        self._closed = False
+
+    @property
+    def barriers_sent(self) -> int:
+        """Barriers sent for reads here, those sent again included."""
+        return self._barriers.sent
+
+    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
+        """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
+
+        A default read waits until the deadline, but no longer than one maximum election timeout.
+
+        Raises:
+            NoQuorum: If there was no contact, or no barrier, in time.
+        """
+        try:
+            if freshness is Freshness.LINEARIZABLE:
+                await self.barrier(deadline=deadline)
+            elif freshness is Freshness.DEFAULT:
+                longest = self._loop.time() + 2 * self._member.contact_limit
+                await self._contact.require(deadline=min(deadline, longest))
+        except NoQuorum:
+            self.refused += 1
+            raise
+        return self._table.view
+
+    def refuse(self, error: NoQuorum) -> Answer:
+        """Return the answer to a read whose barrier did not pass, and count it."""
+        self.refused += 1
+        return refusal(f"{NO_QUORUM_TAG} {error}")
+
+    async def barrier(self, *, deadline: float) -> None:
+        """Return once the table here misses nothing that was acknowledged before this call.
+
+        Raises:
+            NoQuorum: If that was not reached by the deadline.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+
+        def passed(number: int, error: NoQuorum | None) -> None:
+            if waiter.done():
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        self.join(passed)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise self._no_barrier() from None
+
+    def join(self, passed: BarrierPassed) -> int:
+        """Join the next barrier, see :meth:`Consistency.join_barrier`."""
+        number = self._barriers.join()
+        if number == self._joined_latest and passed is self._joined_by:  # nearly every read
+            if self._gather_timer is not None and self._barriers.gathered:
+                self._ask_soon()
+            return number
+        self._joined_latest, self._joined_by = number, passed
+        joined = self._waiting.get(number)
+        if joined is not None:
+            joined.told.append(passed)
+            return number
+        now = self._loop.time()
+        deadline = now + WRITE_DEADLINE_S - ANSWER_MARGIN_S
+        self._waiting[number] = _Joined(deadline=deadline, told=[passed])
+        if self._late_timer is None:
+            self._late_timer = self._loop.call_at(deadline, self._refuse_late)
+        self._gather(now)
+        return number
+
+    def reached(self, answer: Reached) -> None:
+        """Take the leader's answer to a barrier."""
+        self._barriers.confirmed(answer.number, answer.index)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let reads go whose barrier is passed, and send the next one."""
+        if not self._waiting:
+            return
+        self._barriers.applied(self._member.applied_index, now=self._loop.time())
+        passed = self._barriers.passed
+        for number in list(self._waiting):
+            if number > passed:
+                break
+            self._end(number, None)
+        self._ask()
+
+    def route_may_differ(self) -> None:
+        """Role, term, leader or links may have changed: barriers may go elsewhere."""
+        self._route = None
+
+    def leader_has_said(self) -> None:
+        """The leader has said what it understands: it may be asked now."""
+        self._route = None
+        self._ask()
+
+    def stop(self) -> None:
+        """Begin to close: send no more barriers."""
+        self._closed = True
+        self.rounds.stop()
+        for timer in (self._late_timer, self._gather_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def end(self) -> None:
+        """Refuse all that still wait."""
+        self._refuse(up_to=math.inf)
+
+    def _where(self) -> Route | None:
+        """Where a barrier goes now; None if it can go nowhere."""
+        term, leader = self._member.term, self._member.leader
+        if leader == self._me:
+            return term, leader, 0
+        if leader is None or leader not in self._links.up or self._reporter.term != term:
+            return None
+        if self._reporter.leader_reads < exchange.BARRIER_FORMAT:  # it has not said so yet, or is older
+            return None
+        return term, leader, self._links.number(leader)
+
+    def _gather(self, now: float) -> None:
+        """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
+        barriers = self._barriers
+        if barriers.gathered or now >= barriers.gather_until:
+            self._ask_soon()
+        elif self._gather_timer is None:
+            self._gather_timer = self._loop.call_at(barriers.gather_until, self._gather_no_longer)
+
+    def _gather_no_longer(self) -> None:
+        self._gather_timer = None
+        self._ask()
+
+    def _ask_soon(self) -> None:
+        """Ask once after everything that is ready in this turn of the loop."""
+        if not self._ask_due:
+            self._ask_due = True
+            self._loop.call_soon(self._ask_now)
+
+    def _ask_now(self) -> None:
+        self._ask_due = False
+        self._ask()
+
+    def _ask(self) -> None:
+        """Send the barrier that reads wait for, unless one is under way."""
+        if not self._waiting or self._closed:
+            return
+        now, route = self._loop.time(), self._route
+        # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
+        if route is None or route[0] != self._member.term:
+            route = self._route = self._where()
+        number = self._barriers.to_send(route, now=now)
+        if number is None or route is None:
+            if now < self._barriers.gather_until:
+                self._gather(now)
+            return
+        term, leader, _ = route
+        if leader == self._me:
+            self.rounds.ask_here(number, term=term)
+            return
+        voter = self._member.role is not Role.LEARNER
+        if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
+            self._barriers.not_sent()
+
+    def _end(self, number: int, error: NoQuorum | None) -> None:
+        for told in self._waiting.pop(number).told:
+            try:
+                told(number, error)
+            except Exception:
+                logger.exception("reads failed after their barrier number=%d", number)
+
+    def _refuse_late(self) -> None:
+        """One timer for all reads: the oldest ones have the first deadline."""
+        self._late_timer = None
+        self._refuse(up_to=self._loop.time())
+        first = next(iter(self._waiting.values()), None)
+        if first is not None:
+            self._late_timer = self._loop.call_at(first.deadline, self._refuse_late)
+
+    def _refuse(self, *, up_to: float) -> None:
+        error = self._no_barrier()
+        for number, joined in list(self._waiting.items()):
+            if joined.deadline > up_to:
+                break
+            self._end(number, error)
+
+    def _no_barrier(self) -> NoQuorum:
+        if self._closed:
+            return NoQuorum("name server not ready: it is shutting down")
+        leader = self._member.leader
+        if self._member.in_contact() and leader != self._me and self._where() is None:
+            return NoQuorum(f"name server not ready: leader {leader} runs an older release without barriers")
+        return NoQuorum(f"name server not ready: {self._contact.why_not()}")

@@ -1,0 +1,222 @@
+"""Registrations: what brokers send again and again, answered without the log where that is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nameserver.commands import Command
+from nameserver.config import LiveSettings, NamesrvSettings
+from nameserver.consistency import Freshness, Registering, Told
+from nameserver.evidence import Reporter, Unchanged, answer_or_touch
+from nameserver.explain import History, Note
+from nameserver.handlers import Farewell, Heard, Renewal, decode_registration
+from nameserver.liveness import Liveness, Standing
+from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.raft import RaftMember
+from nameserver.route_table import RouteTable, RouteView
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+
+from .reports import Reports
+from .writes import Writes
+
+logger = logging.getLogger(__name__)
+
+REPEAT_BYTES_MAX: Final = 64 * 1024
+REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bodies of registrations that changed nothing are kept up to this size, and this much of them in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    liveness: Liveness
+    origin: ConnectionId
+    uptime_s: float
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return self.liveness.standing(broker, self.origin)
+
+
+class _Repeat(NamedTuple):
+    """A registration that changed nothing, and how it was decided.
+
+    A decision depends on the request, the table and the settings alone. So the same bytes on a table of the
+    same revision need not be decoded, checked and compared with the record once more; what depends on this
+    process is asked anew each time.
+    """
+
+    body: bytes
+    ext_fields: Mapping[str, str]
+    version: int
+    table_revision: int
+    settings: NamesrvSettings
+    lease_ms: int
+    renewal: Renewal
+
+    def is_made_by(self, request: Request, table_revision: int, settings: NamesrvSettings) -> bool:
+        return (
+            self.table_revision == table_revision
+            and self.settings is settings
+            and self.body == request.body
+            and self.version == request.version
+            and self.ext_fields == request.ext_fields
+        )
+
+
+class Registrations:
+    """Answers registrations, and renews what they and other requests renew. Implements ``RegisterMode``."""
+
+    def __init__(
+        self,
+        member: RaftMember,
+        table: RouteTable,
+        liveness: Liveness,
+        reporter: Reporter,
+        reports: Reports,
+        writes: Writes,
+        settings: LiveSettings,
+        history: History,
+    ) -> None:
+        self._member = member
+        self._table = table
+        self._liveness = liveness
+        self._reporter = reporter
+        self._reports = reports
+        self._writes = writes
+        self._settings = settings
+        self._history = history
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
+        self._repeats: dict[ConnectionId, _Repeat] = {}
+        self._repeats_bytes = 0
+
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer | None:
+        """Answer a registration, see :meth:`Consistency.register`."""
+        repeat = self._repeats.get(origin)
+        if repeat is not None and repeat.is_made_by(request, self._table.revision, self._settings.current):
+            self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
+            renewed = self.renew(repeat.renewal, origin)
+            if isinstance(renewed, Answer):
+                return renewed
+        decoded = decode_registration(request)
+        if isinstance(decoded, Answer):
+            return decoded
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        registering = Registering(self, request, decoded, origin, deadline, answered)
+        self.arriving(registering.broker, origin, lease_ms=decoded.lease_ms)
+        answer = None
+        waits = False
+        try:
+            answer = registering.decide()
+            waits = answer is None
+        finally:
+            if not waits:
+                self.answered(registering.broker, origin)
+        if registering.renewal is not None:
+            self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
+        return answer
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        """Return what this process knows of the sender behind a connection."""
+        return _Heard(self._liveness, origin, self._liveness.clock)
+
+    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Note that a registration arrived; :meth:`answered` must follow."""
+        mark = broker, origin
+        self._in_flight[mark] = self._in_flight.get(mark, 0) + 1
+        self._reports.hear(broker, origin, lease_ms=lease_ms)
+
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
+        """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
+        if not renewal.registration:
+            lease_s = None if renewal.lease_ms is None else renewal.lease_ms / 1000
+            self._liveness.heard(renewal.broker, origin, lease_s=lease_s)
+        if renewal.revision is None or renewal.lease_ms is None:
+            return renewal.otherwise
+        decided = answer_or_touch(
+            self._liveness.contact(renewal.broker),
+            origin,
+            acknowledged_at=self._reporter.heard_acknowledged(renewal.broker),
+            clock=self._liveness.clock,
+            in_contact=self._member.in_contact(),
+            lease_s=renewal.lease_ms / 1000,
+        )
+        if decided is Unchanged.TOUCH:
+            return renewal.otherwise
+        if renewal.registration:
+            self._reports.registered(renewal.broker, origin, revision=renewal.revision)
+        return renewal.answer
+
+    def part(self, farewell: Farewell, origin: ConnectionId) -> Answer:
+        """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
+        broker = farewell.broker
+        if farewell.late:
+            logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)
+            self._history.broker_changed(broker, Note.LATE_UNREGISTER, at_ms=time.time_ns() // 1_000_000)
+        else:
+            self._reports.withdrawn(broker, origin)
+        return farewell.answer
+
+    def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
+        """Whether a registration of this broker over this connection has no answer yet."""
+        return (broker, origin) in self._in_flight
+
+    def forget_repeat(self, origin: ConnectionId) -> None:
+        """Forget what a connection sent that changed nothing."""
+        repeat = self._repeats.pop(origin, None)
+        if repeat is not None:
+            self._repeats_bytes -= len(repeat.body)
+
+    def forget_repeats(self) -> None:
+        """Forget it of all connections: another table may have the same revision."""
+        self._repeats.clear()
+        self._repeats_bytes = 0
+
+    # -- RegisterMode
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+        return self._settings
+
+    def view(self, freshness: Freshness) -> RouteView:
+        """Return the view, as stale as it may be: a registration is decided again if that was too stale."""
+        return self._table.view
+
+    def enter(
+        self, command: Command, *, deadline: float, told: Told, registration: tuple[BrokerKey, ConnectionId]
+    ) -> int:
+        """Propose a command, see :meth:`Writes.enter`."""
+        return self._writes.enter(command, deadline=deadline, told=told, registration=registration)
+
+    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Note that a registration has its answer, whatever it is."""
+        mark = broker, origin
+        left = self._in_flight[mark] - 1
+        if left:
+            self._in_flight[mark] = left
+        else:
+            del self._in_flight[mark]
+
+    def _remember(self, request: Request, renewal: Renewal, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Keep a registration that changed nothing: the next one over this connection will be the same."""
+        self.forget_repeat(origin)
+        size = len(request.body)
+        if size > REPEAT_BYTES_MAX or self._repeats_bytes + size > REPEATS_BYTES_MAX:
+            return
+        self._repeats_bytes += size
+        self._repeats[origin] = _Repeat(
+            body=request.body,
+            ext_fields=request.ext_fields,
+            version=request.version,
+            table_revision=self._table.revision,
+            settings=self._settings.current,
+            lease_ms=lease_ms,
+            renewal=renewal,
+        )

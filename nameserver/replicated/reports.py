@@ -1,0 +1,241 @@
+"""Liveness of brokers: what this member hears and reports, and how it judges while it leads.
+
+Evidence and judgement are pure (:mod:`nameserver.liveness`, :mod:`nameserver.evidence`); everything that is
+heard passes through here, because the leader must be told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from nameserver import exchange
+from nameserver.commands import Evict
+from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter
+from nameserver.exchange import Acknowledgement, Report
+from nameserver.liveness import Liveness
+from nameserver.raft import RaftMember, Role
+from nameserver.route_state import Record
+from nameserver.route_table import RouteTable
+from nameserver.types import BrokerKey, ConnectionId
+
+from .contact import Links
+from .log_queue import LogQueue
+from .office import Office
+
+PRUNE_PERIOD_S: Final = 5.0
+"""How often what is known of brokers without a record is looked through."""
+
+
+class Reports:
+    """What is heard here, on its way to the leader; as leader, what all members heard.
+
+    Attributes:
+        due: The leader is to be told something. A line about a connection precedes the command that came
+            over it, so nothing is proposed meanwhile.
+
+    Args:
+        work_soon: Called when a report is due.
+    """
+
+    def __init__(
+        self,
+        member: RaftMember,
+        office: Office,
+        queue: LogQueue,
+        table: RouteTable,
+        liveness: Liveness,
+        reporter: Reporter,
+        links: Links,
+        *,
+        me: str,
+        work_soon: Callable[[], None],
+    ) -> None:
+        self.due = False
+        self._member = member
+        self._office = office
+        self._queue = queue
+        self._table = table
+        self._liveness = liveness
+        self._reporter = reporter
+        self._links = links
+        self._me = me
+        self._work_soon = work_soon
+        self._prune_at = 0.0
+        self._judge_all_at = 0.0
+        self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
+
+    # -- what is heard here
+
+    def hear(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        """Note who registers over which connection."""
+        before = self._liveness.contact(broker)
+        self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
+        if before is None or before.owner != origin or not before.connected:
+            self.soon()
+
+    def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
+        """Note at which revision the record of a broker is that registered over a connection."""
+        before = self._liveness.version
+        self._liveness.registered(broker, origin, revision=revision)
+        if self._liveness.version != before:
+            self.soon()
+
+    def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
+        """Note the end of a connection."""
+        before = self._liveness.version
+        self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of)
+        if self._liveness.version != before:
+            self.soon()
+
+    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Note a broker's goodbye over a connection of its own: evidence as a close is."""
+        self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
+        self.soon()
+
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that a record is gone: what was heard before says nothing of a next one."""
+        self._liveness.removed(broker)
+        self._reporter.removed(broker)
+        if self._office.evidence is not None:
+            self._office.evidence.removed(broker)
+
+    def listed(self, broker: BrokerKey) -> None:
+        """Note that a record was made."""
+        if self._office.evidence is not None:
+            self._office.evidence.listed(broker, clock=self._liveness.clock)
+
+    # -- the member's side
+
+    def soon(self) -> None:
+        """Report after everything that is ready in this turn of the loop."""
+        self.due = True
+        self._work_soon()
+
+    def tick(self, now: float) -> None:
+        """Advance the liveness clock to ``now`` (loop time, s), and do whatever it is time for."""
+        liveness, evidence = self._liveness, self._office.evidence
+        liveness.advance(now)
+        if liveness.clock >= self._prune_at:
+            self._prune_at = liveness.clock + PRUNE_PERIOD_S
+            liveness.prune()
+            self._reporter.prune(self._is_listed)
+            if evidence is not None:
+                evidence.prune(self._is_listed, clock=liveness.clock)
+        if self._member.leader is not None and self._reporter.due():
+            self.due = True
+        here = self._here()
+        if here != self._judged_with or liveness.clock >= self._judge_all_at:
+            self._judged_with = here
+            self._judge_all_at = liveness.clock + REPORT_PERIOD_S
+            self._judge(list(self._table.view.records()))
+
+    def follow_leader(self, *, linked_anew: bool) -> None:
+        """Report to a leader that is new, or linked anew.
+
+        Args:
+            linked_anew: The link to the present leader is a new one.
+        """
+        if self._member.leader is not None and (self._reporter.lead_by(self._member.term) or linked_anew):
+            self.due = True
+
+    def send_due(self) -> bool:
+        """Report if that is due; returns whether it is no more."""
+        if self.due:
+            self.due = not self.send()
+        return not self.due
+
+    def send(self) -> bool:
+        """Tell the leader what changed here; the leader tells itself.
+
+        Returns:
+            Whether there is a leader that could be told.
+        """
+        leader = self._member.leader
+        if leader is None or (leader != self._me and leader not in self._links.up):
+            return False
+        self._reporter.lead_by(self._member.term)
+        report = self._reporter.report()
+        if leader == self._me:
+            self.receive(self._me, report)
+            return True
+        return self._member.send(leader, exchange.encode(report))
+
+    def acknowledged(self, member: str, answer: Acknowledgement) -> None:
+        """Take a leader's answer to a report."""
+        if member == self._member.leader and self._reporter.acknowledged(answer):
+            self.soon()
+
+    # -- the leader's side
+
+    def receive(self, member: str, report: Report) -> None:
+        """Leader: take a report, answer it, judge whom it speaks of."""
+        evidence = self._office.evidence
+        if evidence is None or evidence.term != report.term:
+            if report.term >= self._member.term:
+                self._office.early[member] = report
+            return
+        evidence.members_are(self._member.members)
+        answer = evidence.receive(member, report, clock=self._liveness.clock)
+        if answer is None:
+            return
+        if member == self._me:
+            self._reporter.acknowledged(answer)
+        else:
+            self._member.send(member, exchange.encode(answer))
+        view = self._table.view
+        told = [view.record(line.broker) for line in report.lines if not line.connected]
+        self._judge([record for record in told if record is not None])
+
+    def take_office(self, term: int, *, prior_term: int) -> None:
+        """An entry that marks an office is applied: if it is this leader's own, it counts and judges now."""
+        if self._member.role is not Role.LEADER or self._member.term != term:
+            return
+        self._office.evidence = Evidence(
+            term=term,
+            members=self._member.members,
+            prior_term=prior_term,
+            clock=self._liveness.clock,
+            judge_after_s=4 * self._member.contact_limit,
+        )
+        self._reporter.lead_by(term)
+        self.soon()
+        early, self._office.early = self._office.early, {}
+        for member, report in early.items():
+            self.receive(member, report)
+
+    def evict(self, judgement: Judgement) -> None:
+        """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
+        self._queue.offer_unwatched(
+            Evict(
+                cluster_name=judgement.broker.cluster_name,
+                broker_addr=judgement.broker.broker_addr,
+                revision=judgement.revision,
+                reason=judgement.reason,
+            )
+        )
+        self._work_soon()
+
+    def _judge(self, records: list[Record]) -> None:
+        evidence, sequencer = self._office.evidence, self._office.sequencer
+        if evidence is None or sequencer is None or sequencer.term != evidence.term:
+            return
+        here = self._here()
+        evidence.members_are(self._member.members)
+        evidence.out_of_contact(set(self._member.members) - here)
+        for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
+            self.evict(judgement)
+
+    def _here(self) -> set[str]:
+        """Leader: the members in contact, itself included; empty elsewhere."""
+        if self._office.evidence is None:
+            return set()
+        heard_within = 2 * self._member.contact_limit
+        return {m for m in self._member.members if self._member.member_age(m) < heard_within}
+
+    def _revision_of(self, broker: BrokerKey) -> int | None:
+        record = self._table.view.record(broker)
+        return None if record is None else record.revision
+
+    def _is_listed(self, broker: BrokerKey) -> bool:
+        return self._table.view.record(broker) is not None

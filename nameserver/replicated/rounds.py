@@ -1,0 +1,138 @@
+"""The leader's side of linearizable reads: asks the voters, and answers the barriers that are certain.
+
+What makes a leader certain is decided in :mod:`nameserver.barriers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from nameserver import exchange
+from nameserver.barriers import Barriers, Confirmed, Rounds
+from nameserver.exchange import Barrier, Reached, Round, Stands
+from nameserver.raft import RaftMember, Role
+
+from .office import Office
+
+ASK_ALL_S: Final = 0.05
+"""A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
+
+
+class RoundsKeeper:
+    """Carries a leader's rounds to the voters and back, and its certainty to those who asked.
+
+    Attributes:
+        confirmed: Barriers answered, to other members and to itself.
+        begun: Rounds that those needed.
+
+    Args:
+        barriers: Of this member's own reads.
+        on_own: Called when barriers of this member may have been answered.
+    """
+
+    def __init__(
+        self,
+        member: RaftMember,
+        office: Office,
+        barriers: Barriers,
+        *,
+        me: str,
+        on_own: Callable[[], None],
+    ) -> None:
+        self.confirmed = self.begun = 0
+        self._member = member
+        self._office = office
+        self._barriers = barriers
+        self._me = me
+        self._on_own = on_own
+        self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask_here(self, number: int, *, term: int) -> None:
+        """Ask for a barrier of this leader's own reads."""
+        rounds = self._office.rounds_of(term)
+        if rounds is not None:
+            rounds.ask(self._me, number, voter=False)
+            self.settle()
+
+    def asked(self, member: str, barrier: Barrier) -> None:
+        """Take another member's question."""
+        rounds = self._office.rounds_of(barrier.term)
+        if rounds is None:
+            return
+        if barrier.voter:
+            self._heard_voter(member)
+            if self._member.leads_with((member,)):  # of three, asker and leader are enough
+                self._answer((Confirmed(member, barrier.number, self._member.read_index),))
+                return
+        rounds.ask(member, barrier.number, voter=barrier.voter)
+        self.settle()
+
+    def questioned(self, member: str, question: Round) -> None:
+        """A voter: say to a leader that asks for it that this member stands by it."""
+        if question.term == self._member.term and self._member.role is not Role.LEARNER:
+            self._member.send(member, exchange.encode(Stands(term=question.term, number=question.number)))
+
+    def stood(self, member: str, answer: Stands) -> None:
+        """Take a voter's answer."""
+        rounds = self._office.rounds
+        if rounds is not None and rounds.term == answer.term:
+            self._heard_voter(member)
+            rounds.stands(member, answer.number)
+            self.settle()
+
+    def settle(self) -> None:
+        """Answer the barriers that are certain, begin a round for the others."""
+        rounds, member = self._office.rounds, self._member
+        if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
+            return
+        confirmed = rounds.settle(commit_index=member.read_index, majority=member.leads_with)
+        if confirmed:
+            self._answer(confirmed)
+            self._on_own()
+        if rounds.begin(commit_index=member.read_index) is not None:
+            self.begun += 1
+            enough = len(member.voters) // 2
+            self._ask_voters(rounds, self._near[:enough])
+            if self._timer is None:
+                wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
+                self._timer = self._loop.call_later(wait_s, self._ask_all)
+
+    def links_are(self, linked: frozenset[str]) -> None:
+        """Forget voters that are not linked any more."""
+        self._near = [member for member in self._near if member in linked]
+
+    def stop(self) -> None:
+        """Begin to close: ask no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _heard_voter(self, member: str) -> None:
+        if self._near[:1] != [member]:
+            self._near = [member, *(other for other in self._near if other != member)]
+
+    def _answer(self, confirmed: Sequence[Confirmed]) -> None:
+        self.confirmed += len(confirmed)
+        for answer in confirmed:
+            if answer.member == self._me:
+                self._barriers.confirmed(answer.number, answer.commit_index)
+            else:
+                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                reached = Reached(number=answer.number, index=answer.commit_index)
+                self._member.send(answer.member, exchange.encode(reached))
+
+    def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
+        question = exchange.encode(Round(term=rounds.term, number=rounds.number))
+        for member in members:
+            self._member.send(member, question)
+
+    def _ask_all(self) -> None:
+        """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
+        self._timer = None
+        rounds = self._office.rounds
+        if rounds is not None and rounds.under_way:
+            self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
+            self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

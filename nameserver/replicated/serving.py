@@ -1,0 +1,155 @@
+"""Requests that may wait on their way through :func:`serve`, and what operators ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from nameserver.commands import Command
+from nameserver.config import LiveSettings
+from nameserver.consistency import Freshness, NoQuorum, OutcomeUnknown, refusal, serve
+from nameserver.files import save_settings_file
+from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
+from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.raft import RaftMember, SnapshotInfo
+from nameserver.route_table import RouteTable, RouteView
+from nameserver.types import Answer, ConnectionId, Request
+from nameserver.verdicts import Verdict
+from remoting.codes import RequestCode
+
+from .contact import ANSWER_MARGIN_S, ContactWatch
+from .reads import Reads
+from .registrations import Registrations
+from .writes import Writes
+
+logger = logging.getLogger(__name__)
+
+
+class Requests:
+    """Answers requests, one task each: reads that cannot be answered at once, changes, settings."""
+
+    def __init__(
+        self,
+        table: RouteTable,
+        contact: ContactWatch,
+        reads: Reads,
+        writes: Writes,
+        registrations: Registrations,
+        settings: LiveSettings,
+    ) -> None:
+        self.table = table
+        self.contact = contact
+        self.reads = reads
+        self.writes = writes
+        self.registrations = registrations
+        self.settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._files = asyncio.Lock()
+
+    async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+        """Answer a request, see :meth:`Consistency.execute`."""
+        if request.code == RequestCode.REGISTER_BROKER:
+            waiter: asyncio.Future[Answer] = self._loop.create_future()
+
+            def answered(answer: Answer) -> None:
+                if not waiter.done():
+                    waiter.set_result(answer)
+
+            answer = self.registrations.register(request, origin, deadline=deadline, answered=answered)
+            return await waiter if answer is None else answer
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        return await serve(_Serving(self), request, origin, deadline=deadline)
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        """Put settings in force, on this nameserver alone, and keep them in its file."""
+        self.settings.change(change.after, change.changes)
+        for key, value in change.changes.items():
+            logger.info("setting changed key=%s value=%s", key, value)
+        path = Path(change.after.store_path)
+        async with self._files:
+            try:
+                await asyncio.to_thread(save_settings_file, path, dict(self.settings.stored))
+            except OSError as error:
+                logger.error("settings not kept file=%s error=%s", path, error)
+                return refusal(f"in force, but not kept in a file: {error}")
+        return change.answer
+
+    async def close(self) -> None:
+        """Return once no file is being written."""
+        async with self._files:
+            pass
+
+
+class _Serving:
+    """One request on its way through :func:`serve`. Implements ``Mode``."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._unsure = False  # an earlier command of this request may yet turn up in a log
+
+    @property
+    def settings(self) -> LiveSettings:
+        return self._requests.settings
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        requests = self._requests
+        if request.code in READS:
+            freshness = Freshness(requests.settings.current.route_freshness)
+            return await requests.reads.await_view(freshness, deadline=deadline)
+        if request.code == RequestCode.QUERY_DATA_VERSION:
+            await requests.contact.require(deadline=deadline - ANSWER_MARGIN_S)
+        return requests.table.view
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        return self._requests.registrations.heard_over(origin)
+
+    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+        return self._requests.registrations.renew(renewal, origin)
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        try:
+            verdict, may_turn_up = await self._requests.writes.propose(command, deadline=deadline)
+        except NoQuorum as error:
+            if self._unsure:
+                raise OutcomeUnknown(str(error)) from None
+            raise
+        self._unsure = self._unsure or may_turn_up
+        return verdict
+
+    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
+        return self._requests.registrations.part(farewell, origin)
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        return await self._requests.change_settings(change)
+
+
+class GroupOperations:
+    """What operators do to the group, through this member; see :class:`Operations`.
+
+    Args:
+        raft_status: Returns this member's figures.
+    """
+
+    def __init__(self, member: RaftMember, *, raft_status: Callable[[], dict[str, object]]) -> None:
+        self._member = member
+        self._raft_status = raft_status
+
+    def raft_status(self) -> dict[str, object]:
+        return self._raft_status()
+
+    async def add_member(self, address: str, *, deadline: float) -> None:
+        await self._member.add_member(address, deadline=deadline)
+
+    async def remove_member(self, address: str, *, deadline: float) -> None:
+        await self._member.remove_member(address, deadline=deadline)
+
+    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
+        return await self._member.transfer_leadership(to, deadline=deadline)
+
+    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+        return await self._member.save_snapshot(deadline=deadline)
+
+    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
+        await self._member.restore_snapshot(image, deadline=deadline)
