@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from nameserver.commands import Command, Evict, ImportKv
+from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
 from nameserver.config import FIRST_SCAN_S, LiveSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
@@ -46,6 +47,9 @@ from remoting.codes import RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 
+KV_RETRY_S: Final = 5.0
+"""After a KV file that could not be written, the next try."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
@@ -55,6 +59,77 @@ class _Heard:
 
     def standing(self, broker: BrokerKey) -> Standing:
         return self.liveness.standing(broker, self.origin)
+
+
+class _KvFile:
+    """The KV configuration on disk: written before a change is answered, and again until the disk takes it.
+
+    What was answered as done is in the file, or in the old one that stays where a write fails.
+    """
+
+    def __init__(self, settings: LiveSettings, table: RouteTable) -> None:
+        self._settings = settings
+        self._table = table
+        self._changes = 0  # of the table since the start
+        self._kept = 0  # how many of them the file has
+        self._writing: asyncio.Task[str | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failing = False
+        self._closed = False
+
+    def changed(self) -> None:
+        """Note a change of the table; :meth:`keep` follows."""
+        self._changes += 1
+
+    async def keep(self) -> str | None:
+        """Return once the file has all changes so far, or what went wrong."""
+        needed = self._changes
+        while self._kept < needed:
+            # A write that has begun goes on when its request is given up: there is one at a time.
+            failure = await asyncio.shield(self._write_now())
+            if failure is not None:
+                return failure
+        return None
+
+    async def close(self) -> None:
+        """Try once more to write what the file does not have yet, and return once nothing is written."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        await self.keep()
+
+    def _write_now(self) -> asyncio.Task[str | None]:
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="kv file")
+        return self._writing
+
+    async def _write(self) -> str | None:
+        path, changes = Path(self._settings.current.kv_path), self._changes
+        try:
+            await asyncio.to_thread(save_kv_file, path, self._table.view.kv_table())
+        except OSError as error:
+            if not self._failing:  # once, not at each new try
+                logger.error("KV configuration not kept file=%s error=%s", path, error)
+            self._failing = True
+            if self._timer is None and not self._closed:
+                self._timer = asyncio.get_running_loop().call_later(KV_RETRY_S, self._write_again)
+            return f"in force, but not kept in a file: {error}; tried again every {KV_RETRY_S:g} s"
+        else:
+            self._kept = changes
+            if self._failing:
+                logger.info("KV configuration kept again file=%s", path)
+            self._failing = False
+            return None
+        finally:
+            self._writing = None
+
+    def _write_again(self) -> None:
+        self._timer = None
+        if self._kept < self._changes:
+            self._write_now()
 
 
 class Independent:
@@ -84,6 +159,7 @@ class Independent:
         self._history = History()
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._files = asyncio.Lock()
+        self._kv_file = _KvFile(settings, self._table)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._started_at: float | None = None
@@ -229,6 +305,7 @@ class Independent:
             self._timer = None
         for waiters in list(self._waiters.values()):
             _wake(waiters)
+        await self._kv_file.close()
         async with self._files:  # a write that is under way ends first
             pass
 
@@ -259,8 +336,11 @@ class Independent:
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         verdict = self._apply(command)
-        if isinstance(verdict, Applied) and verdict.kv_changed:
-            failure = await self._save_kv()
+        if isinstance(command, PutKv | DeleteKv):
+            if isinstance(verdict, Applied):
+                self._kv_file.changed()
+            # Also if nothing has changed: what is in force already may not be in the file yet.
+            failure = await self._kv_file.keep()
             if failure is not None:
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
         return verdict
@@ -359,17 +439,6 @@ class Independent:
             waiters.discard(waiter)
             if not waiters:
                 self._waiters.pop(topic, None)
-
-    async def _save_kv(self) -> str | None:
-        """Write the KV file as the table is by then; return what went wrong."""
-        path = Path(self._settings.current.kv_path)
-        async with self._files:
-            try:
-                await asyncio.to_thread(save_kv_file, path, self._table.view.kv_table())
-            except OSError as error:
-                logger.error("KV configuration not kept file=%s error=%s", path, error)
-                return f"in force, but not kept in a file: {error}"
-        return None
 
 
 def _wake(waiters: set[asyncio.Future[None]]) -> None:

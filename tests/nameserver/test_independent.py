@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from nameserver import independent
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Consistency, Freshness, FreshnessNotOffered, Mode
 from nameserver.explain import Note
+from nameserver.files import load_kv_file
 from nameserver.independent import Independent
 from nameserver.route_table import RouteTable
 from nameserver.types import (
@@ -358,6 +361,63 @@ def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path
         answer = await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"enableTopicList=false")
         assert answer.code == 1
         assert (answer.remark or "").startswith("in force, but not kept in a file")
+
+    run(main())
+
+
+def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(independent, "KV_RETRY_S", 0.02)
+    path, in_the_way = tmp_path / "kvConfig.json", tmp_path / "kvConfig.json.tmp"
+
+    async def put(bench: Bench, key: str) -> Answer:
+        return await bench.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": "v"})
+
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        assert (await put(bench, "before")).code == 0
+        in_the_way.mkdir()  # refuses the write, as a full disk does
+        for _ in range(2):  # also when it is repeated, though by then it changes nothing
+            answer = await put(bench, "refused")
+            assert answer.code == 1
+            assert (answer.remark or "").endswith("tried again every 0.02 s")
+        assert load_kv_file(path) == {"n": {"before": "v"}}
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("not kept") == 1, "each new try is no news"
+        in_the_way.rmdir()
+        for _ in range(3000):
+            if load_kv_file(path) == {"n": {"before": "v", "refused": "v"}}:
+                break
+            await asyncio.sleep(0.01)
+        assert load_kv_file(path) == {"n": {"before": "v", "refused": "v"}}
+        assert (await put(bench, "refused")).code == 0
+        in_the_way.mkdir()
+        assert (await put(bench, "last")).code == 1
+        in_the_way.rmdir()
+        await bench.server.close()
+        assert load_kv_file(path) == {"n": {"before": "v", "last": "v", "refused": "v"}}
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "kept again" in caplog.text
+
+
+def test_kv_changes_at_the_same_time_are_all_in_the_file_when_they_are_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+
+        async def put(number: int) -> None:
+            ext = {"namespace": "n", "key": str(number), "value": "v"}
+            assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
+            assert str(number) in load_kv_file(tmp_path / "kvConfig.json")["n"]
+
+        given_up = asyncio.ensure_future(put(99))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(*(put(number) for number in range(20)))
+        assert len(load_kv_file(tmp_path / "kvConfig.json")["n"]) == 21
+        await bench.server.close()
 
     run(main())
 
