@@ -23,6 +23,9 @@ SUBJECTS_MAX: Final = 10_000
 EVENTS_MAX: Final = 8
 """Events that are remembered per topic and per broker."""
 
+NAMES_SHOWN: Final = 3
+"""Of many brokers, so many are named in a cause."""
+
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic a broker registers while it creates topics by itself. Source: TopicValidator."""
 
@@ -177,6 +180,11 @@ def _causes(topic: str, around: Surroundings, events: tuple[Event, ...]) -> tupl
             causes.append(
                 f"no broker has {AUTO_CREATE_TOPIC} (autoCreateTopicEnable=false): create the topic first"
             )
+        if around.auto_creating and not events:
+            causes.append(
+                f"nobody has sent to it yet: {_some(around.auto_creating)} would create it at the first send "
+                f"({AUTO_CREATE_TOPIC}), a consumer creates none; or the name is misspelt"
+            )
         if events and events[-1].reason is LeaveReason.DELETED:
             causes.append("deleted here only: it returns with a broker's next changed registration")
     for name in sorted(set(around.topic_brokers) & around.masterless):
@@ -185,6 +193,13 @@ def _causes(topic: str, around: Surroundings, events: tuple[Event, ...]) -> tupl
         if not permission & 2:
             causes.append(f"{name} lists {topic} without write permission ({permission})")
     return tuple(causes)
+
+
+def _some(names: frozenset[str]) -> str:
+    """Return the first few of some names, and how many more there are."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:NAMES_SHOWN])
+    return shown if len(ordered) <= NAMES_SHOWN else f"{shown} and {len(ordered) - NAMES_SHOWN} more"
 
 
 def _cold(around: Surroundings) -> bool:

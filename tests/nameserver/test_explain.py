@@ -19,10 +19,21 @@ AROUND = Surroundings(
 )
 
 
-def test_unknown_topic_was_never_seen() -> None:
+def test_topic_never_seen_is_said_to_wait_for_its_first_message_where_brokers_create_topics() -> None:
     explanation = explain_topic("T", History(), AROUND)
     assert explanation.summary == "never seen by this nameserver"
-    assert explanation.likely_causes == ()
+    (cause,) = explanation.likely_causes
+    assert cause.startswith("nobody has sent to it yet: broker-a would create it at the first send (TBW102)")
+    names = frozenset(f"broker-{letter}" for letter in "edcba")
+    (cause,) = explain_topic("T", History(), replace(AROUND, auto_creating=names)).likely_causes
+    assert "broker-a, broker-b, broker-c and 2 more would create it" in cause
+
+
+def test_topic_that_was_here_is_not_said_to_wait_for_its_first_message() -> None:
+    history = History()
+    history.topics_changed(["T"], LeaveReason.CONNECTION_CLOSED, at_ms=5, broker=A)
+    for around in (AROUND, replace(AROUND, listed=True, topic_brokers={"broker-a": 6})):
+        assert explain_topic("T", history, around).likely_causes == ()
 
 
 def test_topic_that_left_says_why_and_where() -> None:
