@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -201,13 +201,18 @@ def drive(
     workload: Workload,
     progress: Progress,
 ) -> None:
-    """Sample processes and inject faults until the generator has ended."""
+    """Sample processes and inject faults until the generator has ended.
+
+    Raises:
+        ClusterError: If something died by itself, or a fault outlasted the measured time.
+    """
     generator = next(process for process in helpers if process.role == "generator")
     times_s = workload.fault_times_s(random.Random(manifest.seed))
     due = [
         (manifest.measure_begin_ns + round(at_s * 1e9), fault)
         for at_s, fault in zip(times_s, workload.faults, strict=True)
     ]
+    struck: list[Fault] = []
     next_sample_ns = 0
     said = -1
     while generator.alive:
@@ -226,11 +231,39 @@ def drive(
         if due and now_ns >= due[0][0]:
             _, fault = due.pop(0)
             progress(f"fault: {fault.kind}")
-            log.record(inject(cluster, fault, generator, log, helpers))
+            struck.append(inject(cluster, fault, generator, log, helpers))
+            log.record(struck[-1])
         time.sleep(TICK_S)
     assert generator.child is not None
     if generator.child.wait() != 0:
         raise ClusterError(f"the generator ended with {generator.child.returncode}\n{generator.log_tail()}")
+    unmeasured = why_unmeasured(struck, workload, measure_end_ns=manifest.measure_end_ns)
+    if unmeasured is not None:
+        raise ClusterError(unmeasured)
+
+
+def why_unmeasured(struck: Sequence[Fault], workload: Workload, *, measure_end_ns: int) -> str | None:
+    """Return why the measured time does not show what the planned faults do; None if it does.
+
+    A killed nameserver is back when it has printed its ready line, which takes as long as the machine needs.
+
+    Args:
+        struck: Faults in the order of the plan, as far as they came.
+    """
+    for fault in struck:
+        assert fault.end_ns is not None, "every planned fault restarts what it killed"
+        late_s = (fault.end_ns - measure_end_ns) / 1e9
+        if late_s > 0:
+            return (
+                f"fault {fault.kind} was over {late_s:.1f} s after the measured time: "
+                f"measure_s={workload.measure_s:g} is too short on this machine"
+            )
+    if len(struck) < len(workload.faults):
+        return (
+            f"fault {workload.faults[len(struck)].kind} did not strike before the load ended: "
+            f"measure_s={workload.measure_s:g} is too short on this machine"
+        )
+    return None
 
 
 def helper_samples(helpers: list[Process]) -> list[ProcessSample]:

@@ -123,9 +123,10 @@ def parse_workload(text: str) -> Workload:
     free_at = 0.0
     for fault in workload.faults:
         _in_range(f"faults.{fault.kind}.at_s", fault.at_s, free_at, workload.measure_s)
-        _in_range(f"faults.{fault.kind}.down_s", fault.down_s, 0, workload.measure_s)
         _in_range(f"faults.{fault.kind}.jitter_s", fault.jitter_s, 0, workload.measure_s - fault.at_s)
-        free_at = fault.at_s + fault.jitter_s + fault.down_s
+        latest = fault.at_s + fault.jitter_s
+        _in_range(f"faults.{fault.kind}.down_s", fault.down_s, 0, workload.measure_s - latest)
+        free_at = latest + fault.down_s
     return workload
 
 

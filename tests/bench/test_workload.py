@@ -6,6 +6,8 @@ from random import Random
 import pytest
 
 from bench.__main__ import plans
+from bench.run import why_unmeasured
+from bench.samples import Fault, FaultKind
 from bench.workload import FOLDER, WorkloadError, load_workload, parse_workload, profiles
 
 COMPARE = (FOLDER / "compare.toml").read_text()
@@ -33,6 +35,7 @@ def test_default_profile_has_both_faults_and_divides_the_documented_timers() -> 
         ),
         ("nameservers = 3", "nameservers = 30", "nameservers=30 is out of range, allowed are 1 to 9"),
         ("at_s = 10.5", "at_s = 5.0", "faults.kill_all.at_s=5 is out of range, allowed are 7 to 20"),
+        ("down_s = 1.0", "down_s = 6.6", "faults.kill_all.down_s=6.6 is out of range, allowed are 0 to 6.5"),
         ('durability = "journal"', 'durability = "paper"', "durability"),
         ("warmup_s = 2.0", "warm_up_s = 2.0", "warm_up_s"),
         ("[load]", "[load", "line"),
@@ -66,3 +69,20 @@ def test_faults_strike_at_instants_drawn_by_the_seed_within_their_jitter() -> No
         times = [times_s[number] for times_s in drawn]
         assert all(fault.at_s <= at_s <= fault.at_s + fault.jitter_s for at_s in times)
         assert max(times) - min(times) > fault.jitter_s / 2
+
+
+def _struck(kind: FaultKind, *, end_s: float) -> Fault:
+    return Fault(kind=kind, targets=[0], begin_ns=0, end_ns=round(end_s * 1e9))
+
+
+def test_a_run_whose_faults_the_measured_time_does_not_show_is_void() -> None:
+    workload, end_ns = load_workload("compare"), 20_000_000_000
+    one, both = _struck("kill_one", end_s=6), _struck("kill_all", end_s=19.9)
+    assert why_unmeasured([one, both], workload, measure_end_ns=end_ns) is None
+    late = _struck("kill_all", end_s=22.5)
+    assert why_unmeasured([one, late], workload, measure_end_ns=end_ns) == (
+        "fault kill_all was over 2.5 s after the measured time: measure_s=20 is too short on this machine"
+    )
+    assert why_unmeasured([one], workload, measure_end_ns=end_ns) == (
+        "fault kill_all did not strike before the load ended: measure_s=20 is too short on this machine"
+    )
