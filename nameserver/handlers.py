@@ -78,6 +78,8 @@ from remoting.fields import (
 from remoting.lenient import canonical
 from remoting.route import (
     DataVersion,
+    PlainRegistration,
+    RegisterBody,
     TopicConfig,
     TopicNumbers,
     TopicRouteData,
@@ -240,26 +242,19 @@ def decode_registration(request: Request) -> Registration | Answer:
         return _failure(f"brokerId {fields.broker_id} is negative")
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
         return _failure("crc32 not match")
-    plain = read_plain_registration(request.body, compressed=fields.compressed)
-    if plain is not None:
-        return _registration(fields, plain.data_version, plain.topics, plain.filter_servers)
-    try:
-        body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
-        mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
-    except RemoteProtocolError as error:
-        return _failure(f"Failed to decode RegisterBrokerBody: {error}")
-    # A body can name a topic twice; the last one counts, as it does in Java's map.
-    table = {config.topic_name: _numbers(config) for config in body.topic_configs}
-    return _registration(fields, body.data_version, table, body.filter_servers, mappings)
-
-
-def _registration(
-    fields: PlainRegisterFields | RegisterBrokerFields,
-    data_version: DataVersion,
-    table: Mapping[str, TopicNumbers],
-    filter_servers: tuple[str, ...] | None,
-    mappings: tuple[QueueMapping, ...] = (),
-) -> Registration:
+    mappings: tuple[QueueMapping, ...] = ()
+    body: PlainRegistration | RegisterBody | None
+    body = read_plain_registration(request.body, compressed=fields.compressed)
+    if body is not None:
+        table: Mapping[str, TopicNumbers] = body.topics
+    else:
+        try:
+            body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
+            mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
+        except RemoteProtocolError as error:
+            return _failure(f"Failed to decode RegisterBrokerBody: {error}")
+        # A body can name a topic twice; the last one counts, as it does in Java's map.
+        table = {config.topic_name: _numbers(config) for config in body.topic_configs}
     lease_ms = fields.heartbeat_timeout_ms
     return Registration(
         broker=_broker_key(fields.cluster_name, fields.broker_addr),
@@ -269,9 +264,9 @@ def _registration(
         lease_ms=LEASE_MS if lease_ms is None or lease_ms <= 0 else lease_ms,
         enable_acting_master=fields.enable_acting_master,
         zone_name=fields.zone_name,
-        data_version=data_version,
+        data_version=body.data_version,
         table=table,
-        filter_servers=filter_servers,
+        filter_servers=body.filter_servers,
         mappings=mappings,
     )
 

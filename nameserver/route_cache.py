@@ -120,12 +120,17 @@ class _Lane:
 
 
 class RouteReader:
-    """Answers the route queries of one connection from a cache; remembers how its client writes them."""
+    """Answers the route queries of one connection from a cache; remembers how its client writes them.
 
-    __slots__ = ("_cache", "_lane")
+    Attributes:
+        starts: What the headers of route queries start with, in JSON and in binary.
+    """
+
+    __slots__ = ("_cache", "_lane", "starts")
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
+        self.starts = _START, _BINARY_START
         self._lane: _Lane | None = None  # of the last request; None: it was binary, or there was none
 
     def whole(self, data: bytes) -> bytes | None:

@@ -61,6 +61,7 @@ class NameServer:
         self._consistency: Consistency | None = None
         self._view: Callable[[Freshness], RouteView]
         self._join_barrier: Callable[[BarrierPassed], int]
+        self._take: Callable[..., Answer | None]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
         self._may_wait = False
@@ -105,6 +106,7 @@ class NameServer:
         self._consistency = consistency
         self._view = consistency.view
         self._join_barrier = consistency.join_barrier
+        self._take = consistency.register
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -249,7 +251,7 @@ class NameServer:
         if connection.overloaded:
             return self._execute(connection, command)  # is refused unseen
         later = _Registering(connection, command)
-        answer = self._mode.register(
+        answer = self._take(
             Request.of(command, peer=connection.peer),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
@@ -277,7 +279,7 @@ class _Registering(Later):
 
     def __call__(self, answer: Answer) -> None:
         if answer is DONE:
-            self.give_done()
+            self.connection.give(self.request, None)
         else:
             self.give(_reply(self.request, answer))
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
 from remoting.frame import HEADER_SIZE_MAX, Frame, encode_frame, split_frame
-from remoting.header import Header, decode_header, encode_header, read_plain
+from remoting.header import LANGUAGES, UNUSUAL, Header, decode_header, encode_header, read_plain
 
 _LENGTHS_SIZE: Final = 8  # two words stand before a frame's header
 _HEADER_WORD: Final = struct.Struct(">I")
@@ -134,13 +134,16 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
         stop = start + 4 + size
         body_at = start + _LENGTHS_SIZE + word
         if word <= HEADER_SIZE_MAX and body_at <= stop:  # a JSON header, as the word's first byte is 0
-            header = read_plain(data[start + _LENGTHS_SIZE : body_at])
-            if header is not None:
+            try:
+                header = read_plain(data[start + _LENGTHS_SIZE : body_at])
+            except UNUSUAL:
+                pass  # decode_header reads it, or says what is wrong
+            else:
                 return RemotingCommand(
                     code=header.code,
                     opaque=header.opaque,
                     flag=header.flag,
-                    language=header.language,
+                    language=LANGUAGES.get(header.language_name),
                     version=header.version,
                     remark=header.remark,
                     ext_fields=header.ext_fields or {},

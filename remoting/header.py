@@ -17,7 +17,8 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT32_RANGE: Final = range(-(2**31), 2**31)
 _INT16_RANGE: Final = range(-(2**15), 2**15)
-_LANGUAGES: Final = {language.name: language for language in LanguageCode}
+#: Languages by the names that JSON headers use.
+LANGUAGES: Final = {language.name: language for language in LanguageCode}
 
 
 class Header(NamedTuple):
@@ -57,23 +58,11 @@ class PlainHeader(msgspec.Struct, forbid_unknown_fields=True):
     ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
-    @property
-    def language(self) -> LanguageCode | None:
-        return _LANGUAGES.get(self.language_name)
 
-
-_plain_decoder: Final = msgspec.json.Decoder(PlainHeader)
-
-
-def read_plain(data: bytes) -> PlainHeader | None:
-    """Read a JSON header in one go; None if it is unusual or wrong: :func:`decode_header` tells which.
-
-    What it reads it reads alike.
-    """
-    try:
-        return _plain_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+#: Reads a JSON header in one go. Raises one of :data:`UNUSUAL` if it is unusual or wrong; then
+#: :func:`decode_header` reads it, or tells what is wrong. What this reads, that reads alike.
+read_plain: Final = msgspec.json.Decoder(PlainHeader).decode
+UNUSUAL: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def encode_header(header: Header, codec: HeaderCodec) -> bytes:
@@ -110,12 +99,13 @@ def _encode_json(header: Header) -> bytes:
 
 
 def _decode_json(data: bytes) -> Header:
-    plain = read_plain(data)
-    if plain is None:
+    try:
+        plain = read_plain(data)
+    except UNUSUAL:
         return read_any_json(data)
     return Header(
         plain.code,
-        plain.language,
+        LANGUAGES.get(plain.language_name),
         plain.version,
         plain.opaque,
         plain.flag,
@@ -147,7 +137,7 @@ def read_any_json(data: bytes) -> Header:
                 break
     return Header(
         _int32(members, "code"),
-        _LANGUAGES.get(members.get("language", "JAVA")) if _is_text(members.get("language", "")) else None,
+        LANGUAGES.get(members.get("language", "JAVA")) if _is_text(members.get("language", "")) else None,
         _int32(members, "version"),
         _int32(members, "opaque"),
         _int32(members, "flag"),

@@ -43,6 +43,7 @@ _BATCH_BYTES: Final = 256 * 1024
 #: Bytes of one connection that wait, above which no more are read from it.
 _PARKED_MAX: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
+_HEADER_AT: Final = 8  # in a frame, behind two words
 
 Handler = Callable[
     ["Connection", RemotingCommand],
@@ -51,7 +52,14 @@ Handler = Callable[
 
 
 class FastPath(Protocol):
-    """Answers what it knows of one connection's bytes."""
+    """Answers what it knows of one connection's bytes.
+
+    Attributes:
+        starts: What the headers of all frames begin with that it may know; it is not asked about others.
+    """
+
+    @property
+    def starts(self) -> tuple[bytes, ...]: ...
 
     def whole(self, data: bytes) -> bytes | None:
         """Return the answers to all of ``data``, or None if it is not made of known frames only."""
@@ -113,19 +121,19 @@ class Later:
     by then: a server that closes waits for it. A handler asks :attr:`ServerProtocol.overloaded` first.
     """
 
-    __slots__ = ("_connection", "request")
+    __slots__ = ("connection", "request")
 
     def __init__(self, connection: Connection, request: RemotingCommand) -> None:
-        self._connection = connection
+        self.connection = connection
         self.request = request
 
     def give(self, answer: RemotingCommand) -> None:
         """Send the answer; dropped if the connection is gone, or the request wanted none."""
-        self._connection.give(self.request, answer)
+        self.connection.give(self.request, answer)
 
     def give_done(self) -> None:
         """As ``give(request.reply())``."""
-        self._connection.give(self.request, None)
+        self.connection.give(self.request, None)
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -144,8 +152,10 @@ class ServerProtocol(asyncio.Protocol):
         "_buffer",
         "_closing_by_us",
         "_fast_path",
+        "_fast_starts",
         "_finishing",
         "_held",
+        "_is_asked",
         "_missing",
         "_parked",
         "_parked_for",
@@ -169,6 +179,10 @@ class ServerProtocol(asyncio.Protocol):
         self.active = True
         self.idle_ticks = 0
         self._fast_path = server.fast_path() if server.fast_path is not None else None
+        self._fast_starts = () if self._fast_path is None else self._fast_path.starts
+        # Whether the fast path is asked about received bytes as a whole: not after something else came. Who
+        # registers queries no routes.
+        self._is_asked = self._fast_path is not None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # an unfinished frame
         self._missing = 0  # bytes until it is worth looking at the buffer again
@@ -204,8 +218,9 @@ class ServerProtocol(asyncio.Protocol):
         if self._parked_for:
             self._park_behind(data)
             return
-        if self._fast_path is not None and not self._buffer and not self._paused:
+        if self._is_asked and not self._buffer and not self._paused:
             # The way of nearly every request of a nameserver; what it leaves takes the way below.
+            assert self._fast_path is not None
             answers = self._fast_path.whole(data)
             if answers is not None:
                 self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
@@ -302,7 +317,10 @@ class ServerProtocol(asyncio.Protocol):
     def give(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Send an answer that was put off, see :class:`Later`; None: success and nothing else."""
         self.unanswered -= 1
-        self.server.given()
+        server = self.server
+        server.put_off -= 1
+        if server.all_given is not None:
+            server.given()
         if answer is not None:
             frame = self._encode(request, answer)
             if frame is not None:
@@ -393,11 +411,14 @@ class ServerProtocol(asyncio.Protocol):
         position, end = 0, len(data)
         answers: list[bytes] = []
         frame_size_max = self.server.limits.frame_size_max
-        fast_path = self._fast_path
+        fast_path, fast_starts = self._fast_path, self._fast_starts
         slow_bytes = 0
         try:
             while position < end:
-                if fast_path is not None:
+                if fast_path is None or not data.startswith(fast_starts, position + _HEADER_AT):
+                    self._is_asked = False
+                else:
+                    self._is_asked = True
                     position = fast_path.leading(data, position, answers)
                     if position >= end:
                         break
@@ -520,8 +541,9 @@ class ServerProtocol(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_result(request)
             return None
-        self.server.stats.requests[request.code] += 1
-        handler = self.server.handlers.get(request.code)
+        server = self.server
+        server.stats.requests[request.code] += 1
+        handler = server.handlers.get(request.code)
         answer: RemotingCommand | None
         if handler is None:
             answer = request.reply(
@@ -533,13 +555,13 @@ class ServerProtocol(asyncio.Protocol):
             except Exception as error:  # the boundary of one request; the connection lives on
                 answer = _failure(request, error)
             else:
+                if isinstance(result, Later):
+                    self.unanswered += 1
+                    server.put_off += 1
+                    return None
                 if result is None or isinstance(result, RemotingCommand):
                     answer = result
-                elif isinstance(result, Later):
-                    self.unanswered += 1
-                    self.server.put_off()
-                    return None
-                elif self.unanswered >= self.server.limits.unanswered_max:
+                elif self.unanswered >= server.limits.unanswered_max:
                     _discard(result)
                     answer = request.reply(
                         ResponseCode.SYSTEM_BUSY,
@@ -547,7 +569,7 @@ class ServerProtocol(asyncio.Protocol):
                     )
                 else:
                     self.unanswered += 1
-                    self.server.spawn(self._answer_later(request, result))
+                    server.spawn(self._answer_later(request, result))
                     return None
         return self._encode(request, answer)
 
@@ -618,8 +640,8 @@ class RemotingServer:
         self._next_id = 1
         self._next_opaque = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._put_off = 0  # answers that come later without a task
-        self._all_given: asyncio.Event | None = None
+        self.put_off = 0  # answers that come later without a task
+        self.all_given: asyncio.Event | None = None
         self._refusing = False
         self._stopping = False
         self._emptied: asyncio.Event | None = None
@@ -661,14 +683,14 @@ class RemotingServer:
             self.stats.tasks_abandoned += len(late)
             if late:
                 log.warning("requests abandoned count=%s", len(late))
-        if self._put_off:
-            self._all_given = asyncio.Event()
+        if self.put_off:
+            self.all_given = asyncio.Event()
             try:
                 async with asyncio.timeout_at(until):
-                    await self._all_given.wait()
+                    await self.all_given.wait()
             except TimeoutError:
-                self.stats.tasks_abandoned += self._put_off
-                log.warning("requests abandoned count=%s", self._put_off)
+                self.stats.tasks_abandoned += self.put_off
+                log.warning("requests abandoned count=%s", self.put_off)
         for connection in list(self.connections.values()):
             connection.close()
         if self.connections:
@@ -735,15 +757,10 @@ class RemotingServer:
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         return self._next_opaque
 
-    def put_off(self) -> None:
-        """Count an answer that comes later without a task."""
-        self._put_off += 1
-
     def given(self) -> None:
-        """Count one off."""
-        self._put_off -= 1
-        if self._all_given is not None and not self._put_off:
-            self._all_given.set()
+        """Look whether all answers that were put off are given."""
+        if self.all_given is not None and not self.put_off:
+            self.all_given.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)

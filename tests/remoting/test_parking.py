@@ -21,6 +21,7 @@ class Gate:
     def __init__(self) -> None:
         self.number = 0
         self.let_through = 0
+        self.starts: tuple[bytes, ...] = (b'{"code":105,',)
 
     def whole(self, data: bytes) -> bytes | None:
         return None
@@ -239,5 +240,19 @@ def test_closing_answers_what_waits_within_the_drain_time() -> None:
         gate.open(server, 1)
         assert await peer.answers(1) == [(1, "by 1")]
         await closing
+
+    run(body)
+
+
+def test_query_waits_also_after_a_request_of_another_kind_and_before_one() -> None:
+    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+        for number in (1, 2):
+            gate.number = number
+            peer.send((OTHER, 1))
+            assert await peer.answers(1) == [(1, "by 0")]
+            peer.send((WAITS, 2), (OTHER, 3))
+            await parked(server, {number})
+            gate.open(server, number)
+            assert await peer.answers(2) == [(2, f"by {number}"), (3, f"by {number}")]
 
     run(body)
