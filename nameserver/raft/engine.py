@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from . import members as membership
 from .contact import Contact
-from .hardening import CANDIDATE, LEADER, RaftCore, Stopped
+from .hardening import CANDIDATE, FOLLOWER, LEADER, RaftCore, Stopped
 from .log import FIRST_INDEX, Op, RaftLog, Recovered
 from .members import Configuration, Standing, decode_configuration, encode_configuration
 from .messages import (
@@ -59,6 +59,8 @@ STALL_S: Final = 1.0
 HOUSEKEEPING_S: Final = 0.25
 #: Wait after a failed snapshot, doubled up to the second value (D28).
 SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
+#: Wait before a received image that could not be stored is asked for again, doubled up to the second value.
+INSTALL_RETRY_S: Final = (1.0, 30.0)
 #: Largest state image that is taken from a leader.
 IMAGE_SIZE_MAX: Final = 1 << 31
 #: A learner that lacks fewer entries than this has caught up: they are on their way.
@@ -171,6 +173,8 @@ class Engine:
         self._told: set[str] = set()  # whom this leader told that they are removed
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
         self._installing = 0
+        self._install_failed: tuple[int, float] | None = None  # index, when to ask for it again
+        self._install_retry_s = INSTALL_RETRY_S[0]
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._handing_over_until = -math.inf
         self._states_durable = volatile
@@ -748,6 +752,7 @@ class Engine:
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
             self._look_for_stalls(now)
+            self._ask_for_image_again(now)
         if self._core.leads:
             self._consider_promotion()
             self._tell_removed()
@@ -949,11 +954,28 @@ class Engine:
         self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
 
     def install_failed(self, error: str) -> None:
-        """Storing a received image failed; the leader will send one again."""
+        """Storing a received image failed; the leader is asked for one again, after a while."""
         if not self._stopped:
+            self._install_failed = self._installing, self._clock() + self._install_retry_s
             self._installing = 0
             self._image_failures += 1
-            logger.warning("snapshot not installed me=%s error=%s", self.me, error)
+            logger.warning(
+                "snapshot not installed me=%s error=%s retry_s=%.0f", self.me, error, self._install_retry_s
+            )
+            self._install_retry_s = min(2 * self._install_retry_s, INSTALL_RETRY_S[1])
+
+    def _ask_for_image_again(self, now: float) -> None:
+        """A leader that got no word would wait for :data:`.replication.TRANSFER_TIMEOUT_S`."""
+        if self._install_failed is None or now < self._install_failed[1]:
+            return
+        index, _ = self._install_failed
+        self._install_failed = None
+        if self.leader is not None and self._core.state == FOLLOWER:
+            self._reply_to_part(self.leader, index, 0)
+
+    def _reply_to_part(self, leader: str, index: int, offset: int) -> None:
+        learner, echo = not self._standing.voter, self._contact.echo_for(leader)
+        self.send(leader, SnapshotReply(self.term, index, offset, learner, self._clock(), echo))
 
     def _on_snapshot_part(self, peer: str, m: SnapshotPart) -> None:
         if m.term < self.term:
@@ -973,6 +995,7 @@ class Engine:
             return
         if m.offset == 0:
             self._incoming = (peer, m.index, bytearray())
+            self._install_failed = None
         incoming = self._incoming
         if incoming is None or incoming[:2] != (peer, m.index) or m.offset != len(incoming[2]):
             self._core.say_alive(peer)
@@ -980,17 +1003,7 @@ class Engine:
         buffer = incoming[2]
         buffer += m.data
         complete = len(buffer) >= m.size
-        self._send(
-            peer,
-            SnapshotReply(
-                self.term,
-                m.index,
-                len(buffer),
-                not self._standing.voter,
-                self._clock(),
-                self._contact.echo_for(peer),
-            ),
-        )
+        self._reply_to_part(peer, m.index, len(buffer))
         if complete:
             self._incoming = None
             self._installing = m.index
@@ -1006,6 +1019,7 @@ class Engine:
             return
         self._core.enter()
         self._installing = 0
+        self._install_retry_s = INSTALL_RETRY_S[0]
         if index > self._core.applied_index:
             was_empty = self.empty
             logger.info("snapshot installed me=%s index=%d", self.me, index)

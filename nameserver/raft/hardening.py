@@ -983,7 +983,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     def on_snapshot_reply(self, node: Any, m: SnapshotReply) -> None:
         progress = self._heard_follower(node, m)
         transfer = progress.transfer if progress is not None else None
-        if transfer is not None and transfer.index == m.index and m.offset > transfer.acknowledged:
+        if progress is None or transfer is None or transfer.index != m.index:
+            return
+        if m.offset == 0 and transfer.acknowledged:  # it could not be stored there
+            progress.transfer = None
+        elif m.offset > transfer.acknowledged:
             transfer.acknowledged = min(m.offset, transfer.size)
             transfer.sent = max(transfer.sent, transfer.acknowledged)
             transfer.moved_at = self._clock()
@@ -1025,7 +1029,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
         all_said = self.read_index == self.commit_index or self._host.all_read_durable
-        if self.leads and all_said and self.applied_index >= self.commit_index:
+        if self.leads and all_said:  # what is not applied here yet is so there before the age counts
             age = now - self._contact.majority_date(now)
         stated = self._to_state()
         for peer, progress in self._progress.items():
@@ -1142,10 +1146,17 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         return last if self._commit_limit is None else min(last, self._commit_limit)
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """Apply a bounded number of entries; the rest in the next step."""
+        """Apply a bounded number of entries; the rest in the next step.
+
+        A leader first tells the others what is committed: whoever wrote over a follower waits for that, and
+        large entries, which take long, are applied everywhere at once, while each has just heard the leader.
+        """
         commit = self._SyncObj__raftCommitIndex
-        self._SyncObj__raftCommitIndex = min(commit, self.applied_index + APPLY_STEP)
+        applied = self._SyncObj__raftLastApplied
         self._commit_limit = None  # the commit loop is over; entries may be appended from here on
+        if applied < commit and self.state == LEADER:
+            self._SyncObj__sendAppendEntries()
+        self._SyncObj__raftCommitIndex = min(commit, applied + APPLY_STEP)
         try:
             super()._SyncObj__applyLogEntries()
         finally:

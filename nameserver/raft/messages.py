@@ -145,7 +145,10 @@ class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=9):
 
 
 class SnapshotReply(msgspec.Struct, array_like=True, frozen=True, tag=10):
-    """``offset``: how much of the image at ``index`` has arrived without a gap."""
+    """``offset``: how much of the image at ``index`` has arrived without a gap.
+
+    0, when some of it had arrived: it could not be stored; begin again.
+    """
 
     term: Term
     index: Index

@@ -16,7 +16,7 @@ import pytest
 from nameserver.raft import engine as engine_module
 from nameserver.raft import hardening, library, messages
 from nameserver.raft.contact import Contact
-from nameserver.raft.engine import Engine
+from nameserver.raft.engine import INSTALL_RETRY_S, Engine
 from nameserver.raft.hardening import RaftCore
 from nameserver.raft.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
 from nameserver.raft.members import encode_configuration
@@ -35,6 +35,7 @@ from nameserver.raft.messages import (
     SnapshotReply,
     Stale,
     VoteReply,
+    decode,
     encode,
 )
 from nameserver.raft.replication import WINDOW_BYTES, Progress, quorum_index
@@ -615,6 +616,64 @@ def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -
     w.settle(10)
     assert w.stat["installs"] >= 1
     assert w["c"].machine.applied == w["a"].machine.applied
+
+
+def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pause(world: Make) -> None:
+    """A full disk, say: the leader would wait for half a minute if it got no word."""
+    w = world(compact_bytes=20_000)
+    w.elect("a")
+    w.crash(w["c"])
+    for _ in range(3000):
+        w.submit(size=1000)
+        if w.rng.random() < 0.1:
+            w.run(0.01)
+    assert w.run(5, lambda: w.engine("a")._log.base_index > 100)
+    w.start("c")
+    late, tries = w["c"], []
+    install = late.install_image
+
+    def fail(index: int, term: int, configuration: bytes, image: bytearray) -> None:
+        tries.append(w.now)
+        if len(tries) < 4:
+            w.at(0.01, late.engine.install_failed, "no room")
+        else:
+            install(index, term, configuration, image)
+
+    late.install_image = fail
+    assert w.run(9, lambda: len(tries) == 4)
+    assert 1.0 < tries[1] - tries[0] < 2.0
+    assert tries[2] - tries[1] > 1.5 * (tries[1] - tries[0])
+    assert tries[3] - tries[2] > 1.5 * (tries[2] - tries[1])
+    w.settle(10)
+    assert late.machine.applied == w["a"].machine.applied
+    assert w.engine("c")._install_retry_s == INSTALL_RETRY_S[0]  # the next failure is a new one
+
+
+def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
+    """Whoever wrote over a follower does not wait for the leader's apply; large entries run side by side."""
+    w = world()
+    leader = w.elect("a")
+    w.settle()
+    events: list[str] = []
+    apply, send = leader.machine.apply, leader.send
+
+    def applied(payload: bytes, *, index: int, term: int, live: bool) -> None:
+        events.append("applied")
+        apply(payload, index=index, term=term, live=live)
+
+    def sent(peer: str, data: bytes) -> bool:
+        message = decode(data)
+        if isinstance(message, Append) and not message.entries and not message.beat:
+            events.append(f"{peer} told {message.commit} contact={message.age is not None}")
+        return bool(send(peer, data))
+
+    leader.machine.apply, leader.send = applied, sent
+    index = w.submit()
+    assert index is not None
+    assert w.run(1.0, lambda: "applied" in events)
+    assert events == [f"b:1 told {index} contact=True", f"c:1 told {index} contact=True", "applied"]
+    w.run(1.0)
+    assert len(events) == 3  # and only once
 
 
 def test_a_snapshot_reply_of_another_image_moves_nothing(world: Make) -> None:
