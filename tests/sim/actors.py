@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.history import Call, Operation, Outcome
+from bench.history import Call, Operation, Outcome, Value
 from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
 from remoting.codes import RequestCode, ResponseCode
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.route import (
+    DataVersion,
+    QueueData,
+    RegisterBody,
+    RouteDialect,
+    TopicConfig,
+    TopicRouteData,
+    body_crc32,
+    decode_route,
+    encode_register_body,
+    encode_route,
+)
 
 from .net import End
 
@@ -126,6 +137,8 @@ class Broker(Actor):
         self.started_at = 0.0
         self.version = DataVersion()
         self.topics: dict[str, int] = {}
+        self.said: dict[DataVersion, dict[str, int]] = {}
+        """What all of it was with each version."""
         self.style = number % 3
         self._topic_number = 0
 
@@ -259,6 +272,7 @@ class Broker(Actor):
         }
 
     def _register(self, topics: dict[str, int] | None = None) -> Request:
+        self.said[self.version] = dict(self.topics)
         topics = self.topics if topics is None else topics
         body = encode_register_body(
             RegisterBody(
@@ -296,32 +310,73 @@ class Broker(Actor):
 
 
 class Admin(Actor):
-    """A tool that unregisters brokers over its own connections and drops topics."""
+    """A tool that unregisters brokers, drops and puts their topics and takes permissions, over its own
+    connections.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.deleted: set[str] = set()
-        """Topics that may be gone: a dropped one comes back only with a changed data version."""
+        self.touched: set[str] = set()
+        """Topics that may be gone or other ones: they come back only with a changed data version."""
 
     def meddle(self) -> None:
+        """Unregister some broker, or do something to what it has."""
         rng = self.world.clock.rng
-        broker, member = rng.choice(self.world.brokers), rng.choice(self.world.members)
+        broker = rng.choice(self.world.brokers)
         if rng.random() < 0.5:
-            request = broker._goodbye()
+            self._say(broker._goodbye())
         else:
-            topic = rng.choice(sorted(broker.topics) or ["none"])
-            self.deleted.add(topic)
-            request = Request(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext_fields={"topic": topic})
-        self.call(member, request, lambda answer: None)
+            self.touch(broker)
+
+    def touch(self, broker: Broker) -> None:
+        """Drop a topic of a broker, put another number of queues there, or take or give permission."""
+        rng = self.world.clock.rng
+        if rng.random() < 0.2:
+            self._say(_permission(rng.choice(PERMISSIONS), broker.broker_name))
+            return
+        topic = rng.choice(sorted(broker.topics) or ["none"])
+        self.touched.add(topic)
+        if rng.random() < 0.5:
+            self._say(_delete_topic(topic, "C" if rng.random() < 0.3 else None))
+        else:
+            self._say(_put_topic(topic, broker.broker_name, rng.randint(17, 32)))
+
+    def _say(self, request: Request) -> None:
+        self.call(self.world.clock.rng.choice(self.world.members), request, lambda answer: None)
+
+
+PERMISSIONS = (RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
+
+
+def _permission(code: int, broker_name: str) -> Request:
+    return Request(code=code, ext_fields={"brokerName": broker_name})
+
+
+def _delete_topic(topic: str, cluster: str | None = None) -> Request:
+    fields = {"topic": topic} if cluster is None else {"topic": topic, "clusterName": cluster}
+    return Request(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext_fields=fields)
+
+
+def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
+    data = QueueData(
+        broker_name=broker_name, read_queue_nums=queues, write_queue_nums=queues, perm=6, topic_sys_flag=0
+    )
+    body = encode_route(TopicRouteData(queue_datas=(data,), broker_datas=()), RouteDialect.QUOTED)
+    return Request(code=RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext_fields={"topic": topic}, body=body)
 
 
 class Client(Actor):
-    """Reads and writes a few KV values through any nameserver, and remembers what it was told."""
+    """Reads and writes a few KV values, and queues of a few topics, through any nameserver, and remembers
+    what it was told: of a topic, the number of queues that each broker name has of it.
+    """
 
     KEYS = ("x", "y", "z")
+    TOPICS = ("t", "u")
+    NAMES = ("broker-a", "broker-b")
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"{type(self).__name__.lower()}-{number}")
+        self._number = 1 + number
         self._value = 0
         self.busy = True
 
@@ -336,6 +391,9 @@ class Client(Actor):
 
     def act(self, member: Member, then: Callable[[], None]) -> None:
         rng = self.world.clock.rng
+        if rng.random() < 0.3:
+            self._act_on_topic(member, then)
+            return
         key = rng.choice(self.KEYS)
         kind = rng.random()
         if kind < 0.3:
@@ -347,6 +405,49 @@ class Client(Actor):
             self.write(member, key, f"{self.name}.{self._value}", then)
         else:
             self.write(member, key, None, then)
+
+    def _act_on_topic(self, member: Member, then: Callable[[], None]) -> None:
+        rng = self.world.clock.rng
+        topic, kind = rng.choice(self.TOPICS), rng.random()
+        if kind < 0.5:
+            self.read_topic(member, topic, then, linearizable=kind < 0.2)
+        elif kind < 0.7:
+            self._put_topic(member, topic, then)
+        elif kind < 0.85:
+            self._drop_topic(member, topic, then)
+        else:
+            # At once, at a member that may not have heard of it yet.
+            other = rng.choice(self.world.members)
+            self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
+
+    def _put_topic(self, member: Member, topic: str, then: Callable[[], None]) -> None:
+        self._value += 1
+        name, queues = self.world.clock.rng.choice(self.NAMES), self._number * 100_000 + self._value
+        self._send_write(member, _put_topic(topic, name, queues), {(topic, name): queues}, then)
+
+    def _drop_topic(self, member: Member, topic: str, then: Callable[[], None]) -> None:
+        gone: dict[Hashable, Value] = {(topic, name): None for name in self.NAMES}
+        self._send_write(member, _delete_topic(topic), gone, then)
+
+    def read_topic(
+        self, member: Member, topic: str, then: Callable[[], None], *, linearizable: bool = False
+    ) -> None:
+        begun = self.world.clock.now
+        lag = 0.0 if linearizable else self.world.election_timeout_ms / 1000
+
+        def done(answer: Answer | None) -> None:
+            if answer is not None and answer.code != ResponseCode.SYSTEM_ERROR:
+                route = decode_route(answer.body).queue_datas if answer.code == ResponseCode.SUCCESS else ()
+                found = {data.broker_name: data.write_queue_nums for data in route}
+                for name in self.NAMES:
+                    key = (topic, name)
+                    self._record(key, Operation.READ, found.get(name), begun, Outcome.OK, lag=lag)
+            then()
+
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        request = Request(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=fields)
+        if not self.call(member, request, done, Freshness.LINEARIZABLE if linearizable else None):
+            then()
 
     def read(self, member: Member, key: str, then: Callable[[], None], *, linearizable: bool = False) -> None:
         begun = self.world.clock.now
@@ -364,10 +465,15 @@ class Client(Actor):
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
         """Write, or delete where the value is None; what stays unknown is now and then sent again."""
-        begun = self.world.clock.now
         request = self._request(RequestCode.DELETE_KV_CONFIG, key)
         if value is not None:
             request = self._request(RequestCode.PUT_KV_CONFIG, key, value)
+        self._send_write(member, request, {key: value}, then)
+
+    def _send_write(
+        self, member: Member, request: Request, values: Mapping[Hashable, Value], then: Callable[[], None]
+    ) -> None:
+        begun = self.world.clock.now
 
         def done(answer: Answer | None) -> None:
             outcome = Outcome.UNKNOWN
@@ -380,10 +486,11 @@ class Client(Actor):
                 elif not remark.startswith(OUTCOME_UNKNOWN_TAG):
                     self.world.truth.fail(f"{self.name}: {answer}")
             self.world.truth.count[f"write {outcome.value}"] += 1
-            self._record(key, Operation.WRITE, value, begun, outcome)
+            for key, value in values.items():
+                self._record(key, Operation.WRITE, value, begun, outcome)
             rng = self.world.clock.rng
             if outcome is Outcome.UNKNOWN and self.busy and rng.random() < 0.3:
-                self.write(rng.choice(self.world.members), key, value, then)
+                self._send_write(rng.choice(self.world.members), request, values, then)
             else:
                 then()
 
@@ -392,9 +499,9 @@ class Client(Actor):
 
     def _record(
         self,
-        key: str,
+        key: Hashable,
         operation: Operation,
-        value: str | None,
+        value: Value,
         begun: float,
         outcome: Outcome,
         *,
@@ -426,4 +533,5 @@ class Reader(Client):
         self.world.clock.at(self.world.clock.rng.uniform(0.0, 0.08), self.go)
 
     def act(self, member: Member, then: Callable[[], None]) -> None:
-        self.read(member, self.world.clock.rng.choice(self.KEYS), then, linearizable=True)
+        key = self.world.clock.rng.choice((*self.KEYS, *self.TOPICS))
+        (self.read_topic if key in self.TOPICS else self.read)(member, key, then, linearizable=True)

@@ -20,7 +20,8 @@ from nameserver.replicated import Replicated, raft_config
 from nameserver.route_table import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from nameserver.verdicts import Applied, NoChange, Verdict
-from remoting.codes import ResponseCode
+from remoting.codes import RequestCode, ResponseCode
+from remoting.route import RouteDialect, encode_route
 
 from .net import End, NetLoop
 from .operator import is_refusal
@@ -66,8 +67,12 @@ class Watched(Replicated):
         send, evict = reports.send, reports.evict
 
         def applied(command: Command) -> Verdict:
+            first = self._index not in self.truth.log
+            before = self.truth.before(command, table.view) if first else None
             verdict = apply(command)
             self.verdicts.append((command, verdict))
+            if first:
+                self.truth.after(command, verdict, table.view, before, self._index)
             return verdict
 
         def settled(sequence: int, verdict: Verdict) -> None:
@@ -256,6 +261,11 @@ class Server:
             view = await mode.await_view(freshness, deadline=deadline)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = view.route(request.ext_fields["topic"])
+            if route is None:
+                return Answer(code=ResponseCode.TOPIC_NOT_EXIST)
+            return Answer(body=encode_route(route, RouteDialect.QUOTED))
         entry = view.kv_value(request.ext_fields["namespace"], request.ext_fields["key"])
         if entry is None or entry.value is None:
             return Answer(code=ResponseCode.QUERY_NOT_FOUND)
@@ -342,6 +352,7 @@ class Member:
         self.born_at = 0.0
         self.paused_at_last = -1.0
         """The end of the last pause."""
+        self.paused_from = -1.0
         self.loop: MemberLoop
         self.machine: Machine
         self.mode: Watched | None = None
@@ -437,6 +448,8 @@ class Member:
         self.start()
 
     def pause(self, seconds: float) -> None:
+        if not self.loop.paused:
+            self.paused_from = self.world.clock.now
         self.loop.pause(seconds)
         self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)
 

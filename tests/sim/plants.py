@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,9 +12,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from nameserver import evidence
+from nameserver import evidence, handlers
 from nameserver.barriers import Barriers
-from nameserver.commands import Evict, encode_command
+from nameserver.commands import Evict, RegisterBroker, TopicQueues, encode_command
 from nameserver.evidence import Evidence, Judgement
 from nameserver.exchange import Line, Report
 from nameserver.raft import RaftMember, driver
@@ -27,8 +28,10 @@ from nameserver.raft.messages import Append, AppendReply, PreVote
 from nameserver.raft.snapshot import Image
 from nameserver.replicated import Replicated, reads, registrations, serving
 from nameserver.replicated.reports import Reports
-from nameserver.route_table import Record, RouteTable
-from nameserver.types import LeaveReason
+from nameserver.route_state import TopicEntry
+from nameserver.route_table import Record, RouteTable, RouteView
+from nameserver.types import Answer, LeaveReason, Request
+from remoting.codes import RequestCode
 
 from .scenario import run_seed
 
@@ -37,6 +40,39 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def apply_ignores_the_revision(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteTable, "moved", lambda table, command: False)
+
+
+def a_registration_says_only_what_was_new_when_it_was_decided(patch: pytest.MonkeyPatch) -> None:
+    """What of the other topics was dropped or put before it is applied stays as it is."""
+    real = handlers.decide_registration
+
+    def decide(view: RouteView, *arguments: Any) -> Any:
+        command = real(view, *arguments)
+        if isinstance(command, RegisterBroker) and view.record(command.broker) is not None:
+            name = command.broker_name
+            news = [queues for queues in command.topics if _is_new(view.topic(queues.topic), name, queues)]
+            return msgspec.structs.replace(command, topics=tuple(news or command.topics[:1]))
+        return command
+
+    for module in (handlers, *sys.modules.values()):
+        if getattr(module, "decide_registration", None) is real:
+            patch.setattr(module, "decide_registration", decide)
+
+
+def _is_new(entry: TopicEntry | None, name: str, queues: TopicQueues) -> bool:
+    data = None if entry is None else entry.queues.get(name)
+    return data is None or data.write_queue_nums != queues.write_queue_nums
+
+
+def a_deletion_of_nothing_is_answered_without_the_log(patch: pytest.MonkeyPatch) -> None:
+    real = handlers._HANDLERS[RequestCode.DELETE_TOPIC_IN_NAMESRV]
+
+    def delete(view: RouteView, request: Request, *arguments: Any) -> Any:
+        if view.topic(request.ext_fields["topic"]) is None:
+            return Answer()
+        return real(view, request, *arguments)
+
+    patch.setitem(handlers._HANDLERS, RequestCode.DELETE_TOPIC_IN_NAMESRV, delete)
 
 
 def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -297,6 +333,18 @@ PLANTS: Final = _named(
         faults=("kill leader", "partition", "reset", "one way"),
     ),
     Planted(
+        install=a_registration_says_only_what_was_new_when_it_was_decided,
+        likely=3,
+        says="but it registered",
+        faults=("slow",),
+    ),
+    Planted(
+        install=a_deletion_of_nothing_is_answered_without_the_log,
+        likely=12,
+        says="is not linearizable",
+        faults=("slow", "one way", "pause"),
+    ),
+    Planted(
         install=no_change_is_answered_without_contact,
         likely=1,
         says="an answer without the log at index",
@@ -304,37 +352,37 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=contact_is_dated_by_arrival,
-        likely=14,
+        likely=1,
         says="a default read at index",
         faults=("pause", "pause leader", "partition", "one way"),
     ),
     Planted(
         install=contact_counts_before_the_commit_index_is_applied,
-        likely=2,
+        likely=1,
         says="a default read at index",
         faults=("partition", "pause", "kill", "slow"),
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=2,
+        likely=6,
         says="lets a linearizable read go",
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=echoes_of_another_term_count,
-        likely=15,
+        likely=17,
         says="a default read at index",
         faults=("partition", "one way", "pause leader", "slow"),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
-        likely=16,
+        likely=21,
         says="judged in",
         faults=("kill leader", "partition", "pause leader"),
     ),
     Planted(
         install=closed_evidence_of_any_revision_counts,
-        likely=24,
+        likely=21,
         says="where nobody saw a close",
         faults=("broker cut off", "kill", "reset"),
     ),
@@ -346,26 +394,26 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=hearings_of_others_do_not_count,
-        likely=1,
+        likely=2,
         says="evicted as silent",
         faults=("broker cut off", "pause broker"),
     ),
-    Planted(install=crashes_are_not_evidence, likely=2, says="was killed a second ago"),
+    Planted(install=crashes_are_not_evidence, likely=3, says="was killed a second ago"),
     Planted(
         install=acknowledgement_comes_before_the_sync,
-        likely=7,
+        likely=14,
         says="other",
         faults=("kill all", "disk hangs"),
     ),
     Planted(
         install=snapshots_are_encoded_from_the_live_table,
-        likely=3,
+        likely=1,
         says="finds other verdicts",
         faults=("kill all", "wipe", "kill"),
     ),
     Planted(
         install=requests_wait_without_a_deadline,
-        likely=8,
+        likely=9,
         says="has not answered request",
         faults=("partition", "kill leader", "one way"),
     ),
@@ -389,19 +437,19 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_pass_at_the_leaders_commit_index,
-        likely=10,
+        likely=1,
         says="lets a linearizable read go",
         faults=("slow", "one way", "disk hangs"),
     ),
     Planted(
         install=contact_is_bound_to_the_leaders_commit_index,
-        likely=4,
+        likely=3,
         says="a default read at index",
         faults=("slow", "one way", "disk hangs"),
     ),
     Planted(
         install=early_commit_does_not_wait_for_the_own_sync,
-        likely=21,
+        likely=20,
         says="over something younger",
         faults=("kill all", "kill leader", "disk hangs"),
     ),

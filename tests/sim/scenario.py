@@ -32,6 +32,8 @@ BROKERS = (
     "change",
     "change",
     "change id",
+    "contend",
+    "contend",
     "meddle",
 )
 DURABILITIES = ("journal", "journal", "fsync", "memory")
@@ -104,6 +106,10 @@ class Scenario(Faults):
                 broker.change_topics()
             case "change id":
                 broker.change_id()
+            case "contend":
+                # An administrator does something to what it has, while it says something new.
+                world.clock.at(rng.uniform(0.0, 0.002), world.admin.touch, broker)
+                world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
                 world.admin.meddle()
 

@@ -10,19 +10,24 @@ import math
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from dataclasses import replace as replace_call
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bench.history import Call
+from bench.history import Call, Operation, Outcome, Value
 from nameserver.commands import (
+    AddWritePerm,
     Batch,
     Command,
     DeleteKv,
+    DeleteTopic,
     Evict,
     PutKv,
     RegisterBroker,
+    RegisterTopic,
     Touch,
+    WipeWritePerm,
     bases,
     decode_batch,
 )
@@ -30,8 +35,12 @@ from nameserver.evidence import Judgement
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
 from nameserver.raft.hardening import LEADER
+from nameserver.route_state import Record
+from nameserver.route_table import RouteView
 from nameserver.types import BrokerKey, LeaveReason
-from nameserver.verdicts import Applied, RegisterReply, Verdict
+from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
+
+from .actors import Client
 
 if TYPE_CHECKING:
     from nameserver.raft.engine import Engine
@@ -46,6 +55,7 @@ TURNS_S = 0.01
 ANSWER_S = 2.5
 GHOST_SLACK_S = 1.6
 """Beside the lease: a tick, the commit of the eviction, reports that are a second old, a hand-over."""
+REGISTRATIONS = (RegisterBroker,)
 HANDED_S = 1.3
 """A leader that has judged for so long has told a majority what it knows, and they hand it on."""
 
@@ -70,6 +80,11 @@ class Truth:
         self.digests: dict[int, str] = {}
         self.leaders: dict[int, str] = {}
         self.history: list[Call] = []
+        self._void: set[tuple[Hashable, Value]] = set()
+        """Queues that were put where no such broker name was: told as done, and nothing happened."""
+        self._put: set[tuple[Hashable, Value]] = set()
+        self._drops: list[tuple[int, Call]] = []
+        """What broker names took with them, with the index; until something is acknowledged behind it."""
         self._marks: dict[tuple[int, int], int] = {}
         self._changed: dict[tuple[str, Hashable], int] = {}
         self._judged: dict[tuple[int, int], int] = {}
@@ -85,6 +100,20 @@ class Truth:
     def fail(self, text: str) -> None:
         """Note what must not be."""
         self.violations.append(f"{self.world.clock.now:.6f} {text}")
+
+    def whole_history(self) -> list[Call]:
+        """What clients were told, and what the end of broker names did to what they have read."""
+        calls = [replace_call(call, outcome=Outcome.UNKNOWN) for _, call in self._drops]
+        for call in self.history:
+            what = call.key, call.value
+            if call.outcome is Outcome.OK and call.operation is Operation.WRITE and what in self._void:
+                if what in self._put:
+                    call = replace_call(call, outcome=Outcome.UNKNOWN)  # sent again: one of the two was void
+                else:
+                    # Nothing was written because there was nothing to write to: a read would have found that.
+                    call = replace_call(call, operation=Operation.READ, value=None)
+            calls.append(call)
+        return calls
 
     # -- the log
 
@@ -102,6 +131,66 @@ class Truth:
             self.fail(f"{name} finds other verdicts at {index}: {verdicts} {first.verdicts}")
         self.digest(name, index, member.state_digest)
         member.looked_at_index = index
+
+    def before(self, command: Command, view: RouteView) -> Record | None:
+        """What is to be known of a command before it is applied for the first time anywhere."""
+        return view.record(command.broker) if isinstance(command, REGISTRATIONS) else None
+
+    def after(
+        self, command: Command, verdict: Verdict, view: RouteView, before: Record | None, index: int
+    ) -> None:
+        """A command was applied for the first time: the table is as who sent it wants it."""
+        if isinstance(verdict, Applied):
+            now = self.world.clock.now
+            for lost in verdict.lost:
+                if lost.broker_name is not None:
+                    self._drops += [
+                        (index, _drop((topic, lost.broker_name), now))
+                        for topic in lost.topics
+                        if topic in Client.TOPICS
+                    ]
+        match command:
+            case RegisterTopic(topic=topic, queues=queues) if not isinstance(verdict, Moved):
+                for put in queues:
+                    if view.name(put.broker_name) is None:
+                        self._void.add(((topic, put.broker_name), put.write_queue_nums))
+                        continue
+                    self._put.add(((topic, put.broker_name), put.write_queue_nums))
+                    if self._line(view, topic, put.broker_name) != (put.write_queue_nums, put.perm):
+                        self.fail(f"{command} at {index} leaves {view.topic(topic)}")
+            case DeleteTopic(topic=topic) if not isinstance(verdict, Moved) and view.topic(topic) is not None:
+                self.fail(f"{command} at {index} leaves {view.topic(topic)}")
+            case WipeWritePerm(broker_name=name) | AddWritePerm(broker_name=name) if not isinstance(
+                verdict, Moved
+            ):
+                perm = 4 if isinstance(command, WipeWritePerm) else 6
+                for topic in view.topics_of_name(name):
+                    line = self._line(view, topic, name)
+                    if line is None or line[1] != perm:
+                        self.fail(f"{command} at {index} leaves {topic} with {line}")
+            case RegisterBroker() if isinstance(verdict, Applied) and command.broker_id == 0:
+                if before is None or not before.complete or before.data_version != command.data_version:
+                    self._check_topics(command, view, index)
+
+    def _check_topics(self, command: RegisterBroker, view: RouteView, index: int) -> None:
+        """A master's registration that says something new leaves each topic as the broker has it."""
+        broker = self.world.broker(command.broker)
+        topics = broker.said[command.data_version]
+        if command.incremental:
+            topics = {queues.topic: queues.write_queue_nums for queues in command.topics}
+        for topic, queues in topics.items():
+            line = self._line(view, topic, command.broker_name)
+            if line != (queues, 6):
+                self.fail(
+                    f"{topic} of {command.broker} is {line} at {index}, but it registered {queues} queues"
+                )
+
+    @staticmethod
+    def _line(view: RouteView, topic: str, name: str) -> tuple[int, int] | None:
+        """Queues and permission that a broker name has of a topic."""
+        entry = view.topic(topic)
+        data = None if entry is None else entry.queues.get(name)
+        return None if data is None else (data.write_queue_nums, data.perm)
 
     def digest(self, name: str, index: int, digest: str) -> None:
         """A member's state at an applied index."""
@@ -132,7 +221,11 @@ class Truth:
             if base.revision < self._changed.get((base.kind, base.key), 0):
                 self.fail(f"applied at {index} over something younger: {command}")
         for left in verdict.left:
-            self._changed["record", left.broker] = verdict.revision
+            self._changed["record", left.broker] = self._changed["name", left.broker_name] = verdict.revision
+        for topic in verdict.topics:
+            self._changed["topic", topic] = verdict.revision
+        for name in verdict.names:
+            self._changed["name", name] = verdict.revision
         match command:
             case RegisterBroker() | Touch() if isinstance(verdict.reply, RegisterReply):
                 self._changed["record", command.broker] = verdict.revision
@@ -144,6 +237,10 @@ class Truth:
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
+        # Who was told of something behind a drop must find it dropped, as must everybody after that.
+        while self._drops and self._drops[0][0] <= index:
+            call = self._drops.pop(0)[1]
+            self.history.append(replace_call(call, ended=self.world.clock.now))
 
     @property
     def acknowledged_index(self) -> int:
@@ -283,9 +380,21 @@ class Truth:
                 self._ghosts.pop(key, None)
                 continue
             self._ghosts[key] = self._ghosts.get(key, 0.0) + passed
-            if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S:
+            if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S + self._stood_still(key):
                 self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
                 self._ghosts[key] = -math.inf
+
+    def _stood_still(self, broker: BrokerKey) -> float:
+        """How much too young a member may date a hearing: its liveness clock does not count its pauses, and
+        it may have heard something just before one that it reports only afterwards.
+        """
+        pauses = [
+            member.paused_at_last - member.paused_from
+            for member in self.world.members
+            if member.ready
+            and 0.0 <= member.paused_from - member.running.heard_at.get(broker, -9.0) < REPORT_S
+        ]
+        return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
         """Of a leader that was in office for a moment nobody knows whom it heard of, so what is handed over
@@ -297,6 +406,10 @@ class Truth:
                 self.count["leaders for a moment"] += 1
                 self._ghosts.clear()
         self._judged_for[term] = self._judged_for.get(term, 0.0) + passed
+
+
+def _drop(key: tuple[str, str], now: float) -> Call:
+    return Call(key=key, operation=Operation.WRITE, value=None, begun=now, ended=now, caller="a broker's end")
 
 
 def _in_order(verdict: Verdict) -> Verdict:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.history import Operation, as_promised
 from bench.linearizability import Undecided, check
 from nameserver.raft import Role
+from nameserver.types import BrokerKey
 
 from .actors import Admin, Broker, Client, Reader
 from .clock import Clock, restart_numbers
@@ -152,6 +153,9 @@ class World:
         leading = [m for m in self.members if m.ready and m.running.member.leads]
         return max(leading, key=lambda m: m.running.member.term, default=None)
 
+    def broker(self, key: BrokerKey) -> Broker:
+        return next(broker for broker in self.brokers if broker.key == key)
+
     def judging_leader(self) -> Watched | None:
         """The leader in office that judges, if it can run."""
         for member in self.members:
@@ -268,23 +272,26 @@ class World:
         self.run(1.0)
         reads: list[str] = []
         for member in self.members:
-            for key in Client.KEYS:
-                client.read(member, key, lambda: reads.append("read"))
-                client.read(member, key, lambda: reads.append("read"), linearizable=True)
-        self.run(4.0, lambda: len(reads) == 2 * len(self.members) * len(Client.KEYS))
+            for linearizable in (False, True):
+                for key in Client.KEYS:
+                    client.read(member, key, lambda: reads.append("read"), linearizable=linearizable)
+                for topic in Client.TOPICS:
+                    client.read_topic(member, topic, lambda: reads.append("read"), linearizable=linearizable)
+        things = len(Client.KEYS) + len(Client.TOPICS)
+        self.run(4.0, lambda: len(reads) == 2 * len(self.members) * things)
 
     def _check_history(self) -> None:
         if self.truth.violations:
             return
-        count = self.truth.count
-        count["calls"] = len(self.truth.history)
-        for call in self.truth.history:
+        count, history = self.truth.count, self.truth.whole_history()
+        count["calls"] = len(history)
+        for call in history:
             kind = "writes" if call.operation is Operation.WRITE else "default reads"
             if call.operation is Operation.READ and not call.lag:
                 kind = "linearizable reads"
             count[f"judged {kind}"] += 1
         try:
-            for violation in check(as_promised(self.truth.history)):
+            for violation in check(as_promised(history)):
                 self.truth.fail(str(violation))
         except Undecided as error:
             self.truth.count["undecided"] += 1
@@ -332,7 +339,7 @@ class World:
             if record.data_version != broker.version or not record.complete:
                 return f"{broker.key} is listed with {record.data_version}, not {broker.version}"
             for topic, queues in broker.topics.items():
-                if topic in self.admin.deleted:
+                if topic in self.admin.touched:
                     continue
                 entry = view.topic(topic)
                 data = entry.queues.get(broker.broker_name) if entry is not None else None
