@@ -6,7 +6,8 @@ younger by then. Commands hold resolved settings only: applying one reads no clo
 
 Log form of one command: one byte format version, one byte packing (0 plain, 1 zlib), then a msgpack array
 that starts with the command's kind. Fields may be added at the end with defaults; a new kind or a changed
-meaning needs a new number, and members propose it only when every member understands it.
+meaning needs a new format version, with which its log form starts, and members propose it only when every
+member understands it. Older kinds keep the version that they came with.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ import msgspec
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
 
-FORMAT_VERSION: Final = 1
-"""Format of commands and batches that this program writes; it reads this and all older ones."""
+FORMAT_VERSION: Final = 2
+"""Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
+
+FIRST_FORMAT: Final = 1
+"""Of the kinds of command that every release knows."""
+
+UPDATE_FORMAT: Final = 2
+"""From which format on a member knows :class:`Update`."""
+
+BATCH_FORMAT: Final = 1
+"""Format of batches, whatever the commands in them are."""
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Largest command in its log form, in bytes."""
@@ -234,8 +244,44 @@ class ImportKv(_Wire, frozen=True, tag=11):
     table: dict[str, dict[str, str | None]]
 
 
+class Update(_Wire, frozen=True, tag=12):
+    """A registration as the difference that it makes, of a broker that says of itself what it said before.
+
+    Comes to what the whole registration would come to; made by :meth:`RouteTable.shortened`. That holds only
+    on the table that it was computed from, as far as this broker goes. So what it names is matched exactly:
+    both revisions, what a name may change without moving its revision, and how many topics it has. Of a name
+    whose revision stands no topic can have come or changed, but :class:`DeleteTopic` can have taken one
+    that the registration brings and the difference does not.
+
+    Attributes:
+        topics: Those of which the queue data differ, as the table is to keep them.
+        incremental: As of the registration.
+        enable_acting_master, zone_name: As the name has them, and the registration said again.
+        lines: How many topics the broker name has before.
+        record_revision: Of the (cluster, address) record.
+        name_revision: Of the broker name.
+    """
+
+    cluster_name: ClusterName
+    broker_name: BrokerName
+    broker_addr: BrokerAddr
+    data_version: DataVersion
+    topics: tuple[TopicQueues, ...]
+    incremental: bool
+    enable_acting_master: bool
+    zone_name: str | None
+    lines: int
+    record_revision: int
+    name_revision: int
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
 Command: TypeAlias = (
     RegisterBroker
+    | Update
     | Touch
     | UnregisterBroker
     | Evict
@@ -270,7 +316,7 @@ def bases(command: Command) -> tuple[Base, ...]:
     Also the scope in which two commands of one log conflict.
     """
     match command:
-        case RegisterBroker() | UnregisterBroker():
+        case RegisterBroker() | Update() | UnregisterBroker():
             return (
                 Base("record", command.broker, command.record_revision),
                 Base("name", command.broker_name, command.name_revision),
@@ -326,7 +372,12 @@ def encode_command(command: Command) -> bytes:
         packing = _ZLIB
     if len(data) + 2 > COMMAND_BYTES_MAX:
         raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
-    return bytes((FORMAT_VERSION, packing)) + data
+    return bytes((UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT, packing)) + data
+
+
+def format_of(command: bytes) -> int:
+    """Return the format version that a member must know to apply a command, given in its log form."""
+    return command[0] if command else 0
 
 
 def decode_command(data: bytes) -> Command:
@@ -335,9 +386,10 @@ def decode_command(data: bytes) -> Command:
     Raises:
         CommandFormatError: If it is of a newer format, an unknown kind, or damaged.
     """
-    if len(data) < 3 or data[0] != FORMAT_VERSION or data[1] not in (_PLAIN, _ZLIB):
+    if len(data) < 3 or not FIRST_FORMAT <= data[0] <= FORMAT_VERSION or data[1] not in (_PLAIN, _ZLIB):
         raise CommandFormatError(
-            f"command of {len(data)} bytes starts with {data[:2].hex()}, not with format {FORMAT_VERSION}"
+            f"command of {len(data)} bytes starts with {data[:2].hex()}, "
+            f"not with a format of {FIRST_FORMAT} to {FORMAT_VERSION}"
         )
     payload = data[2:]
     if data[1] == _ZLIB:
@@ -355,7 +407,7 @@ def encode_batch(batch: Batch) -> bytes:
     Raises:
         CommandTooLarge: If it is above :data:`ENTRY_BYTES_MAX`.
     """
-    data = bytes((FORMAT_VERSION,)) + _encoder.encode(batch)
+    data = bytes((BATCH_FORMAT,)) + _encoder.encode(batch)
     if len(data) > ENTRY_BYTES_MAX:
         raise CommandTooLarge(len(data), ENTRY_BYTES_MAX)
     return data
@@ -367,8 +419,8 @@ def decode_batch(data: bytes) -> Batch:
     Raises:
         CommandFormatError: If it is of a newer format or damaged.
     """
-    if not data or data[0] != FORMAT_VERSION:
-        raise CommandFormatError(f"batch of {len(data)} bytes is not of format {FORMAT_VERSION}")
+    if not data or data[0] != BATCH_FORMAT:
+        raise CommandFormatError(f"batch of {len(data)} bytes is not of format {BATCH_FORMAT}")
     try:
         return _batch_decoder.decode(data[1:])
     except msgspec.DecodeError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.exchange import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
 from nameserver.exchange import FORMAT as MESSAGE_FORMAT
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
@@ -106,6 +107,7 @@ class Reporter:
             hearings_seen=self._hearings_seen,
             handed_term=self._handed_term if handing else 0,
             handed=tuple(_hearing(broker, at) for broker, at in self._handed.items()) if handing else (),
+            understands=COMMAND_FORMAT,
             reads=MESSAGE_FORMAT,
         )
 

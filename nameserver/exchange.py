@@ -15,14 +15,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.commands import Proposal
+from nameserver.commands import FIRST_FORMAT, Proposal
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName
 
 FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""
 
-FIRST_COMMAND_FORMAT: Final = 1
+FIRST_COMMAND_FORMAT: Final = FIRST_FORMAT
 """What every release can apply, whatever it has said."""
 
 BARRIER_FORMAT: Final = 2
@@ -95,7 +94,7 @@ class Report(_Wire, frozen=True, tag=1):
     hearings_seen: int = 0
     handed_term: int = 0
     handed: tuple[Hearing, ...] = ()
-    understands: int = COMMAND_FORMAT
+    understands: int = FIRST_COMMAND_FORMAT
     reads: int = 1
 
 

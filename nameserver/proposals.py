@@ -24,6 +24,8 @@ from nameserver.commands import (
     RegisterBroker,
     Touch,
     UnregisterBroker,
+    Update,
+    format_of,
 )
 from nameserver.exchange import Deferral
 from nameserver.types import BrokerKey
@@ -144,6 +146,14 @@ class ProposalBook:
             and (waiting.deferred[0] <= applied_index or waiting.deferred[1] != term)
         )
 
+    def beyond(self, understood: int) -> tuple[int, ...]:
+        """Return proposals of a newer format than that: they are to be decided again, in an older one."""
+        return tuple(
+            sequence
+            for sequence, waiting in self._waiting.items()
+            if format_of(waiting.proposal.command) > understood
+        )
+
     def remove(self, sequence: int) -> Waiting | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
@@ -202,7 +212,7 @@ class Sequencer:
         if moved:
             return _deferral(proposal, applied_index)
         broker = _broker(command)
-        if isinstance(command, RegisterBroker) and command.broker in self._touching:
+        if isinstance(command, RegisterBroker | Update) and command.broker in self._touching:
             index = self._touching[command.broker]
             if index is not None:
                 return _deferral(proposal, index)
@@ -283,7 +293,7 @@ def _forget(known: dict[_Key, int | None], applied_index: int) -> None:
 
 def _broker(command: Command) -> BrokerKey | None:
     """The broker whose record a command would move."""
-    if isinstance(command, RegisterBroker | Touch | UnregisterBroker | Evict):
+    if isinstance(command, Update | RegisterBroker | Touch | UnregisterBroker | Evict):
         return command.broker
     return None
 

@@ -23,8 +23,10 @@ from nameserver.commands import (
     QueueMapping,
     RegisterBroker,
     RegisterTopic,
+    TopicQueues,
     Touch,
     UnregisterBroker,
+    Update,
     WipeWritePerm,
     bases,
 )
@@ -59,7 +61,7 @@ from nameserver.verdicts import (
     Verdict,
 )
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
-from remoting.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from remoting.route import BrokerData, ClusterInfo, DataVersion, QueueData, TopicRouteData
 
 __all__ = [
     "Applied",
@@ -192,7 +194,9 @@ class RouteTable:
 
     def apply(self, command: Command) -> Verdict:
         """Apply a command, wholly or not at all; never raises."""
-        if isinstance(command, RegisterBroker):  # nearly every command
+        if isinstance(command, Update):  # nearly every command
+            return self._update(command)
+        if isinstance(command, RegisterBroker):
             return self._register(command)
         if self.moved(command):
             return Moved(revision=self._revision)
@@ -225,6 +229,8 @@ class RouteTable:
             broker = command.broker
             record, name = self._records.get(broker), self._names.get(command.broker_name)
             return self._registration_moved(command, broker, record, name)
+        if isinstance(command, Update) and self._lost_lines(command):
+            return True
         return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
 
     def _registration_moved(
@@ -236,6 +242,22 @@ class RouteTable:
             return True
         named = self._moved_at("name", command.broker_name) if name is None else name.revision
         return named > command.name_revision
+
+    def _lost_lines(self, command: Update) -> bool:
+        """Whether a broker name has fewer topics than a difference was computed from.
+
+        Only of the revision that it names: a table that is behind it says nothing.
+        """
+        name = self._names.get(command.broker_name)
+        return (
+            name is not None
+            and name.revision == command.name_revision
+            and self._line_count(command.broker_name) < command.lines
+        )
+
+    def _line_count(self, name: BrokerName) -> int:
+        pool = self._pools.get(name)
+        return 0 if pool is None else len(pool.topics)
 
     def _moved_at(self, kind: BaseKind, key: Hashable) -> int:
         """Revision at which something last changed, came or went; at least the floor if it is absent."""
@@ -399,20 +421,92 @@ class RouteTable:
                     self._put_lines(command.broker_name, taken)
                     topics = tuple(taken)
             if changed:
-                self._put_name(command.broker_name, replace(name, revision=self._revision))
-        self._put_record(
-            record.broker,
-            replace(
-                record,
-                data_version=command.data_version,
-                complete=not command.incremental,
-                revision=self._revision,
-            ),
-        )
+                self._move_name(command.broker_name, name)
+        self._renew_record(record, command.data_version, complete=not command.incremental)
         reply = self._reply_to(command)
         if facts is not None:
             return facts.applied(self._revision, reply)
         return Applied(revision=self._revision, reply=reply, topics=topics)
+
+    def shortened(self, command: RegisterBroker) -> Update | None:
+        """Return the difference that a registration makes to the table as it is.
+
+        None if that is not all there is to it: the registration is *moved* or changes nothing, its sender
+        says something new of itself, or it has more than topics to put.
+        """
+        broker = command.broker
+        record, name = self._records.get(broker), self._names.get(command.broker_name)
+        if (
+            record is None
+            or name is None
+            or record.revision != command.record_revision
+            or name.revision != command.name_revision
+            or command.mappings
+            or (command.delete_absent and not command.incremental)
+            or not _says_the_same(command, broker, record, name)
+            or not self._has_news(command, record, name)
+        ):
+            return None
+        taken = self._differing(command, name.addrs) if _owns_topics(command, name.addrs) else {}
+        return Update(
+            cluster_name=command.cluster_name,
+            broker_name=command.broker_name,
+            broker_addr=command.broker_addr,
+            data_version=command.data_version,
+            topics=tuple(
+                TopicQueues(
+                    topic=topic,
+                    read_queue_nums=line.data.read_queue_nums,
+                    write_queue_nums=line.data.write_queue_nums,
+                    perm=line.data.perm,
+                    topic_sys_flag=line.data.topic_sys_flag,
+                )
+                for topic, line in taken.items()
+            ),
+            incremental=command.incremental,
+            enable_acting_master=name.enable_acting_master,
+            zone_name=name.zone_name,
+            lines=self._line_count(command.broker_name),
+            record_revision=command.record_revision,
+            name_revision=command.name_revision,
+        )
+
+    def _update(self, command: Update) -> Verdict:
+        """Apply what :meth:`shortened` made, to just what it was made of."""
+        name_key = command.broker_name
+        broker = BrokerKey(command.cluster_name, command.broker_addr)
+        record, name = self._records.get(broker), self._names.get(name_key)
+        if (
+            record is None
+            or name is None
+            or record.revision != command.record_revision
+            or name.revision != command.name_revision
+            or record.broker_name != name_key
+            or name.enable_acting_master != command.enable_acting_master
+            or name.zone_name != command.zone_name
+            or self._line_count(name_key) != command.lines
+        ):
+            return Moved(revision=self._revision)
+        self._revision += 1
+        lines = {
+            queues.topic: self._line(
+                name_key,
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                queues.perm,
+                queues.topic_sys_flag,
+            )
+            for queues in command.topics
+        }
+        if lines:
+            self._put_lines(name_key, lines)
+            self._move_name(name_key, name)
+        self._renew_record(record, command.data_version, complete=not command.incremental)
+        return Applied(
+            revision=self._revision,
+            reply=self.register_reply(name_key, broker, record.broker_id),
+            topics=tuple(lines),
+        )
 
     def _reply_to(self, command: RegisterBroker | Touch) -> RegisterReply:
         return self.register_reply(command.broker_name, command.broker, command.broker_id)
@@ -552,7 +646,7 @@ class RouteTable:
         ):
             return Moved(revision=self._revision)
         self._revision += 1
-        self._put_record(command.broker, replace(record, revision=self._revision))
+        self._renew_record(record, record.data_version, complete=record.complete)
         return Applied(revision=self._revision, reply=self._reply_to(command))
 
     # -- removal -------------------------------------------------------------------------------------------
@@ -638,7 +732,7 @@ class RouteTable:
             return NoChange(revision=self._revision, reply=reply)
         self._revision += 1
         changed = self._change_perms(name, perm_of)
-        self._put_name(name, replace(self._names[name], revision=self._revision))
+        self._move_name(name, self._names[name])
         return Applied(revision=self._revision, reply=reply, topics=changed)
 
     def _change_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> tuple[str, ...]:
@@ -710,7 +804,7 @@ class RouteTable:
         for name, line in changed.items():
             self._put_lines(name, {command.topic: line})
             # A permission came or changed, so a wipe that was decided before must look again.
-            self._put_name(name, replace(self._names[name], revision=self._revision))
+            self._move_name(name, self._names[name])
         return Applied(revision=self._revision, topics=(command.topic,))
 
     def _put_kv(self, command: PutKv) -> Verdict:
@@ -766,6 +860,36 @@ class RouteTable:
             self._unmarked.pop(broker, None)
         if before is None or record is None:
             self._note_presence("record", broker, present=record is not None)
+
+    def _renew_record(self, record: Record, version: DataVersion, *, complete: bool) -> None:
+        """Put a record at the present revision that is otherwise of another data version at most."""
+        broker = record.broker
+        self._rest -= self._record_marks.pop(broker, 0)
+        self._unmarked[broker] = None
+        self._records[broker] = Record(
+            broker=broker,
+            broker_name=record.broker_name,
+            broker_id=record.broker_id,
+            ha_server_addr=record.ha_server_addr,
+            data_version=version,
+            complete=complete,
+            lease_ms=record.lease_ms,
+            filter_servers=record.filter_servers,
+            revision=self._revision,
+        )
+
+    def _move_name(self, name: BrokerName, entry: NameEntry) -> None:
+        """Put a name at the present revision that is otherwise as it was."""
+        self._rest += self._name_marks[name][1] * (self._revision - entry.revision)
+        self._names[name] = NameEntry(
+            cluster=entry.cluster,
+            clusters=entry.clusters,
+            addrs=entry.addrs,
+            enable_acting_master=entry.enable_acting_master,
+            zone_name=entry.zone_name,
+            revision=self._revision,
+            route_revision=entry.route_revision,
+        )
 
     def _put_name(self, name: BrokerName, entry: NameEntry | None) -> None:
         before = self._names.get(name)
@@ -1120,7 +1244,8 @@ class RouteTable:
         for kind, removals in self._tombstones.items():
             for mark, removed_at in removals.items():
                 assert self._present(kind, mark) is None, f"{kind} {mark} is both there and removed"
-                assert self._floor < removed_at <= self._revision, f"{kind} {mark} removed at {removed_at}"
+                # At the floor: removed by the very change that raised it.
+                assert self._floor <= removed_at <= self._revision, f"{kind} {mark} removed at {removed_at}"
         again = RouteTable.restore(encode_image(self.copy_for_snapshot()))
         assert again.state_digest() == self.state_digest(), (
             "the digest kept differs from the digest made anew"

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from nameserver.commands import Command, Evict, RegisterBroker
+from nameserver.commands import Command, Evict, RegisterBroker, Update
 from nameserver.config import LiveSettings
 from nameserver.consistency import Effects
 from nameserver.explain import History
@@ -59,7 +59,7 @@ class Changes:
 
     def follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
-        if isinstance(command, RegisterBroker) and applied.of_topics_alone and not self._waiters:
+        if isinstance(command, Update | RegisterBroker) and applied.of_topics_alone and not self._waiters:
             return
         if applied.kv_changed:
             self._kv_changed()

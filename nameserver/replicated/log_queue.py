@@ -16,6 +16,7 @@ from nameserver.commands import (
     decode_command,
     encode_batch,
     encode_command,
+    format_of,
 )
 from nameserver.exchange import FIRST_COMMAND_FORMAT, Deferral, Deferred
 from nameserver.proposals import ProposalBook
@@ -125,8 +126,3 @@ class LogQueue:
             else:
                 # A lost one is no harm: the proposal is sent again.
                 self._member.send(member, exchange.encode(Deferred(term=term, deferrals=tuple(told))))
-
-
-def format_of(command: bytes) -> int:
-    """Return the format version that an encoded command starts with; a new kind of command has a new one."""
-    return command[0] if command else 0

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from nameserver import exchange
-from nameserver.commands import Command, Proposal, encode_command
+from nameserver.commands import (
+    UPDATE_FORMAT,
+    Command,
+    Proposal,
+    RegisterBroker,
+    encode_command,
+    format_of,
+)
 from nameserver.consistency import ConsistencyError, NoQuorum, OutcomeUnknown, Told
 from nameserver.evidence import Reporter
 from nameserver.exchange import Deferred, Propose
@@ -24,7 +31,7 @@ from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
-from .log_queue import LogQueue, format_of
+from .log_queue import LogQueue
 from .office import Decoded, Office
 from .reports import Reports
 
@@ -90,6 +97,7 @@ class Writes:
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
+        self._understood = reporter.understood  # as of the last time that anything was handed out
         self._closed = False
 
     def __len__(self) -> int:
@@ -131,6 +139,8 @@ class Writes:
     ) -> int:
         """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
+        A registration goes as the difference that it makes, where that is all and every member knows those.
+
         Args:
             registration: The broker, and the connection over which it registers.
 
@@ -140,6 +150,8 @@ class Writes:
         Raises:
             NoQuorum, CommandTooLarge: Nothing was proposed.
         """
+        if type(command) is RegisterBroker and self._reporter.understood >= UPDATE_FORMAT:
+            command = self._table.shortened(command) or command
         data = encode_command(command)
         if self._closed:
             raise NoQuorum("not applied: this name server is shutting down")
@@ -164,6 +176,7 @@ class Writes:
 
     def hand_out(self) -> None:
         """Give the leader what it does not have yet."""
+        self._follow_understood()
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
         sequencer = self._office.sequencer
         if sequencer is not None and sequencer.term == term:
@@ -194,9 +207,19 @@ class Writes:
     def release(self) -> None:
         """Let deferred proposals be decided again."""
         for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
-            waiter, copies = self._strike_out(sequence)
-            if waiter is not None:
-                waiter.told(Moved(revision=self._table.revision), copies > 0)
+            self._decide_again(sequence)
+
+    def _follow_understood(self) -> None:
+        """Have decided again what not every member understands, as far as the present leader knows."""
+        before, self._understood = self._understood, self._reporter.understood
+        if self._understood < before:
+            for sequence in self._book.beyond(self._understood):
+                self._decide_again(sequence)
+
+    def _decide_again(self, sequence: int) -> None:
+        waiter, copies = self._strike_out(sequence)
+        if waiter is not None:
+            waiter.told(Moved(revision=self._table.revision), copies > 0)
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""

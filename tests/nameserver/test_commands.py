@@ -26,6 +26,7 @@ from nameserver.commands import (
     TopicQueues,
     Touch,
     UnregisterBroker,
+    Update,
     WipeWritePerm,
     bases,
     decode_batch,
@@ -92,6 +93,19 @@ COMMANDS: tuple[Command, ...] = (
     PutKv(namespace="n", key="k", value=None, key_revision=1),
     DeleteKv(namespace="n", key="k", key_revision=1),
     ImportKv(table={"n": {"k": "v", "null": None}}),
+    Update(
+        cluster_name=C,
+        broker_name=N,
+        broker_addr=A,
+        data_version=DataVersion(counter=4),
+        topics=(TopicQueues(topic="t", read_queue_nums=4, write_queue_nums=4, perm=6),),
+        incremental=False,
+        enable_acting_master=False,
+        zone_name=None,
+        lines=2,
+        record_revision=3,
+        name_revision=4,
+    ),
 )
 
 
@@ -114,8 +128,9 @@ def test_no_command_names_the_future_or_nothing_unless_it_may(command: Command) 
         (COMMANDS[6], "01009407a174c001"),
         (COMMANDS[8], "01009509a16ea16bc001"),
         (COMMANDS[1], "01009b02a163a16eab5b3a3a315d3a313039313101a0"),
+        (COMMANDS[11], "02009c0ca163a16eab5b3a3a315d3a3130393131"),
     ],
-    ids=["evict", "wipe", "delete", "put", "touch"],
+    ids=["evict", "wipe", "delete", "put", "touch", "update"],
 )
 def test_log_form_is_what_older_logs_hold(command: Command, golden: str) -> None:
     assert encode_command(command).hex().startswith(golden)
@@ -156,7 +171,8 @@ def _noise(size: int) -> str:
     [
         b"",
         b"\x01\x00",
-        b"\x02\x00\x93\x05\xa1n\x01",
+        b"\x00\x00\x93\x05\xa1n\x01",
+        b"\x03\x00\x93\x05\xa1n\x01",
         b"\x01\x07\x93\x05\xa1n\x01",
         b"\x01\x00\x93\x63\xa1n\x01",
         b"\x01\x00\x93\x05\xa1n",
@@ -164,7 +180,18 @@ def _noise(size: int) -> str:
         b"\x01\x01" + zlib.compress(b"\x93\x05\xa1n\x01")[:-3],
         b"\x01\x00\x93\x05\x01\x01",
     ],
-    ids=["empty", "short", "newer", "packing", "unknown kind", "cut", "no zlib", "cut zlib", "wrong type"],
+    ids=[
+        "empty",
+        "short",
+        "no format",
+        "newer",
+        "packing",
+        "unknown kind",
+        "cut",
+        "no zlib",
+        "cut zlib",
+        "wrong type",
+    ],
 )
 def test_bytes_that_are_no_command_are_refused(data: bytes) -> None:
     with pytest.raises(CommandFormatError):

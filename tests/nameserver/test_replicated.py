@@ -630,13 +630,13 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             await group.ready()
             follower = group.at(group.followers()[0])
             monkeypatch.setattr(
-                writes, "encode_command", lambda command: b"\x02" + encode_command(command)[1:]
+                writes, "encode_command", lambda command: b"\x03" + encode_command(command)[1:]
             )
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 2")
+            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 3")
             # One that a former leader allowed does not get past this one either.
-            monkeypatch.setattr(follower._writes._reporter, "understood", 2)
+            monkeypatch.setattr(follower._writes._reporter, "understood", 3)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
@@ -932,7 +932,7 @@ def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
 
 
 @pytest.mark.parametrize(
-    "command", [b"\x02\x00\x90", b"\x01\x00\x92\x63\x01"], ids=["newer format", "unknown kind"]
+    "command", [b"\x03\x00\x90", b"\x01\x00\x92\x63\x01"], ids=["newer format", "unknown kind"]
 )
 def test_member_stops_at_what_it_does_not_understand_and_applies_none_of_it(
     tmp_path: Path, command: bytes
