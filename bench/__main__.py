@@ -1,5 +1,10 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
+from remoting.interrupt import end_quietly_when_interrupted
+
+end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# ruff: noqa: E402
+
 import argparse
 import importlib.metadata
 import random

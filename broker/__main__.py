@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from remoting.interrupt import end_quietly_when_interrupted
+
+end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# ruff: noqa: E402
+
 import argparse
 import asyncio
 import logging
@@ -78,14 +83,15 @@ async def _run(config: BrokerConfig, directory: Path) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def on_signal() -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
-            logger.warning("second signal, exiting at once")
-            os._exit(1)
+            logger.warning("second signal, exiting at once signal=%s", number)
+            logging.shutdown()
+            os._exit(128 + number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal, number)
 
     def ready(listen: str) -> None:
         print(

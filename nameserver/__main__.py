@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from remoting.interrupt import end_quietly_when_interrupted
+
+end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# ruff: noqa: E402
+
 import asyncio
 import errno
 import gc

@@ -1,5 +1,10 @@
 """``python -m bench.report RUN_FOLDER... [--out DIR]``."""
 
+from remoting.interrupt import end_quietly_when_interrupted
+
+end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# ruff: noqa: E402
+
 import sys
 
 from bench.report.job import main

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from remoting.interrupt import end_quietly_when_interrupted
+
+end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# ruff: noqa: E402
+
 import logging
 import os
 import sys
@@ -23,6 +28,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 }
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
+_INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _UNUSED_NAMESERVER: Final = "127.0.0.1:9876"
 
 
@@ -33,7 +39,7 @@ def main(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Run one subcommand; return the exit code: 0 if it was done everywhere, else 1."""
+    """Run one subcommand; return the exit code: 0 if it was done everywhere, 130 if interrupted, else 1."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
     out, err = out or sys.stdout, err or sys.stderr
@@ -81,7 +87,8 @@ def _run(
     except (UsageError, RemotingError) as error:
         return context.fail(error)
     except KeyboardInterrupt:
-        return context.fail("interrupted")
+        context.fail("interrupted")
+        return _INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has enough of it; nothing more can be said there, also not at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

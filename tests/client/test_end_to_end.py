@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -348,3 +349,17 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
     assert run.returncode == 0, run.stderr[-3000:]
     # one look-up of each client's own, and per round one route and one message
     assert int(run.stdout) >= 2 * 10 * 2 * 20 + 20
+
+
+def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
+    command = [sys.executable, "-u", "-m", "client.mqadmin", "clusterList", "-n", nameserver.addr, "-i", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()  # it has printed its table, or begun to
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert said == "mqadmin clusterList: interrupted\n"
+    assert process.returncode == 130

@@ -1,0 +1,56 @@
+"""Ctrl-C while a program still loads its modules ends it without a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+#: The signal comes in the middle of the imports: when the interpreter looks for the module that is named.
+PROGRAM = """
+import importlib, os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.sigtimedwait((), 30)  # ended by the signal
+
+sys.meta_path.insert(0, Interrupting())
+importlib.import_module(sys.argv[1])
+print("went on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        pytest.param("nameserver.__main__", "nameserver.server", id="mqnamesrv"),
+        pytest.param("broker.__main__", "broker.server", id="mqbroker"),
+        pytest.param("client.mqadmin.__main__", "client.blocking", id="mqadmin"),
+        pytest.param("bench.__main__", "bench.run", id="mqbench"),
+        pytest.param("bench.report.__main__", "bench.report.job", id="report"),
+    ],
+)
+def test_interrupt_while_a_program_is_loading_ends_it_quietly(program: str, module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, program, module],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
+    assert ended.returncode == -signal.SIGINT, "a shell shows 130"
+
+
+def test_other_errors_still_show_where_they_come_from() -> None:
+    code = "from remoting.interrupt import end_quietly_when_interrupted as quiet; quiet(); 1 / 0"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
