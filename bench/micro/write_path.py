@@ -1,12 +1,16 @@
 """One registration on its way through a member, step by step and as a whole, in this process without sockets.
 
-    python -m bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100]
+    python -m bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
 Brokers register with one topic changed, as ``bench.micro.raft`` has them do it. First each step is timed on
-its own. Then a raft group of one, ``--durability memory``, gets what connections would receive: all brokers
-at the same time, and one alone; the thread's CPU time runs from the bytes to the last answer. Figures are the
-smallest fifth and the median, in us for each write: neighbours on the machine lengthen a step, nothing
-shortens it. By command only.
+its own. Then a raft group of one, ``--durability memory``, gets what connections would receive: one broker at
+a time, with the steps around the mode, then all at the same time, and one alone; the thread's CPU time runs
+from the bytes to the last answer. Figures are the smallest fifth and the median, in us for each write:
+neighbours on the machine lengthen a step, nothing shortens it.
+
+With ``--cold`` the processor's caches are emptied before each step: a member that has a write now and then,
+among other processes, finds little of its code there. Such figures say how much code a step touches. By
+command only.
 """
 
 from __future__ import annotations
@@ -42,31 +46,45 @@ from nameserver.raft import RaftConfig
 from nameserver.replicated import Replicated
 from nameserver.route_table import RouteTable
 from nameserver.server import NameServer
-from nameserver.types import Request
+from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Applied
-from remoting.command import RemotingCommand, encode_done
-from remoting.command import decode_command as decode_header
-from remoting.frame import split_frame
+from remoting.command import RemotingCommand, encode_done, read_command
 from remoting.transport.server import ServerProtocol
 
 _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0
 _LOOK_S: Final = 0.01
+_LENGTH_SIZE: Final = 4
+#: Above the caches of one core; what cores share may be larger.
+_CACHES_SIZE: Final = 8 * 1024 * 1024
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 class Steps:
-    """How long each step took, in us."""
+    """How long each step took, in us.
 
-    def __init__(self) -> None:
+    Args:
+        cold: Steps are to find the processor's caches without their code and data.
+    """
+
+    def __init__(self, *, cold: bool) -> None:
         self.took: dict[str, list[float]] = {}
+        self._other = bytes(_CACHES_SIZE) if cold else b""
 
     def time(self, step: str, run: Callable[[_In], _Out], value: _In) -> _Out:
+        self.cool()
         began = time.perf_counter_ns()
         result = run(value)
-        self.took.setdefault(step, []).append((time.perf_counter_ns() - began) / 1e3)
+        self.note(step, began, time.perf_counter_ns())
         return result
+
+    def cool(self) -> None:
+        """Fill the caches with something else, if steps are to be cold."""
+        self._other.count(b"x")
+
+    def note(self, step: str, began_ns: int, ended_ns: int) -> None:
+        self.took.setdefault(step, []).append((ended_ns - began_ns) / 1e3)
 
     def say(self) -> None:
         for step, took in self.took.items():
@@ -78,20 +96,20 @@ def _say(what: str, took: Iterable[float]) -> None:
     print(f"{what:44} {percentile(ordered, 0.2):8.2f} {percentile(ordered, 0.5):8.2f}", flush=True)
 
 
-def steps_alone(wires: Sequence[RemotingWire], rounds: int) -> None:
+def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> None:
     """Time each step of the brokers' registrations on a table of its own."""
-    table, settings, steps = RouteTable(), NamesrvSettings(), Steps()
+    table, settings, steps = RouteTable(), NamesrvSettings(), Steps(cold=cold)
 
     def decode(frame: bytes) -> RemotingCommand:
-        return decode_header(split_frame(frame, 0, len(frame)))
+        return read_command(frame, 0, len(frame) - _LENGTH_SIZE)
 
     for number in range(rounds + 1):
         if number == 1:
             steps.took.clear()  # whatever came first registered for the first time
         for sequence, wire in enumerate(wires):
-            request = steps.time("decode header", decode, wire.write(number) if number else wire.prepare())
+            request = steps.time("frame to command", decode, wire.write(number) if number else wire.prepare())
             asked = Request.of(request)
-            decoded = steps.time("decode body", decode_registration, asked)
+            decoded = steps.time("decode arguments and body", decode_registration, asked)
             assert isinstance(decoded, Registration), decoded
             decide = functools.partial(decide_registration, table.view, settings=settings)
             command = steps.time("decide", decide, decoded)
@@ -143,6 +161,36 @@ class _Peer(asyncio.Transport):
         self.close()
 
 
+class Clocked(Replicated):
+    """A mode that notes when a registration passes from a connection to it, and its answer back."""
+
+    def __init__(self, *args: Any, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.steps: Steps | None = None
+        self.began_ns = 0
+
+    def register(
+        self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
+    ) -> Answer | None:
+        steps = self.steps
+        if steps is None:
+            return super().register(request, origin, deadline=deadline, answered=answered)
+        entered = time.perf_counter_ns()
+        steps.note("bytes received until the mode has it", self.began_ns, entered)
+
+        def passed_on(answer: Answer) -> None:
+            steps.cool()
+            began = time.perf_counter_ns()
+            answered(answer)
+            steps.note("answer until it is written", began, time.perf_counter_ns())
+
+        steps.cool()
+        began = time.perf_counter_ns()
+        answer = super().register(request, origin, deadline=deadline, answered=passed_on)
+        steps.note("decode, decide and propose it", began, time.perf_counter_ns())
+        return answer
+
+
 class Group:
     """A raft group of one and connections to it that have no sockets."""
 
@@ -171,6 +219,20 @@ class Group:
         await self._all
         return (time.thread_time_ns() - began) / 1e3 / len(frames)
 
+    async def steps(self, mode: Clocked, steps: Steps, count: int) -> None:
+        """Let connections receive a frame in turn, each alone; note the steps around the mode."""
+        mode.steps = steps
+        for number in range(1, 1 + count):
+            for connection, wire in zip(self._connections, self._wires, strict=True):
+                self._all = asyncio.get_running_loop().create_future()
+                self._left = 1
+                frame = wire.write(number)
+                steps.cool()
+                mode.began_ns = time.perf_counter_ns()
+                connection.data_received(frame)
+                await self._all
+        mode.steps = None
+
     async def rounds(self, what: str, count: int, first: int, brokers: int) -> None:
         took = []
         for number in range(first, first + count):
@@ -178,7 +240,7 @@ class Group:
         _say(what, took)
 
 
-async def group_of_one(wires: Sequence[RemotingWire], rounds: int) -> None:
+async def group_of_one(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> None:
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         me = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -187,7 +249,7 @@ async def group_of_one(wires: Sequence[RemotingWire], rounds: int) -> None:
         raft = RaftConfig(me=me, peers=(me,), listen=None, data_dir=Path(folder), durability="memory")
         async with asyncio.TaskGroup() as tasks:
             server = NameServer(settings=live, group=tasks)
-            mode = Replicated(live, server, boot_id=secrets.randbits(63), raft=raft)
+            mode = Clocked(live, server, boot_id=secrets.randbits(63), raft=raft)
             await mode.start()
             await server.start(mode)
             for _ in range(round(_LEADS_S / _LOOK_S)):
@@ -198,9 +260,12 @@ async def group_of_one(wires: Sequence[RemotingWire], rounds: int) -> None:
             await group.write([wire.prepare() for wire in wires])
             gc.collect()
             gc.freeze()
-            every = len(wires)
-            await group.rounds(f"group of one, {every} at the same time", rounds, 1, every)
-            await group.rounds("group of one, one alone", rounds, 1 + rounds, 1)
+            steps, every = Steps(cold=cold), len(wires)
+            few = max(1, rounds // 10)
+            await group.steps(mode, steps, few)
+            steps.say()
+            await group.rounds(f"group of one, {every} at the same time", rounds, 1 + few, every)
+            await group.rounds("group of one, one alone", rounds, 1 + few + rounds, 1)
             await mode.close()
             await server.close(drain_s=1.0)
 
@@ -210,6 +275,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10, help="topics of each broker")
     parser.add_argument("--brokers", type=int, default=32, help="brokers that register")
     parser.add_argument("--rounds", type=int, default=100, help="registrations of each broker")
+    parser.add_argument("--cold", action="store_true", help="empty the processor's caches before each step")
     args = parser.parse_args()
     for name in ("topics", "brokers", "rounds"):
         if (value := getattr(args, name)) < 1:
@@ -221,8 +287,8 @@ def main() -> None:
         ]
 
     print(f"{'us for each write':44} {'p20':>8} {'p50':>8}")
-    steps_alone(wires(), args.rounds)
-    uvloop.run(group_of_one(wires(), args.rounds))
+    steps_alone(wires(), args.rounds, cold=args.cold)
+    uvloop.run(group_of_one(wires(), args.rounds, cold=args.cold))
 
 
 if __name__ == "__main__":
