@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +13,7 @@ import pytest
 
 from nameserver import evidence, handlers
 from nameserver.barriers import Barriers
-from nameserver.commands import Evict, RegisterBroker, TopicQueues, encode_command
+from nameserver.commands import Evict, Update, encode_command
 from nameserver.evidence import Evidence, Judgement
 from nameserver.exchange import Line, Report
 from nameserver.raft import RaftMember, driver
@@ -28,7 +27,6 @@ from nameserver.raft.messages import Append, AppendReply, PreVote
 from nameserver.raft.snapshot import Image
 from nameserver.replicated import Replicated, reads, registrations, serving
 from nameserver.replicated.reports import Reports
-from nameserver.route_state import TopicEntry
 from nameserver.route_table import Record, RouteTable, RouteView
 from nameserver.types import Answer, LeaveReason, Request
 from remoting.codes import RequestCode
@@ -42,26 +40,17 @@ def apply_ignores_the_revision(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteTable, "moved", lambda table, command: False)
 
 
-def a_registration_says_only_what_was_new_when_it_was_decided(patch: pytest.MonkeyPatch) -> None:
-    """What of the other topics was dropped or put before it is applied stays as it is."""
-    real = handlers.decide_registration
+def an_update_does_not_notice_that_a_topic_was_dropped(patch: pytest.MonkeyPatch) -> None:
+    def unaware(table: Any, command: Update) -> Update:
+        return msgspec.structs.replace(command, lines=table._line_count(command.broker_name))
 
-    def decide(view: RouteView, *arguments: Any) -> Any:
-        command = real(view, *arguments)
-        if isinstance(command, RegisterBroker) and view.record(command.broker) is not None:
-            name = command.broker_name
-            news = [queues for queues in command.topics if _is_new(view.topic(queues.topic), name, queues)]
-            return msgspec.structs.replace(command, topics=tuple(news or command.topics[:1]))
-        return command
-
-    for module in (handlers, *sys.modules.values()):
-        if getattr(module, "decide_registration", None) is real:
-            patch.setattr(module, "decide_registration", decide)
-
-
-def _is_new(entry: TopicEntry | None, name: str, queues: TopicQueues) -> bool:
-    data = None if entry is None else entry.queues.get(name)
-    return data is None or data.write_queue_nums != queues.write_queue_nums
+    moved, update = RouteTable.moved, RouteTable._update
+    patch.setattr(RouteTable, "_update", lambda table, command: update(table, unaware(table, command)))
+    patch.setattr(
+        RouteTable,
+        "moved",
+        lambda table, c: moved(table, unaware(table, c) if isinstance(c, Update) else c),
+    )
 
 
 def a_deletion_of_nothing_is_answered_without_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -333,8 +322,8 @@ PLANTS: Final = _named(
         faults=("kill leader", "partition", "reset", "one way"),
     ),
     Planted(
-        install=a_registration_says_only_what_was_new_when_it_was_decided,
-        likely=3,
+        install=an_update_does_not_notice_that_a_topic_was_dropped,
+        likely=21,
         says="but it registered",
         faults=("slow",),
     ),

@@ -27,6 +27,7 @@ from nameserver.commands import (
     RegisterBroker,
     RegisterTopic,
     Touch,
+    Update,
     WipeWritePerm,
     bases,
     decode_batch,
@@ -39,6 +40,7 @@ from nameserver.route_state import Record
 from nameserver.route_table import RouteView
 from nameserver.types import BrokerKey, LeaveReason
 from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
+from remoting.codes import MASTER_ID
 
 from .actors import Client
 
@@ -55,7 +57,7 @@ TURNS_S = 0.01
 ANSWER_S = 2.5
 GHOST_SLACK_S = 1.6
 """Beside the lease: a tick, the commit of the eviction, reports that are a second old, a hand-over."""
-REGISTRATIONS = (RegisterBroker,)
+REGISTRATIONS = (RegisterBroker, Update)
 HANDED_S = 1.3
 """A leader that has judged for so long has told a majority what it knows, and they hand it on."""
 
@@ -168,12 +170,15 @@ class Truth:
                     line = self._line(view, topic, name)
                     if line is None or line[1] != perm:
                         self.fail(f"{command} at {index} leaves {topic} with {line}")
-            case RegisterBroker() if isinstance(verdict, Applied) and command.broker_id == 0:
+            case RegisterBroker() | Update() if isinstance(verdict, Applied):
                 if before is None or not before.complete or before.data_version != command.data_version:
                     self._check_topics(command, view, index)
 
-    def _check_topics(self, command: RegisterBroker, view: RouteView, index: int) -> None:
+    def _check_topics(self, command: RegisterBroker | Update, view: RouteView, index: int) -> None:
         """A master's registration that says something new leaves each topic as the broker has it."""
+        record = view.record(command.broker)
+        if record is None or record.broker_id != MASTER_ID:
+            return
         broker = self.world.broker(command.broker)
         topics = broker.said[command.data_version]
         if command.incremental:
@@ -227,7 +232,7 @@ class Truth:
         for name in verdict.names:
             self._changed["name", name] = verdict.revision
         match command:
-            case RegisterBroker() | Touch() if isinstance(verdict.reply, RegisterReply):
+            case RegisterBroker() | Update() | Touch() if isinstance(verdict.reply, RegisterReply):
                 self._changed["record", command.broker] = verdict.revision
             case PutKv() | DeleteKv():
                 self._changed["key", (command.namespace, command.key)] = verdict.revision
