@@ -420,12 +420,17 @@ class Engine:
         self._ports.wake()
 
     def _go_on(self) -> None:
-        """Make the step that a message or the journal has made due, now: a turn of the loop is a delay."""
-        if self._volatile and self._log.has_ops and not self._stopped:
-            self._flush(self._clock(), commit_too=False)  # durable at once, so it may be committed
-        if self._core.due or self._log.has_ops or self._log.vote_dirty:
+        """Do what a message or the journal has made due, now: a turn of the loop is a delay.
+
+        What is to be written first: the disk works while this member goes on.
+        """
+        if self._stopped:
+            return
+        if self._log.has_ops or self._log.vote_dirty:
+            self._flush(self._clock(), commit_too=False)
+        if self._core.due:
             self.step()
-        elif not self._stopped:
+        else:
             self._contact.applied(self._core.applied_index)
             self._tell_changes()
 
@@ -670,8 +675,10 @@ class Engine:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
         if not self.configuration_committed:
             return
-        for peer in self._hellos.keys() - set(self.members) - self._told:
-            hello = self._hellos[peer]
+        members = self.members
+        for peer, hello in self._hellos.items():
+            if peer in members or peer in self._told:
+                continue
             self._told.add(peer)
             if not hello.empty and hello.format_max >= FORMAT_CONFIGURATION:
                 self._send(peer, Removed(self.term, self._log.configuration_index))
@@ -763,19 +770,14 @@ class Engine:
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        core = self._core
         # Of the indexes only what the state machine does not see: whoever waits for an entry has its apply.
+        commit, configured = self._core.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
-            core.state,
-            core.term,
-            core.leader_id,
-            core.leads,
+            *self._core.seen(self._replay_end),
             self.in_contact(),
             len(self._hellos),
-            core.passed,
-            min(core.applied_index, self._replay_end),
-            self._log.configuration_index,
-            self.configuration_committed,
+            configured,
+            configured <= commit,
             self._standing,
             self._log.last_index == FIRST_INDEX,
         )

@@ -200,6 +200,12 @@ class Host(Protocol):
     def linked_to(self, peer: str) -> bool: ...
 
 
+class _Named(str, Node):  # type: ignore[misc]  # the library has no types
+    """A member as the library wants it; looked up by name, which the library's own does in Python."""
+
+    id: str
+
+
 class Stopped(Exception):
     """The state machine cannot read an entry; this member must stop."""
 
@@ -272,7 +278,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         self._configuration = log.configuration
         self._three = False
         # All that are or were linked or configured; only voters count, only members are sent the log.
-        self._nodes: dict[str, Any] = {name: Node(name) for name in self._configuration.members if name != me}
+        others = (name for name in self._configuration.members if name != me)
+        self._nodes: dict[str, Any] = {name: _Named(name) for name in others}
         self._progress: dict[str, Progress] = {}
         self._votes: set[str] = set()
         self._pre_term = 0
@@ -311,7 +318,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             useFork=False,
         )
         conf.journalFile = log  # createJournal is the identity
-        super().__init__(Node(me), [], conf=conf, transport=_Port(host, self))
+        super().__init__(_Named(me), [], conf=conf, transport=_Port(host, self))
         self.follow_configuration()
         self._SyncObj__raftLastApplied = log.base_index
         self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
@@ -387,13 +394,25 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         """Whether so many other voters and this one are more than half."""
         return (others + 1) * 2 > len(self._configuration.voters)
 
+    def seen(self, replay_end: int) -> tuple[object, ...]:
+        """What others are told of when it changes; the applied index up to ``replay_end``."""
+        state, leader = self._SyncObj__raftState, self._SyncObj__raftLeader
+        return (
+            state,
+            self._SyncObj__raftCurrentTerm,
+            leader,
+            state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx,
+            self.passed,
+            min(self._SyncObj__raftLastApplied, replay_end),
+        )
+
     @property
     def due(self) -> bool:
         """Whether :meth:`tick` has something to do already, before :meth:`next_wake`."""
-        commit = self.commit_index
-        if self.applied_index < commit:
+        commit = self._SyncObj__raftCommitIndex
+        if self._SyncObj__raftLastApplied < commit:
             return True
-        if self.state != LEADER:
+        if self._SyncObj__raftState != LEADER:
             return self._go or self._SyncObj__raftElectionDeadline <= self._clock()
         last = self._log.last_index
         for p in self._progress.values():
@@ -481,7 +500,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
                     self._SyncObj__lastResponseTime[node] = self._clock()
 
     def _know(self, peer: str) -> Any:
-        return self._nodes.setdefault(peer, Node(peer))
+        return self._nodes.setdefault(peer, _Named(peer))
 
     def stand_now(self) -> None:
         """Do not wait for the election timeout (the only member; the one asked to take over)."""
@@ -1024,7 +1043,6 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         D20, D26, D34: no clock-bounded loop, no chunks of entries, a bound on what is under way. D21, D24:
         see transport.
         """
-        self._SyncObj__newAppendEntriesTime = -math.inf  # asked in each tick; what is due is decided here
         now = self._clock()
         age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
@@ -1118,6 +1136,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     def _onTick(self, timeToWait: float = 0.0) -> None:
         now = self._clock()
         led = self.state == LEADER
+        self._SyncObj__newAppendEntriesTime = -math.inf  # what is to be sent is decided when it asks
         if led:
             # The library counts the leader for every index it has; the journal may not have it yet.
             self._commit_limit = self._quorum_index()
@@ -1154,13 +1173,17 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         commit = self._SyncObj__raftCommitIndex
         applied = self._SyncObj__raftLastApplied
         self._commit_limit = None  # the commit loop is over; entries may be appended from here on
+        last = -1
         if applied < commit and self.state == LEADER:
             self._SyncObj__sendAppendEntries()
+            last = self._log.last_index
         self._SyncObj__raftCommitIndex = min(commit, applied + APPLY_STEP)
         try:
             super()._SyncObj__applyLogEntries()
         finally:
             self._SyncObj__raftCommitIndex = commit
+        if last == self._log.last_index:  # all is said, unless something was appended meanwhile
+            self._SyncObj__newAppendEntriesTime = math.inf
         return False
 
     def apply_committed(self) -> None:
