@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from nameserver.commands import Command, CommandTooLarge, RegisterBroker, Touch
+from nameserver.commands import Command, CommandTooLarge, RegisterBroker, Touch, Update
 from nameserver.handlers import (
     Farewell,
     Heard,
@@ -345,6 +345,12 @@ class RegisterMode(Protocol):
     def view(self, freshness: Freshness) -> RouteView:
         """As :meth:`Consistency.view`."""
 
+    def shortened(self, decoded: Registration) -> Update | None:
+        """Return the difference that a registration makes to the table as it is.
+
+        None if it is to be decided whole.
+        """
+
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
 
@@ -402,7 +408,7 @@ class Registering:
         self._origin = origin
         self._deadline = deadline
         self._answered = answered
-        self._command: RegisterBroker | Touch | None = None
+        self._command: RegisterBroker | Update | Touch | None = None
         self.renewal: Renewal | None = None
         """What it was answered by without the log."""
         self._unsure = False  # an earlier command of this request may yet turn up in a log
@@ -411,19 +417,22 @@ class Registering:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
         mode = self._mode
         try:
-            view = mode.view(Freshness.STALE)
-            decision = decide_registration(view, self._decoded, mode.settings.current)
-            if isinstance(decision, Renewal):
-                renewed = mode.renew(decision, self._origin)
-                if isinstance(renewed, Answer):
-                    self.renewal = decision
-                    return renewed
-                assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
-                self._command = renewed
-            else:
-                self._command = decision
+            command: RegisterBroker | Update | Touch | None = mode.shortened(self._decoded)  # nearly all
+            if command is None:
+                view = mode.view(Freshness.STALE)
+                decision = decide_registration(view, self._decoded, mode.settings.current)
+                if isinstance(decision, Renewal):
+                    renewed = mode.renew(decision, self._origin)
+                    if isinstance(renewed, Answer):
+                        self.renewal = decision
+                        return renewed
+                    assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
+                    command = renewed
+                else:
+                    command = decision
+            self._command = command
             registration = self.broker, self._origin
-            mode.enter(self._command, deadline=self._deadline, told=self._told, registration=registration)
+            mode.enter(command, deadline=self._deadline, told=self._told, registration=registration)
         except (ConsistencyError, CommandTooLarge) as error:
             return self._refusal(error)
         return None

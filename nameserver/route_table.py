@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import replace as replace_data
 from itertools import chain
 from operator import mul
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import orjson
 from msgspec.structs import replace
@@ -90,6 +90,50 @@ ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
 
 _PRESENCE: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
+
+
+class Numbers(Protocol):
+    """What a registration says of one topic."""
+
+    @property
+    def read_queue_nums(self) -> int: ...
+    @property
+    def write_queue_nums(self) -> int: ...
+    @property
+    def perm(self) -> int: ...
+    @property
+    def topic_sys_flag(self) -> int: ...
+
+
+class Said(Protocol):
+    """A registration as it came, see :class:`RegisterBroker` for what is not said here.
+
+    Attributes:
+        table: Topics by name, in the order of the body.
+    """
+
+    @property
+    def broker(self) -> BrokerKey: ...
+    @property
+    def broker_name(self) -> BrokerName: ...
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def ha_server_addr(self) -> str: ...
+    @property
+    def lease_ms(self) -> int: ...
+    @property
+    def enable_acting_master(self) -> bool | None: ...
+    @property
+    def zone_name(self) -> str | None: ...
+    @property
+    def data_version(self) -> DataVersion: ...
+    @property
+    def table(self) -> Mapping[str, Numbers]: ...
+    @property
+    def filter_servers(self) -> tuple[str, ...] | None: ...
+    @property
+    def mappings(self) -> tuple[QueueMapping, ...]: ...
 
 
 class _Facts:
@@ -229,8 +273,8 @@ class RouteTable:
             broker = command.broker
             record, name = self._records.get(broker), self._names.get(command.broker_name)
             return self._registration_moved(command, broker, record, name)
-        if isinstance(command, Update) and self._lost_lines(command):
-            return True
+        if isinstance(command, Update):
+            return self._update_moved(command)
         return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
 
     def _registration_moved(
@@ -243,16 +287,16 @@ class RouteTable:
         named = self._moved_at("name", command.broker_name) if name is None else name.revision
         return named > command.name_revision
 
-    def _lost_lines(self, command: Update) -> bool:
-        """Whether a broker name has fewer topics than a difference was computed from.
-
-        Only of the revision that it names: a table that is behind it says nothing.
-        """
+    def _update_moved(self, command: Update) -> bool:
+        """As :meth:`moved`, for a table that may be behind the one on which the command was decided."""
+        record = self._records.get(BrokerKey(command.cluster_name, command.broker_addr))
         name = self._names.get(command.broker_name)
+        if record is None or name is None:
+            return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
+        if record.revision > command.record_revision or name.revision > command.name_revision:
+            return True
         return (
-            name is not None
-            and name.revision == command.name_revision
-            and self._line_count(command.broker_name) < command.lines
+            name.revision == command.name_revision and self._line_count(command.broker_name) < command.lines
         )
 
     def _line_count(self, name: BrokerName) -> int:
@@ -428,47 +472,79 @@ class RouteTable:
             return facts.applied(self._revision, reply)
         return Applied(revision=self._revision, reply=reply, topics=topics)
 
-    def shortened(self, command: RegisterBroker) -> Update | None:
+    def shortened(self, said: Said, *, delete_absent: bool) -> Update | None:
         """Return the difference that a registration makes to the table as it is.
 
-        None if that is not all there is to it: the registration is *moved* or changes nothing, its sender
-        says something new of itself, or it has more than topics to put.
+        None if that is not all there is to it: it changes nothing, or its sender says something new of
+        itself, or it has more than topics to put.
+
+        Args:
+            delete_absent: As of :class:`RegisterBroker`.
         """
-        broker = command.broker
-        record, name = self._records.get(broker), self._names.get(command.broker_name)
+        broker, name_key = said.broker, said.broker_name
+        record, name = self._records.get(broker), self._names.get(name_key)
+        table = said.table
+        incremental = len(table) == 1
         if (
             record is None
             or name is None
-            or record.revision != command.record_revision
-            or name.revision != command.name_revision
-            or command.mappings
-            or (command.delete_absent and not command.incremental)
-            or not _says_the_same(command, broker, record, name)
-            or not self._has_news(command, record, name)
+            or record.broker_name != name_key  # so it is listed there, and in its cluster
+            or record.broker_id != said.broker_id
+            or record.ha_server_addr != said.ha_server_addr
+            or record.lease_ms != said.lease_ms
+            or name.enable_acting_master != bool(said.enable_acting_master)
+            or name.zone_name != said.zone_name
+            or said.mappings
+            or (delete_absent and not incremental)
+            or not (said.filter_servers is None or said.filter_servers == record.filter_servers)
         ):
             return None
-        taken = self._differing(command, name.addrs) if _owns_topics(command, name.addrs) else {}
+        complete, version = record.complete, said.data_version
+        if incremental and complete and version.contained_in(record.data_version):
+            return None
+        addrs = name.addrs
+        owns = _owns_topics(said, addrs)
+        news = version != record.data_version or complete == incremental
+        if not news and (complete or not owns):
+            return None
+        pool = self._pools.get(name_key)
+        listed: Mapping[str, Line] = {} if pool is None else pool.topics
+        changed = []
+        if owns:
+            perm_mask = _perm_mask(said, addrs)
+            for topic, numbers in table.items():
+                line = listed.get(topic)
+                perm = numbers.perm & perm_mask
+                if (
+                    line is None
+                    or (data := line.data).read_queue_nums != numbers.read_queue_nums
+                    or data.write_queue_nums != numbers.write_queue_nums
+                    or data.perm != perm
+                    or data.topic_sys_flag != numbers.topic_sys_flag
+                ):
+                    changed.append(
+                        TopicQueues(
+                            topic,
+                            numbers.read_queue_nums,
+                            numbers.write_queue_nums,
+                            perm,
+                            numbers.topic_sys_flag,
+                        )
+                    )
+            if not news and not changed:
+                return None
         return Update(
-            cluster_name=command.cluster_name,
-            broker_name=command.broker_name,
-            broker_addr=command.broker_addr,
-            data_version=command.data_version,
-            topics=tuple(
-                TopicQueues(
-                    topic=topic,
-                    read_queue_nums=line.data.read_queue_nums,
-                    write_queue_nums=line.data.write_queue_nums,
-                    perm=line.data.perm,
-                    topic_sys_flag=line.data.topic_sys_flag,
-                )
-                for topic, line in taken.items()
-            ),
-            incremental=command.incremental,
+            cluster_name=broker.cluster_name,
+            broker_name=name_key,
+            broker_addr=broker.broker_addr,
+            data_version=version,
+            topics=tuple(changed),
+            incremental=incremental,
             enable_acting_master=name.enable_acting_master,
             zone_name=name.zone_name,
-            lines=self._line_count(command.broker_name),
-            record_revision=command.record_revision,
-            name_revision=command.name_revision,
+            lines=len(listed),
+            record_revision=record.revision,
+            name_revision=name.revision,
         )
 
     def _update(self, command: Update) -> Verdict:
@@ -488,24 +564,27 @@ class RouteTable:
         ):
             return Moved(revision=self._revision)
         self._revision += 1
-        lines = {
-            queues.topic: self._line(
-                name_key,
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                queues.perm,
-                queues.topic_sys_flag,
-            )
-            for queues in command.topics
-        }
-        if lines:
-            self._put_lines(name_key, lines)
+        topics: tuple[str, ...] = ()
+        if command.topics:
+            lines = {
+                queues.topic: self._line(
+                    name_key,
+                    queues.read_queue_nums,
+                    queues.write_queue_nums,
+                    queues.perm,
+                    queues.topic_sys_flag,
+                )
+                for queues in command.topics
+            }
+            topics = tuple(lines)
+            if len(topics) > 1 or not self._put_line(name_key, topics[0], lines[topics[0]]):
+                self._put_lines(name_key, lines)
             self._move_name(name_key, name)
         self._renew_record(record, command.data_version, complete=not command.incremental)
         return Applied(
             revision=self._revision,
             reply=self.register_reply(name_key, broker, record.broker_id),
-            topics=tuple(lines),
+            topics=topics,
         )
 
     def _reply_to(self, command: RegisterBroker | Touch) -> RegisterReply:
@@ -960,12 +1039,32 @@ class RouteTable:
         digest += marks * change
         rest += marks * (revision - run_revision)
         listed.update(lines)
-        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
-            in_use = frozenset(listed.values())
-            pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
+        self._bound_lines(pool)
         self._digest = (self._digest + digest) & MASK
         self._rest = (self._rest + rest) & MASK
         self._gone = (self._gone - back) & MASK
+
+    def _put_line(self, name: BrokerName, topic: str, line: Line) -> bool:
+        """As :meth:`_put_lines`, of one topic that is there already; returns whether it was there."""
+        before = self._topics.get(topic)
+        if before is None:
+            return False
+        pool = self._pools[name]
+        queue_set, change = self._step(before.queue_set, pool.topics.get(topic), line)
+        mark, revision = before.mark, self._revision
+        self._topics[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
+        self._digest = (self._digest + mark * change) & MASK
+        self._rest = (self._rest + mark * (revision - before.revision)) & MASK
+        pool.topics[topic] = line
+        self._bound_lines(pool)
+        return True
+
+    @staticmethod
+    def _bound_lines(pool: _Pool) -> None:
+        """Forget lines without a topic if there are too many."""
+        if len(pool.lines) > LINES_SPARE + 2 * len(pool.topics):
+            in_use = frozenset(pool.topics.values())
+            pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
 
     def _remove_queues(self, topics: Collection[str], name: str) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
@@ -1524,7 +1623,7 @@ def _is_contained(record: Record, command: RegisterBroker) -> bool:
     return command.incremental and record.complete and command.data_version.contained_in(record.data_version)
 
 
-def _is_prime_slave(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> bool:
+def _is_prime_slave(command: RegisterBroker | Said, addrs: Mapping[int, BrokerKey]) -> bool:
     """Whether a slave may bring topics: a 5.x one with the smallest id behind its name."""
     return (
         command.enable_acting_master is not None
@@ -1533,11 +1632,11 @@ def _is_prime_slave(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> 
     )
 
 
-def _owns_topics(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> bool:
+def _owns_topics(command: RegisterBroker | Said, addrs: Mapping[int, BrokerKey]) -> bool:
     return command.broker_id == MASTER_ID or _is_prime_slave(command, addrs)
 
 
-def _perm_mask(command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> int:
+def _perm_mask(command: RegisterBroker | Said, addrs: Mapping[int, BrokerKey]) -> int:
     """Return the bits of permissions that are stored: an acting master has no write permission."""
     return ~PERM_WRITE if command.enable_acting_master and _is_prime_slave(command, addrs) else -1
 

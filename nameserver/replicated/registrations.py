@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from nameserver.commands import Command
+from nameserver.commands import UPDATE_FORMAT, Command, Update
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Freshness, Registering, Told
 from nameserver.evidence import Reporter, Unchanged, answer_or_touch
 from nameserver.explain import History, Note
-from nameserver.handlers import Farewell, Heard, Renewal, decode_registration
+from nameserver.handlers import Farewell, Heard, Registration, Renewal, decode_registration
 from nameserver.liveness import Liveness, Standing
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember
@@ -188,6 +188,13 @@ class Registrations:
     def view(self, freshness: Freshness) -> RouteView:
         """Return the view, as stale as it may be: a registration is decided again if that was too stale."""
         return self._table.view
+
+    def shortened(self, decoded: Registration) -> Update | None:
+        """Return the difference that a registration makes, if that is all and every member knows those."""
+        if self._reporter.understood < UPDATE_FORMAT:
+            return None
+        delete_absent = self._settings.current.delete_topic_with_broker_registration
+        return self._table.shortened(decoded, delete_absent=delete_absent)
 
     def enter(
         self, command: Command, *, deadline: float, told: Told, registration: tuple[BrokerKey, ConnectionId]

@@ -13,14 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from nameserver import exchange
-from nameserver.commands import (
-    UPDATE_FORMAT,
-    Command,
-    Proposal,
-    RegisterBroker,
-    encode_command,
-    format_of,
-)
+from nameserver.commands import Command, Proposal, encode_command, format_of
 from nameserver.consistency import ConsistencyError, NoQuorum, OutcomeUnknown, Told
 from nameserver.evidence import Reporter
 from nameserver.exchange import Deferred, Propose
@@ -139,8 +132,6 @@ class Writes:
     ) -> int:
         """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
-        A registration goes as the difference that it makes, where that is all and every member knows those.
-
         Args:
             registration: The broker, and the connection over which it registers.
 
@@ -150,8 +141,6 @@ class Writes:
         Raises:
             NoQuorum, CommandTooLarge: Nothing was proposed.
         """
-        if type(command) is RegisterBroker and self._reporter.understood >= UPDATE_FORMAT:
-            command = self._table.shortened(command) or command
         data = encode_command(command)
         if self._closed:
             raise NoQuorum("not applied: this name server is shutting down")

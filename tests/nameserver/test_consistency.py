@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nameserver.commands import Command, CommandTooLarge, PutKv
+from nameserver.commands import Command, CommandTooLarge, PutKv, Update
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     ConsistencyError,
@@ -105,6 +105,9 @@ class DelayedLog:
     def view(self, freshness: Freshness) -> RouteView:
         assert freshness is Freshness.STALE
         return self.table.view
+
+    def shortened(self, decoded: Registration) -> Update | None:
+        return None
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         self.calls.append("renew")
