@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from nameserver import route_table
 from nameserver.commands import (
+    BrokerQueues,
     Command,
     DeleteKv,
     DeleteTopic,
@@ -21,16 +23,20 @@ from nameserver.commands import (
     PutKv,
     QueueMapping,
     RegisterBroker,
+    RegisterTopic,
     TopicQueues,
+    Update,
     WipeWritePerm,
 )
+from nameserver.handlers import Registration
 from nameserver.route_state import ImageError, decode_image, encode_image
 from nameserver.route_table import LINES_SPARE, SETS_SPARE, RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
-from remoting.route import DataVersion
+from remoting.route import DataVersion, TopicNumbers
 
 C = ClusterName("c")
+A = BrokerName("a")
 
 
 def key(name: str) -> BrokerKey:
@@ -80,6 +86,132 @@ def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
         assert isinstance(table.apply(registration(table, name, topics)), Applied)
     table.check()
     return table
+
+
+def as_it_came(command: RegisterBroker) -> Registration:
+    return Registration(
+        broker=command.broker,
+        broker_name=command.broker_name,
+        broker_id=command.broker_id,
+        ha_server_addr=command.ha_server_addr,
+        lease_ms=command.lease_ms,
+        enable_acting_master=command.enable_acting_master,
+        zone_name=command.zone_name,
+        data_version=command.data_version,
+        table={
+            queues.topic: TopicNumbers(queues.topic, queues.read_queue_nums, queues.write_queue_nums)
+            for queues in command.topics
+        },
+        filter_servers=command.filter_servers,
+        mappings=command.mappings,
+    )
+
+
+# -- differences ------------------------------------------------------------------------------------------
+
+
+def shortened(table: RouteTable, counter: int = 2, topics: tuple[str, ...] = ("t1", "t3")) -> Update:
+    """What is left of a registration of broker a that keeps ``t1`` and brings ``t3``."""
+    command = registration(table, topics=topics, data_version=DataVersion(counter=counter))
+    short = table.shortened(as_it_came(command), delete_absent=False)
+    assert short is not None
+    return short
+
+
+def test_difference_holds_what_changes_and_nothing_else() -> None:
+    table = filled("a")
+    short = shortened(table)
+    assert [queues.topic for queues in short.topics] == ["t3"]
+    verdict = table.apply(short)
+    assert isinstance(verdict, Applied)
+    assert verdict.topics == ("t3",)
+    assert table.view.topics() == ["t1", "t2", "t3"]
+    table.check()
+    assert isinstance(table.apply(short), Moved), "it applies at most once"
+
+
+def _slave(table: RouteTable, **changes: Any) -> RegisterBroker:
+    values: dict[str, Any] = {"broker_addr": BrokerAddr("s:1"), "broker_id": 1} | changes
+    return registration(table, "a", ("t1", "t2"), **values)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda table: DeleteTopic(topic="t1", cluster_name=None, topic_revision=table.revision),
+        lambda table: RegisterTopic(
+            topic="t1",
+            queues=(
+                BrokerQueues(broker_name=BrokerName("a"), read_queue_nums=9, write_queue_nums=9, perm=6),
+            ),
+            topic_revision=table.revision,
+        ),
+        lambda table: WipeWritePerm(broker_name=BrokerName("a"), name_revision=table.revision),
+        lambda table: _slave(table, zone_name="z"),
+        lambda table: _slave(table, enable_acting_master=True),
+        lambda table: eviction(table, "s"),
+        lambda table: registration(table, data_version=DataVersion(counter=7)),
+    ],
+    ids=["deleted", "put", "wiped", "zone", "acting", "slave gone", "registered"],
+)
+def test_difference_has_moved_with_anything_that_it_was_computed_from(
+    between: Callable[[RouteTable], Command],
+) -> None:
+    table = filled("a")
+    assert isinstance(table.apply(_slave(table)), Applied)
+    short = shortened(table)
+    assert isinstance(table.apply(between(table)), Applied)
+    before = table.view.state_digest()
+    assert isinstance(table.apply(short), Moved)
+    assert table.view.state_digest() == before
+    # Decided again it says all that its broker has, or the whole of it does.
+    again = registration(table, topics=("t1", "t3"), data_version=DataVersion(counter=9))
+    assert isinstance(table.apply(again), Applied)
+    entry = table.view.topic("t1")
+    assert entry is not None
+    assert entry.queues["a"].read_queue_nums == 4
+
+
+def test_difference_stands_whatever_others_do() -> None:
+    table = filled("a", "b")
+    short = shortened(table)
+    others = registration(table, "b", ("t1", "t9"), data_version=DataVersion(counter=5))
+    assert isinstance(table.apply(others), Applied)
+    deletion = DeleteTopic(topic="t9", cluster_name=None, topic_revision=table.revision)
+    assert isinstance(table.apply(deletion), Applied)
+    assert isinstance(table.apply(_slave(table, broker_name=BrokerName("b"))), Applied)
+    assert not table.moved(short)
+    assert isinstance(table.apply(short), Applied)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data_version": DataVersion(counter=1)},
+        {"zone_name": "z"},
+        {"lease_ms": 10_000},
+        {"ha_server_addr": "h:2"},
+        {"broker_id": 1},
+        {"filter_servers": ("f:1",)},
+        {"enable_acting_master": True},
+        {"mappings": (QueueMapping(topic="t1", epoch=1, info="{}"),)},
+        {"broker_name": BrokerName("z")},
+        {"broker_addr": BrokerAddr("z:1")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_is_more_than_topics_goes_whole(changes: dict[str, Any]) -> None:
+    table = filled("a")
+    values: dict[str, Any] = {"data_version": DataVersion(counter=2)} | changes
+    command = registration(table, topics=("t1", "t3"), **values)
+    assert table.shortened(as_it_came(command), delete_absent=False) is None
+
+
+def test_who_deletes_what_is_absent_goes_whole_but_for_an_increment() -> None:
+    table = filled("a")
+    for topics, whole in ((("t1", "t3"), True), (("t3",), False)):
+        command = registration(table, topics=topics, data_version=DataVersion(counter=2))
+        assert (table.shortened(as_it_came(command), delete_absent=True) is None) == whole
 
 
 # -- digests ----------------------------------------------------------------------------------------------
