@@ -10,6 +10,7 @@ Pure: deadlines are loop times in seconds that are passed in.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ class ProposalBook:
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, Waiting] = {}
+        # Of those: what the leader behind the latest route may not have yet, and what a leader deferred. Both
+        # are looked at after each turn of the loop, and most turns find them empty.
+        self._fresh: dict[int, Waiting] = {}
+        self._deferred: dict[int, Waiting] = {}
+        self._route: tuple[int, int] | None = None
+        self._stale_at = math.inf  # before that nothing is sent again over the same route
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -92,7 +99,7 @@ class ProposalBook:
         """Enter a command; returns its sequence."""
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
-        self._waiting[sequence] = Waiting(proposal=proposal, deadline=deadline)
+        self._waiting[sequence] = self._fresh[sequence] = Waiting(proposal=proposal, deadline=deadline)
         self._bytes += len(command)
         return sequence
 
@@ -102,11 +109,18 @@ class ProposalBook:
 
     def outgoing(self, route: tuple[int, int], *, now: float) -> Iterator[Proposal]:
         """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`."""
-        for waiting in list(self._waiting.values()):
+        if route != self._route or now >= self._stale_at:
+            self._route = route
+            self._fresh = dict(self._waiting)
+            self._stale_at = math.inf
+        for waiting in list(self._fresh.values()):
             if waiting.deferred is not None or now >= waiting.deadline:
                 continue
             if waiting.route != route or now - waiting.handed_at >= RESEND_S:
                 yield waiting.proposal
+            else:
+                del self._fresh[waiting.proposal.sequence]
+                self._stale_at = min(self._stale_at, waiting.handed_at + RESEND_S)
 
     def handed(self, sequence: int, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
         """Note that a proposal was handed to a leader.
@@ -120,6 +134,8 @@ class ProposalBook:
             waiting.route = route
             waiting.handed_at = now
             waiting.copies += may_reach_log
+            self._fresh.pop(sequence, None)
+            self._stale_at = min(self._stale_at, now + RESEND_S)
 
     def appended(self, sequence: int) -> None:
         """Note that this process itself, as leader, appended one of its own proposals."""
@@ -134,6 +150,7 @@ class ProposalBook:
             return
         if waiting.route is not None and waiting.route[0] == term:
             waiting.deferred = (deferral.index, term)
+            self._deferred[deferral.sequence] = waiting
             if waiting.route[1]:
                 waiting.copies -= 1  # the copy that this answers is in no log
 
@@ -141,7 +158,7 @@ class ProposalBook:
         """Return deferred proposals that can be decided again: so far applied, or the term is over."""
         return tuple(
             sequence
-            for sequence, waiting in self._waiting.items()
+            for sequence, waiting in self._deferred.items()
             if waiting.deferred is not None
             and (waiting.deferred[0] <= applied_index or waiting.deferred[1] != term)
         )
@@ -159,6 +176,8 @@ class ProposalBook:
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
+            self._fresh.pop(sequence, None)
+            self._deferred.pop(sequence, None)
         return waiting
 
 
@@ -212,11 +231,11 @@ class Sequencer:
         if moved:
             return _deferral(proposal, applied_index)
         broker = _broker(command)
-        if isinstance(command, RegisterBroker | Update) and command.broker in self._touching:
-            index = self._touching[command.broker]
+        if broker in self._touching and isinstance(command, RegisterBroker | Update):
+            index = self._touching[broker]
             if index is not None:
                 return _deferral(proposal, index)
-            self._held.append((member, proposal, command.broker))
+            self._held.append((member, proposal, broker))
             return None
         self._known[mark] = None
         if broker is not None:

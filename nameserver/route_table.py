@@ -548,10 +548,13 @@ class RouteTable:
         )
 
     def _update(self, command: Update) -> Verdict:
-        """Apply what :meth:`shortened` made, to just what it was made of."""
+        """Apply what :meth:`shortened` made, to just what it was made of.
+
+        Nearly every entry of a log comes through here, at each member: so it is one function.
+        """
         name_key = command.broker_name
-        broker = BrokerKey(command.cluster_name, command.broker_addr)
-        record, name = self._records.get(broker), self._names.get(name_key)
+        record = self._records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
+        name, pool = self._names.get(name_key), self._pools.get(name_key)
         if (
             record is None
             or name is None
@@ -560,32 +563,29 @@ class RouteTable:
             or record.broker_name != name_key
             or name.enable_acting_master != command.enable_acting_master
             or name.zone_name != command.zone_name
-            or self._line_count(name_key) != command.lines
+            or (0 if pool is None else len(pool.topics)) != command.lines
         ):
             return Moved(revision=self._revision)
-        self._revision += 1
+        revision = self._revision = self._revision + 1
         topics: tuple[str, ...] = ()
         if command.topics:
-            lines = {
-                queues.topic: self._line(
-                    name_key,
-                    queues.read_queue_nums,
-                    queues.write_queue_nums,
-                    queues.perm,
-                    queues.topic_sys_flag,
-                )
-                for queues in command.topics
-            }
-            topics = tuple(lines)
-            if len(topics) > 1 or not self._put_line(name_key, topics[0], lines[topics[0]]):
-                self._put_lines(name_key, lines)
+            if pool is None:
+                pool = self._pool(name_key)
+            taken: dict[str, Line] = {}
+            for queues in command.topics:
+                key = queues.read_queue_nums, queues.write_queue_nums, queues.perm, queues.topic_sys_flag
+                taken[queues.topic] = pool.lines.get(key) or self._line(name_key, *key)
+            topics = tuple(taken)
+            if len(taken) > 1 or not self._put_line(pool, topics[0], taken[topics[0]]):
+                self._put_lines(name_key, taken)
             self._move_name(name_key, name)
+        broker = record.broker
         self._renew_record(record, command.data_version, complete=not command.incremental)
-        return Applied(
-            revision=self._revision,
-            reply=self.register_reply(name_key, broker, record.broker_id),
-            topics=topics,
-        )
+        if record.broker_id == MASTER_ID:
+            reply = RegisterReply(order_topics=self._kv.get(ORDER_TOPIC_NAMESPACE), revision=revision)
+        else:
+            reply = self.register_reply(name_key, broker, record.broker_id)
+        return Applied(revision=revision, reply=reply, topics=topics)
 
     def _reply_to(self, command: RegisterBroker | Touch) -> RegisterReply:
         return self.register_reply(command.broker_name, command.broker, command.broker_id)
@@ -1039,32 +1039,33 @@ class RouteTable:
         digest += marks * change
         rest += marks * (revision - run_revision)
         listed.update(lines)
-        self._bound_lines(pool)
+        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
+            self._bound_lines(pool)
         self._digest = (self._digest + digest) & MASK
         self._rest = (self._rest + rest) & MASK
         self._gone = (self._gone - back) & MASK
 
-    def _put_line(self, name: BrokerName, topic: str, line: Line) -> bool:
+    def _put_line(self, pool: _Pool, topic: str, line: Line) -> bool:
         """As :meth:`_put_lines`, of one topic that is there already; returns whether it was there."""
         before = self._topics.get(topic)
         if before is None:
             return False
-        pool = self._pools[name]
-        queue_set, change = self._step(before.queue_set, pool.topics.get(topic), line)
+        listed = pool.topics
+        queue_set, change = self._step(before.queue_set, listed.get(topic), line)
         mark, revision = before.mark, self._revision
         self._topics[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
         self._digest = (self._digest + mark * change) & MASK
         self._rest = (self._rest + mark * (revision - before.revision)) & MASK
-        pool.topics[topic] = line
-        self._bound_lines(pool)
+        listed[topic] = line
+        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
+            self._bound_lines(pool)
         return True
 
     @staticmethod
     def _bound_lines(pool: _Pool) -> None:
-        """Forget lines without a topic if there are too many."""
-        if len(pool.lines) > LINES_SPARE + 2 * len(pool.topics):
-            in_use = frozenset(pool.topics.values())
-            pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
+        """Forget lines without a topic."""
+        in_use = frozenset(pool.topics.values())
+        pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
 
     def _remove_queues(self, topics: Collection[str], name: str) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""

@@ -53,14 +53,11 @@ class LogQueue:
         office = self._office
         sequencer = office.sequencer
         assert sequencer is not None, "offered without leading"
-        understood = FIRST_COMMAND_FORMAT if office.evidence is None else office.evidence.understood()
-        if format_of(proposal.command) > understood:
+        needed = format_of(proposal.command)
+        if needed > FIRST_COMMAND_FORMAT and needed > office.understood():
             # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
             logger.warning(
-                "proposal refused member=%s format=%d understood=%d",
-                member,
-                format_of(proposal.command),
-                understood,
+                "proposal refused member=%s format=%d understood=%d", member, needed, office.understood()
             )
             return
         mark = (proposal.boot_id, proposal.sequence)

@@ -10,7 +10,7 @@ import logging
 from nameserver.barriers import Rounds
 from nameserver.commands import Batch, Command, encode_batch
 from nameserver.evidence import Evidence
-from nameserver.exchange import Report
+from nameserver.exchange import FIRST_COMMAND_FORMAT, Report
 from nameserver.proposals import Sequencer
 from nameserver.raft import RaftMember, Role
 
@@ -55,6 +55,10 @@ class Office:
             logger.info("leading term=%d", term)
             self._mark_due = True
             self.mark()
+
+    def understood(self) -> int:
+        """Return the newest command format that every member understands, as far as this leader was told."""
+        return FIRST_COMMAND_FORMAT if self.evidence is None else self.evidence.understood()
 
     def rounds_of(self, term: int) -> Rounds | None:
         """Return the rounds of a term, if this member leads in it."""
