@@ -193,6 +193,8 @@ class PlainRegisterFields(msgspec.Struct, frozen=True, gc=False):
 def read_plain_register(ext: Mapping[str, str]) -> PlainRegisterFields | None:
     """Read the arguments of a registration in a third of the time that :class:`RegisterBrokerFields` takes.
 
+    It calls nothing: a call whose code has left the processor's caches takes longer than all this.
+
     Returns:
         None if one is missing or unusual; ``RegisterBrokerFields.parse`` tells which. What this reads, that
         one reads alike.
@@ -200,13 +202,15 @@ def read_plain_register(ext: Mapping[str, str]) -> PlainRegisterFields | None:
     get = ext.get
     name, addr, cluster = get("brokerName"), get("brokerAddr"), get("clusterName")
     broker_id, crc = get("brokerId", ""), get("bodyCrc32", "0")
-    if name is None or addr is None or cluster is None or not _is_short(broker_id):
+    if name is None or addr is None or cluster is None:
+        return None
+    if not (broker_id.isdigit() and broker_id.isascii() and len(broker_id) < 10):
         return None
     # Most checksums have ten digits, the most that there are.
     if not (crc.isdigit() and crc.isascii() and (len(crc) < 10 or (len(crc) == 10 and crc <= _INT32_MAX))):
         return None
     timeout, acting = get("heartbeatTimeoutMillis"), get("enableActingMaster")
-    if timeout is not None and not _is_short(timeout):
+    if timeout is not None and not (timeout.isdigit() and timeout.isascii() and len(timeout) < 10):
         return None
     return PlainRegisterFields(
         name,
@@ -214,17 +218,12 @@ def read_plain_register(ext: Mapping[str, str]) -> PlainRegisterFields | None:
         cluster,
         get("haServerAddr", ""),
         int(broker_id),
-        _boolean(get("compressed", "")),
+        get("compressed", "").lower() == "true",
         int(crc),
         None if timeout is None else int(timeout),
-        None if acting is None else _boolean(acting),
+        None if acting is None else acting.lower() == "true",
         get("__ZONE_NAME"),
     )
-
-
-def _is_short(value: str) -> bool:
-    """Whether a text is one to nine digits and nothing else: a number that fits everywhere."""
-    return len(value) < 10 and value.isdigit() and value.isascii()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

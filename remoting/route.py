@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
 
@@ -254,6 +255,7 @@ class _PlainBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
+_name_of: Final = attrgetter("topic_name")
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
@@ -471,7 +473,7 @@ def read_plain_registration(
     if "" in wrapper.topic_config_table:
         return None
     topics = wrapper.topic_config_table
-    if [numbers.topic_name for numbers in topics.values()] != list(topics):
+    if list(map(_name_of, topics.values())) != list(topics):
         # An object may state no name, or another one than the key it stands under. The last one counts.
         topics = {numbers.topic_name or key: numbers for key, numbers in topics.items()}
     version = wrapper.data_version
