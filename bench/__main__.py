@@ -8,6 +8,7 @@ end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 import argparse
 import importlib.metadata
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,9 @@ from bench.cluster import Addresses, ClusterError
 from bench.manifest import Mode, run_folder
 from bench.run import RunPlan, run_once
 from bench.workload import Workload, WorkloadError, load_workload, profiles
+
+_INTERRUPT_S: Final = 5.0
+"""How long the report may take to end Spark after an interrupt, s."""
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
@@ -106,7 +110,25 @@ def make_report(folders: Sequence[Path], out: Path, master: str | None = None) -
     command = [sys.executable, "-m", "bench.report", *map(str, folders), "--out", str(out)]
     if master is not None:
         command += ["--master", master]
-    return subprocess.run(command, check=False).returncode
+    child = subprocess.Popen(command)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        _await_interrupted(child)
+        raise
+
+
+def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
+    """Give a process time to end what it started; a terminal has interrupted it, too, others have not."""
+    try:
+        child.wait(_INTERRUPT_S)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(_INTERRUPT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:

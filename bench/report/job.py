@@ -7,14 +7,17 @@ page.
 """
 
 import argparse
+import contextlib
 import csv
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +36,8 @@ BAD_LINES_MAX: Final = 1
 """Per file: the line that a killed process was writing. More means that the file cannot be trusted."""
 
 _T = TypeVar("_T")
+_INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
+_END_S: Final = 3.0
 _LAPTOP: Final = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -315,14 +320,22 @@ def open_session() -> SparkSession:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers start the python3 first on PATH
     builder = SparkSession.builder.appName("mqbench report").config("spark.sql.session.timeZone", "UTC")
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
+    if not _submitted():
         ensure_java()
         if "master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns about the host's name
             for key, value in _LAPTOP.items():
                 builder = builder.config(key, value)
-    return builder.getOrCreate()
+    handler = signal.getsignal(signal.SIGINT)
+    session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)  # Spark has put one of its own there
+    return session
+
+
+def _submitted() -> bool:
+    """Whether spark-submit runs this, in a JVM of its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -342,8 +355,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="Spark master such as spark://host:7077 (default: this machine; spark-submit has its own)",
     )
     options = parser.parse_args(argv)
-    if options.master is not None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if options.master is not None and not _submitted():
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {shlex.quote(options.master)} pyspark-shell"
+    before = signal.getsignal(signal.SIGINT)
+    if not _submitted():
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         path = build_report(
             options.runs, options.out, progress=lambda line: print(line, file=sys.stderr, flush=True)
@@ -351,8 +367,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NoRuns as error:
         print(f"mqbench report: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGINT, before)
     print(path)
     return 0
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    """End Spark's JVM and workers, then this process, from wherever it is.
+
+    A JVM that was just being started would wait for this process for ever; and an exception in the middle of
+    a call into the JVM becomes many, each with its traceback.
+    """
+    import psutil  # where somebody else submits the job, this may be absent, and has nothing to do
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.terminate()
+    for child in psutil.wait_procs(children, timeout=_END_S)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(_INTERRUPTED)
 
 
 def _times(run: str, manifest: Manifest) -> tuple[str, int, int, int, int]:

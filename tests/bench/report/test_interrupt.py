@@ -1,0 +1,51 @@
+"""Ctrl-C while the report is made: no traceback, and no JVM is left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.spark
+
+JVM_S = 60.0
+
+
+def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Spark's JVMs below a process; what is about to become another program, or has ended, is none yet."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "org.apache.spark.deploy.SparkSubmit" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
+    tmp_path: Path, write_synthetic_runs: Callable[..., list[Path]]
+) -> None:
+    """The JVM that a report has just begun to start does not notice by itself that nobody needs it."""
+    write_synthetic_runs(tmp_path / "runs", pairs=1, rate=0.1)
+    command = [sys.executable, "-m", "bench", "report", f"{tmp_path}/runs", "--out", f"{tmp_path}/out"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + JVM_S
+        while not (found := jvms(process)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert found, "no JVM was started"
+        process.send_signal(signal.SIGINT)  # to mqbench alone, which passes it on
+        assert process.wait(timeout=30) == 130
+        _, alive = psutil.wait_procs(found, timeout=5)
+        assert alive == []
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
