@@ -18,7 +18,7 @@ Pure: instants are loop times in seconds that are passed in. No lock, no future,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 Route = tuple[int, str, int]
@@ -28,10 +28,12 @@ RESEND_S: Final = 1.0
 """A barrier without an answer is replaced after this time, though leader and link seem unchanged."""
 
 
-GATHER_S: Final = 0.001
-"""After a barrier, as many reads as it served and as wait already are waited for this long: who reads again
-and again reads again soon, and twice the reads behind a barrier are half the barriers. A single reader never
-waits, nor does a read that comes later."""
+GATHER_S: Final = (0.001, 0.004)
+"""After a barrier, as many reads as it served and as wait already are waited for so long, at least and at
+most: who reads again and again reads again soon, and twice the reads behind a barrier are half the barriers,
+which cost more than the reads. The longer time is for those who came back in time; each time that they did
+not, it is halved, so that reads that come by chance wait no longer than the shorter one. A single reader
+never waits, nor does a read that comes later."""
 
 
 class Barriers:
@@ -39,46 +41,49 @@ class Barriers:
 
     Barriers are numbered from 1. A read gets the number of the barrier that it joined as a ticket, and may
     be answered once :attr:`passed` has reached it: a later barrier does for earlier reads too.
+
+    Attributes:
+        sent: Barriers sent so far, those sent again included.
+        passed: Reads with tickets up to this one may be answered.
+        joined: Reads of the barrier that is sent next.
+        expected: Reads to wait for before it is sent.
+        gather_until: Until when they are waited for.
     """
 
+    __slots__ = (
+        "_confirmed",
+        "_gather_s",
+        "_indexes",
+        "_route",
+        "_sent_at",
+        "_served",
+        "_wanted",
+        "expected",
+        "gather_until",
+        "joined",
+        "passed",
+        "sent",
+    )
+
     def __init__(self) -> None:
-        self._joined = 0  # reads of the barrier that is sent next
+        self.sent = 0
+        self.passed = 0
+        self.joined = 0
+        self.expected = 0
+        self.gather_until = 0.0
+        self._gather_s = GATHER_S[0]
         self._served = 0  # reads of the barriers that are under way
-        self._expected = 0  # reads to wait for before the next one is sent
-        self._gather_until = 0.0
         self._wanted = 0  # the latest barrier that a read joined
-        self._sent = 0
         self._sent_at = 0.0
         self._route: Route | None = None
         self._confirmed = 0  # the latest whose index is known
         self._indexes: list[tuple[int, int]] = []  # (number, index) not applied yet, rising numbers
-        self._passed = 0
-
-    @property
-    def sent(self) -> int:
-        """Barriers sent so far, those sent again included."""
-        return self._sent
-
-    @property
-    def passed(self) -> int:
-        """Reads with tickets up to this one may be answered."""
-        return self._passed
 
     def join(self) -> int:
         """Return the ticket of a read that arrives now: that of the next barrier to be sent."""
-        self._joined += 1
-        self._wanted = self._sent + 1
+        self.joined += 1
+        self._wanted = self.sent + 1
         return self._wanted
-
-    @property
-    def gathered(self) -> bool:
-        """As many reads have joined as are waited for."""
-        return self._joined >= self._expected
-
-    @property
-    def gather_until(self) -> float:
-        """Until when more reads are waited for."""
-        return self._gather_until
 
     def to_send(self, route: Route | None, *, now: float) -> int | None:
         """Return the number of a barrier to send now over ``route``, None if nothing is to be sent.
@@ -88,17 +93,21 @@ class Barriers:
         """
         if route is None or self._wanted <= self._confirmed:
             return None
-        if self._sent > self._confirmed and self._route == route and now - self._sent_at < RESEND_S:
+        if self.sent > self._confirmed and self._route == route and now - self._sent_at < RESEND_S:
             return None
-        if self._joined < self._expected and now < self._gather_until:
+        if self.joined < self.expected and now < self.gather_until:
             return None
-        self._served += self._joined
-        self._joined = self._expected = 0
-        self._sent += 1
-        self._wanted = max(self._wanted, self._sent)
+        if self.expected > 1:
+            in_time = self.joined >= self.expected
+            self._gather_s = GATHER_S[1] if in_time else max(self._gather_s / 2, GATHER_S[0])
+        self._served += self.joined
+        self.joined = self.expected = 0
+        self.sent += 1
+        if self._wanted < self.sent:
+            self._wanted = self.sent
         self._route = route
         self._sent_at = now
-        return self._sent
+        return self.sent
 
     def not_sent(self) -> None:
         """Take back what :meth:`to_send` said last: the message could not leave."""
@@ -106,26 +115,23 @@ class Barriers:
 
     def confirmed(self, number: int, index: int) -> None:
         """A leader was certain: a table applied up to ``index`` has all that barrier ``number`` asks for."""
-        if self._confirmed < number <= self._sent:
+        if self._confirmed < number <= self.sent:
             self._confirmed = number
             self._indexes.append((number, index))
 
     def applied(self, index: int, *, now: float) -> None:
         """Entries up to ``index`` are in this process's table."""
-        passed = self._passed
-        self._pass(index)
-        if self._passed != passed and self._passed == self._sent:
-            self._expected = self._served + self._joined
-            self._served = 0
-            self._gather_until = now + GATHER_S
-
-    def _pass(self, index: int) -> None:
-        while self._indexes:
-            done = [at for at, (_, needed) in enumerate(self._indexes) if needed <= index]
-            if not done:
+        indexes = self._indexes
+        for at in range(len(indexes) - 1, -1, -1):  # whoever passes a later one has passed those before it
+            number, needed = indexes[at]
+            if needed <= index:
+                del indexes[: at + 1]
+                self.passed = number
+                if number == self.sent:
+                    self.expected = self._served + self.joined
+                    self._served = 0
+                    self.gather_until = now + self._gather_s
                 return
-            self._passed = self._indexes[done[-1]][0]
-            del self._indexes[: done[-1] + 1]
 
 
 class Confirmed(NamedTuple):
@@ -192,19 +198,22 @@ class Rounds:
         if round_ == self.number:
             self._standing.add(member)
 
-    def settle(self, *, commit_index: int, majority: Callable[[Collection[str]], bool]) -> list[Confirmed]:
+    def settle(self, *, commit_index: int, voters: Collection[str]) -> list[Confirmed]:
         """Return what is certain now. Only while an entry of the own term is committed.
 
         Args:
-            majority: Whether members are a majority of the voters together with the leader.
+            voters: Of the configuration in force; this leader counts, whether or not it is one.
         """
         confirmed: list[Confirmed] = []
-        for member, question in list(self._round.items()):
-            if majority(self._standing | {member} if question.voter else self._standing):
-                confirmed.append(Confirmed(member, question.number, question.commit_index))
-                del self._round[member]
+        enough = len(voters) // 2  # voters beside the leader
+        if self._round:
+            standing = {member for member in self._standing if member in voters}
+            for member, question in list(self._round.items()):
+                if len(standing) + (question.voter and member in voters and member not in standing) >= enough:
+                    confirmed.append(Confirmed(member, question.number, question.commit_index))
+                    del self._round[member]
         for member, question in list(self._asked.items()):
-            if majority((member,) if question.voter else ()):
+            if (question.voter and member in voters) >= enough:
                 confirmed.append(Confirmed(member, question.number, commit_index))
                 del self._asked[member]
         return confirmed

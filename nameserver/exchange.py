@@ -179,16 +179,14 @@ class Stands(_Wire, frozen=True, tag=8):
 
 Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | Barrier | Reached | Round | Stands
 
-_FORMATS: Final = dict.fromkeys((Barrier, Reached, Round, Stands), BARRIER_FORMAT)
+_FORMATS: Final = dict.fromkeys((Barrier, Reached, Round, Stands), bytes((BARRIER_FORMAT,)))
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    buffer = bytearray((_FORMATS.get(type(message), 1),))
-    _encoder.encode_into(message, buffer, 1)
-    return bytes(buffer)
+    return _FORMATS.get(type(message), b"\1") + _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:
@@ -201,6 +199,6 @@ def decode(data: bytes) -> Message:
         found = data[0] if data else "none"
         raise ExchangeError(f"message of format {found}, this program knows 1 to {FORMAT}")
     try:
-        return _decoder.decode(memoryview(data)[1:])
+        return _decoder.decode(data[1:])
     except msgspec.MsgspecError as error:
         raise ExchangeError(f"message of {len(data)} bytes: {error}") from error

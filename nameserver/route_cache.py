@@ -133,15 +133,16 @@ class RouteReader:
         self.starts = _START, _BINARY_START
         self._lane: _Lane | None = None  # of the last request; None: it was binary, or there was none
 
-    def whole(self, data: bytes) -> bytes | None:
+    def whole(self, data: bytes) -> bytes | int | None:
         """Return the answers to ``data`` if it is known route queries of one kind and nothing else.
 
         This is the way of nearly every request. None says nothing about the data: :meth:`leading` does.
+        A number is that of the barrier that ``data``, which begins with a route query, must wait for.
         """
         cache = self._cache
         view = cache.view()
         if view is None:
-            return None
+            return self.waits(data, 0) or None
         revision = view.revision
         lane = self._lane
         if lane is None:

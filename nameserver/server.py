@@ -64,6 +64,7 @@ class NameServer:
         self._take: Callable[..., Answer | None]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
+        self._waits_for_barriers = False
         self._may_wait = False
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
@@ -185,15 +186,15 @@ class NameServer:
         if settings is not self._settings_seen:
             self._settings_seen = settings
             self._freshness = Freshness(settings.route_freshness)
+            self._waits_for_barriers = self._freshness is Freshness.LINEARIZABLE
             self._may_wait = settings.need_wait_for_service
             self.cache.clear()
-        freshness = self._freshness
         if self._may_wait and must_wait(settings, self.uptime_s):
             return None
-        if freshness is Freshness.LINEARIZABLE:
+        if self._waits_for_barriers:
             return self._barrier_view
         try:
-            return self._view(freshness)
+            return self._view(self._freshness)
         except (NoQuorum, FreshnessNotOffered):
             return None
 
@@ -203,7 +204,7 @@ class NameServer:
         Everything that arrives before the barrier is sent, on whatever connection, joins the same one.
         """
         if (
-            self._freshness is not Freshness.LINEARIZABLE
+            not self._waits_for_barriers
             or self._barrier_view is not None
             or self._refused is not None
             or (self._may_wait and must_wait(self._settings.current, self.uptime_s))
@@ -215,7 +216,7 @@ class NameServer:
         """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
         try:
             if error is None:
-                self._barrier_view = self._mode.view(Freshness.STALE)
+                self._barrier_view = self._view(Freshness.STALE)
             else:
                 self._refused = error
             self.wire.unpark(number)

@@ -306,6 +306,16 @@ class Engine:
                 count += 1
         return 2 * count > len(voters)
 
+    @property
+    def votes(self) -> bool:
+        """Whether this member votes; a learner does not."""
+        return self._standing.voter and self.me in self._core.configuration.voters
+
+    @property
+    def core(self) -> RaftCore:
+        """What :class:`RaftMember` asks for each message: one layer less."""
+        return self._core
+
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
         return min(self._core.next_wake(), self._next_housekeeping)

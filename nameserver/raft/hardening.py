@@ -167,6 +167,8 @@ APPLY_STEP: Final = 512
 FALLBACK: Final = 1.5
 #: Before a silent leader is replaced, what waits in the sockets is read: a fraction of the heartbeat period.
 LAST_LOOK: Final = 0.2
+#: What takes long to apply is expected to take others as long, up to so many election timeouts.
+APPLY_PATIENCE: Final = 4
 #: A member that asks in vain says so at most this often.
 ASKING_SAID_EVERY_S: Final = 5.0
 
@@ -369,6 +371,22 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
         return self.state == LEADER and self.commit_index >= self._SyncObj__noopIDx
+
+    def read_index_in(self, term: int) -> int | None:
+        """Return :attr:`read_index` if this member :attr:`leads` in ``term``, None if not. In one call."""
+        commit: int = self._SyncObj__raftCommitIndex
+        if (
+            self._SyncObj__raftState != LEADER
+            or self._SyncObj__raftCurrentTerm != term
+            or commit < self._SyncObj__noopIDx
+        ):
+            return None
+        return commit if commit > self._stated else self._stated
+
+    def read_index_with(self, member: str, term: int) -> int | None:
+        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        voters = self._configuration.voters
+        return self.read_index_in(term) if member in voters and len(voters) <= 3 else None
 
     @property
     def progress(self) -> Mapping[str, Progress]:
@@ -610,19 +628,31 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
         if until > now:
             level = logging.WARNING if late > self._timeout else logging.DEBUG
             logger.log(level, "member stood still me=%s ms=%.0f", self.selfNode.id, late * 1000)
-        self._heard = min(now, self._heard + late)
+        self._heard = max(self._heard, min(now, self._heard + late))
         if self.state == LEADER:
             # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
             times, oldest = self._SyncObj__lastResponseTime, until - FALLBACK * self._timeout
             for node, answered in times.items():
                 if answered > -math.inf:
-                    times[node] = max(min(now, answered + late), oldest)
+                    times[node] = max(answered, min(now, answered + late), oldest)
             return
         deadline = self._SyncObj__raftElectionDeadline
         if math.isfinite(deadline) and not self._go:
             self._SyncObj__raftElectionDeadline = max(deadline + late, until)
             if deadline == self._last_look_at:
                 self._last_look_at = self._SyncObj__raftElectionDeadline  # one last look is enough
+
+    def _expect_silence(self, took: float) -> None:
+        """What took this member so long to apply takes the others as long: they say nothing meanwhile."""
+        now, took = self._clock(), min(took, APPLY_PATIENCE * self._timeout)
+        if self.state == LEADER:
+            times = self._SyncObj__lastResponseTime
+            for node, answered in times.items():
+                if answered > -math.inf:
+                    times[node] = now + took
+        elif self._SyncObj__raftLeader is not None and math.isfinite(self._SyncObj__raftElectionDeadline):
+            self._heard = now + took
+            self._postpone(self._heard)
 
     def _ask_before_standing(self, now: float) -> None:
         """D4: a real election, which raises the term, only after a majority said that it would vote for us.
@@ -684,6 +714,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             and (m.last_term, m.last_index) >= mine
             and not self._hears_leader(self._clock())
         ):
+            if m.term == self._pre_term and node.id > self._me and self.state != LEADER and not self._go:
+                # Both ask at once, as after a leader's death: two of them standing would be none elected.
+                self._pre_term = 0
+                self._ask_again_soon(self._clock(), syncs=True)
             self._host.send(node.id, PreVoteReply(m.term))
 
     def on_pre_vote_reply(self, node: Any, m: PreVoteReply) -> None:
@@ -1178,10 +1212,14 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__sendAppendEntries()
             last = self._log.last_index
         self._SyncObj__raftCommitIndex = min(commit, applied + APPLY_STEP)
+        began = self._clock()
         try:
             super()._SyncObj__applyLogEntries()
         finally:
             self._SyncObj__raftCommitIndex = commit
+        took = self._clock() - began
+        if took > self._period:
+            self._expect_silence(took)
         if last == self._log.last_index:  # all is said, unless something was appended meanwhile
             self._SyncObj__newAppendEntriesTime = math.inf
         return False

@@ -25,6 +25,7 @@ from .types import (
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .hardening import RaftCore
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class RaftMember:
         self._waiters: set[asyncio.Future[None]] = set()
         self._closed = False
         self._driver: Driver | None = None
+        self._core: RaftCore | None = None  # what is asked for each message is asked of it: a layer less
 
     async def start(self) -> None:
         """Lock, recover, bind, take part; does not wait for a quorum.
@@ -94,6 +96,7 @@ class RaftMember:
             on_removed=self._on_removed,
         )
         self._driver = driver
+        self._core = driver.engine.core
         try:
             self.bound = await driver.start()
         except BaseException:
@@ -328,19 +331,23 @@ class RaftMember:
 
     @property
     def term(self) -> int:
-        return self._driver.engine.term if self._driver is not None else 0
+        core = self._core
+        return 0 if core is None else core.term
 
     @property
     def leader(self) -> str | None:
-        return self._driver.engine.leader if self._driver is not None else None
+        core = self._core
+        return None if core is None else core.leader_id
 
     @property
     def commit_index(self) -> int:
-        return self._driver.engine.commit_index if self._driver is not None else 0
+        core = self._core
+        return 0 if core is None else core.commit_index
 
     @property
     def applied_index(self) -> int:
-        return self._driver.engine.applied_index if self._driver is not None else 0
+        core = self._core
+        return 0 if core is None else core.applied_index
 
     @property
     def read_index(self) -> int:
@@ -350,10 +357,26 @@ class RaftMember:
         """
         return self._driver.engine.read_index if self._driver is not None else 0
 
+    def read_index_in(self, term: int) -> int | None:
+        """Return :attr:`read_index` if this member :attr:`leads` in ``term``, None if not."""
+        core = self._core
+        return None if core is None else core.read_index_in(term)
+
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
-        return self._driver is not None and self._driver.engine.leads
+        core = self._core
+        return core is not None and core.leads
+
+    @property
+    def votes(self) -> bool:
+        """This member is a voter, by its own configuration and standing: no learner."""
+        return self._driver is not None and self._driver.engine.votes
+
+    def read_index_with(self, member: str, term: int) -> int | None:
+        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        core = self._core
+        return None if core is None else core.read_index_with(member, term)
 
     @property
     def linked(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nameserver import exchange
 from nameserver.barriers import Barriers, Route
@@ -16,7 +16,7 @@ from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQu
 from nameserver.evidence import Reporter
 from nameserver.exchange import Barrier, Reached
 from nameserver.proposals import WRITE_DEADLINE_S
-from nameserver.raft import RaftMember, Role
+from nameserver.raft import RaftMember
 from nameserver.route_table import RouteTable, RouteView
 from nameserver.types import Answer
 
@@ -27,8 +27,7 @@ from .rounds import RoundsKeeper
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
+class _Joined(NamedTuple):
     """Reads that joined one barrier: until when they wait, and who is to be told."""
 
     deadline: float
@@ -127,19 +126,22 @@ class Reads:
 
     def join(self, passed: BarrierPassed) -> int:
         """Join the next barrier, see :meth:`Consistency.join_barrier`."""
-        number = self._barriers.join()
-        if number == self._joined_latest and passed is self._joined_by:  # nearly every read
-            if self._gather_timer is not None and self._barriers.gathered:
+        barriers = self._barriers
+        number = self._joined_latest
+        if number == barriers.sent + 1 and passed is self._joined_by:  # nearly every read
+            barriers.joined += 1
+            if self._gather_timer is not None and barriers.joined >= barriers.expected:
                 self._ask_soon()
             return number
-        self._joined_latest, self._joined_by = number, passed
+        number = self._joined_latest = barriers.join()
+        self._joined_by = passed
         joined = self._waiting.get(number)
         if joined is not None:
             joined.told.append(passed)
             return number
         now = self._loop.time()
         deadline = now + WRITE_DEADLINE_S - ANSWER_MARGIN_S
-        self._waiting[number] = _Joined(deadline=deadline, told=[passed])
+        self._waiting[number] = _Joined(deadline, [passed])
         if self._late_timer is None:
             self._late_timer = self._loop.call_at(deadline, self._refuse_late)
         self._gather(now)
@@ -160,7 +162,8 @@ class Reads:
             if number > passed:
                 break
             self._end(number, None)
-        self._ask()
+        if self._waiting:
+            self._ask()
 
     def route_may_differ(self) -> None:
         """Role, term, leader or links may have changed: barriers may go elsewhere."""
@@ -197,7 +200,7 @@ class Reads:
     def _gather(self, now: float) -> None:
         """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
         barriers = self._barriers
-        if barriers.gathered or now >= barriers.gather_until:
+        if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
         elif self._gather_timer is None:
             self._gather_timer = self._loop.call_at(barriers.gather_until, self._gather_no_longer)
@@ -210,6 +213,9 @@ class Reads:
         """Ask once after everything that is ready in this turn of the loop."""
         if not self._ask_due:
             self._ask_due = True
+            if self._gather_timer is not None:
+                self._gather_timer.cancel()
+                self._gather_timer = None
             self._loop.call_soon(self._ask_now)
 
     def _ask_now(self) -> None:
@@ -233,11 +239,13 @@ class Reads:
         if leader == self._me:
             self.rounds.ask_here(number, term=term)
             return
-        voter = self._member.role is not Role.LEARNER
+        voter = self._member.votes
         if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
             self._barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:
+        if number == self._joined_latest:  # refused before it was sent: who joins it now is not known yet
+            self._joined_latest = 0
         for told in self._waiting.pop(number).told:
             try:
                 told(number, error)

@@ -12,7 +12,7 @@ from typing import Final
 from nameserver import exchange
 from nameserver.barriers import Barriers, Confirmed, Rounds
 from nameserver.exchange import Barrier, Reached, Round, Stands
-from nameserver.raft import RaftMember, Role
+from nameserver.raft import RaftMember
 
 from .office import Office
 
@@ -48,6 +48,7 @@ class RoundsKeeper:
         self._me = me
         self._on_own = on_own
         self._near: list[str] = []  # voters, who spoke of barriers last first
+        self._nearest = ""  # the first of them
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -60,20 +61,25 @@ class RoundsKeeper:
 
     def asked(self, member: str, barrier: Barrier) -> None:
         """Take another member's question."""
+        if barrier.voter:
+            index = self._member.read_index_with(member, barrier.term)
+            if index is not None:  # of three, asker and leader are enough
+                self.confirmed += 1
+                self._heard_voter(member)
+                # A lost one is no harm: the link is gone, and the barrier is sent again.
+                self._member.send(member, exchange.encode(Reached(number=barrier.number, index=index)))
+                return
         rounds = self._office.rounds_of(barrier.term)
         if rounds is None:
             return
         if barrier.voter:
             self._heard_voter(member)
-            if self._member.leads_with((member,)):  # of three, asker and leader are enough
-                self._answer((Confirmed(member, barrier.number, self._member.read_index),))
-                return
         rounds.ask(member, barrier.number, voter=barrier.voter)
         self.settle()
 
     def questioned(self, member: str, question: Round) -> None:
         """A voter: say to a leader that asks for it that this member stands by it."""
-        if question.term == self._member.term and self._member.role is not Role.LEARNER:
+        if question.term == self._member.term and self._member.votes:
             self._member.send(member, exchange.encode(Stands(term=question.term, number=question.number)))
 
     def stood(self, member: str, answer: Stands) -> None:
@@ -87,15 +93,22 @@ class RoundsKeeper:
     def settle(self) -> None:
         """Answer the barriers that are certain, begin a round for the others."""
         rounds, member = self._office.rounds, self._member
-        if rounds is None or not rounds.pending or rounds.term != member.term or not member.leads:
+        if rounds is None or not rounds.pending:
             return
-        confirmed = rounds.settle(commit_index=member.read_index, majority=member.leads_with)
+        index = member.read_index_in(rounds.term)
+        if index is None:
+            return
+        voters = member.voters
+        confirmed = rounds.settle(commit_index=index, voters=voters)
         if confirmed:
             self._answer(confirmed)
             self._on_own()
-        if rounds.begin(commit_index=member.read_index) is not None:
+            index = member.read_index_in(rounds.term)
+            if index is None:
+                return
+        if rounds.begin(commit_index=index) is not None:
             self.begun += 1
-            enough = len(member.voters) // 2
+            enough = len(voters) // 2
             self._ask_voters(rounds, self._near[:enough])
             if self._timer is None:
                 wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
@@ -104,6 +117,7 @@ class RoundsKeeper:
     def links_are(self, linked: frozenset[str]) -> None:
         """Forget voters that are not linked any more."""
         self._near = [member for member in self._near if member in linked]
+        self._nearest = self._near[0] if self._near else ""
 
     def stop(self) -> None:
         """Begin to close: ask no more."""
@@ -111,8 +125,10 @@ class RoundsKeeper:
             self._timer.cancel()
 
     def _heard_voter(self, member: str) -> None:
-        if self._near[:1] != [member]:
-            self._near = [member, *(other for other in self._near if other != member)]
+        if member == self._nearest:
+            return
+        self._nearest = member
+        self._near = [member, *(other for other in self._near if other != member)]
 
     def _answer(self, confirmed: Sequence[Confirmed]) -> None:
         self.confirmed += len(confirmed)

@@ -61,8 +61,11 @@ class FastPath(Protocol):
     @property
     def starts(self) -> tuple[bytes, ...]: ...
 
-    def whole(self, data: bytes) -> bytes | None:
-        """Return the answers to all of ``data``, or None if it is not made of known frames only."""
+    def whole(self, data: bytes) -> bytes | int | None:
+        """Return the answers to all of ``data``, or None if it is not made of known frames only.
+
+        A number instead, not 0, if its first frame has to wait for that.
+        """
 
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> int:
         """Append the answers to leading frames from ``position`` on; return the position after them.
@@ -223,11 +226,10 @@ class ServerProtocol(asyncio.Protocol):
             assert self._fast_path is not None
             answers = self._fast_path.whole(data)
             if answers is not None:
-                self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
-                return
-            number = self._fast_path.waits(data, 0)
-            if number:
-                self._park(number, data)
+                if isinstance(answers, int):
+                    self._park(answers, data)
+                else:
+                    self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
                 return
         if self._held:
             self._held += data  # reading is paused; only what was already on its way arrives here
@@ -466,7 +468,11 @@ class ServerProtocol(asyncio.Protocol):
         """Keep what waits for ``number``, and what follows it, until :meth:`unpark`."""
         self._parked_for = number
         self._parked = data
-        self.server.park(self, number)
+        server = self.server
+        if number == server.parking:
+            server.parked.append(self)
+        else:
+            server.park(self, number)
         if len(data) > _PARKED_MAX:
             self._read_no_more()
 
@@ -496,6 +502,23 @@ class ServerProtocol(asyncio.Protocol):
 
     def unpark(self, number: int) -> None:
         """Look again at what waited for ``number`` or an earlier one."""
+        transport = self._transport
+        if (
+            0 < self._parked_for <= number
+            and not self._behind_bytes
+            and not self._paused
+            and not self._parked_much
+            and not self._finishing
+            and transport is not None
+        ):  # nearly always: requests that came together, and nothing behind them
+            assert self._fast_path is not None
+            data, self._parked, self._parked_for = self._parked, b"", 0
+            answers = self._fast_path.whole(data)
+            if answers is None or isinstance(answers, int):
+                self.data_received(data)
+            else:
+                transport.write(answers)
+            return
         while 0 < self._parked_for <= number:
             data, self._parked, self._parked_for = self._parked, b"", 0
             if self._transport is not None and not self._finishing:
@@ -629,6 +652,8 @@ class RemotingServer:
         self.stats = ServerStats()
         self.unfinished = 0
         self._parked: dict[int, list[Connection]] = {}
+        self.parking = 0  # what was waited for last
+        self.parked: list[Connection] = []  # who waits for it
         self.connections: dict[int, Connection] = {}
         self._group = group
         self._connected = connected
@@ -739,14 +764,14 @@ class RemotingServer:
 
     def park(self, connection: Connection, number: int) -> None:
         """Note who is to be looked at when ``number`` has passed."""
-        batch = self._parked.get(number)
-        if batch is None:
-            self._parked[number] = [connection]
-        else:
-            batch.append(connection)
+        self.parking = number
+        self.parked = self._parked.setdefault(number, [])
+        self.parked.append(connection)
 
     def unpark(self, number: int) -> None:
         """Let the fast path, or the handlers, look at what waited for ``number``, and write the answers."""
+        if number == self.parking:
+            self.parking = 0
         for connection in self._parked.pop(number, ()):
             connection.unpark(number)
         if self._unparked is not None and not self._parked:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.barriers import GATHER_S, RESEND_S, Barriers, Confirmed, Rounds
+from nameserver.barriers import GATHER_S as GATHER_RANGE_S
+from nameserver.barriers import RESEND_S, Barriers, Confirmed, Rounds
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""
+GATHER_S, GATHER_LONG_S = GATHER_RANGE_S
 
 
 def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
@@ -48,10 +51,8 @@ def test_after_a_barrier_as_many_reads_are_waited_for_as_read_until_now() -> Non
     barriers.applied(10, now=5.0)
     assert barriers.to_send(HERE, now=5.0) is None
     barriers.join()
-    assert not barriers.gathered
     assert barriers.to_send(HERE, now=5.0) is None
     barriers.join()
-    assert barriers.gathered
     assert barriers.to_send(HERE, now=5.0) == 2
 
 
@@ -70,6 +71,32 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
     barriers.applied(10, now=6.0)
     barriers.join()
     assert barriers.to_send(HERE, now=6.0) == 3  # a single reader waits for nobody
+
+
+def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
+    """Pass one barrier, which ``in_time`` reads joined, and ``late`` ones the next.
+
+    Returns:
+        How long the next one is to wait for so many.
+    """
+    for _ in range(in_time):
+        barriers.join()
+    number = barriers.to_send(HERE, now=10.0) or barriers.to_send(HERE, now=barriers.gather_until)
+    assert number is not None
+    for _ in range(late):
+        barriers.join()
+    barriers.confirmed(number, 1)
+    barriers.applied(1, now=10.0)
+    return barriers.gather_until - 10.0
+
+
+def test_who_came_back_in_time_is_waited_for_longer_and_who_did_not_for_less() -> None:
+    barriers = Barriers()
+    came = [(4, 0), (4, 0), (2, 2), (1, 1), (2, 1)]
+    waits = [passes(barriers, in_time=in_time, late=late) for in_time, late in came]
+    long_s = GATHER_LONG_S
+    assert waits == pytest.approx([GATHER_S, long_s, long_s / 2, long_s / 4, long_s / 4])
+    assert long_s / 4 == GATHER_S
 
 
 def test_nothing_is_sent_without_a_read_or_a_leader() -> None:
@@ -174,9 +201,7 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
 
 def settle(rounds: Rounds, commit: int, *, size: int = 3) -> list[Confirmed]:
     """Settle, and begin a round if one is needed, in a group of ``size`` voters."""
-    confirmed = rounds.settle(
-        commit_index=commit, majority=lambda members: 2 * (1 + len(set(members))) > size
-    )
+    confirmed = rounds.settle(commit_index=commit, voters="abcde"[:size])
     rounds.begin(commit_index=commit)
     return confirmed
 
