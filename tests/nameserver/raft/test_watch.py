@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,58 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
     assert "election begun me=" in text
     assert "would vote last_heard_ms=" in text
     assert "leader steps down me=a:1 term=1 reason=no majority answered in time answers_ms=b:1:" in text
+
+
+@pytest.mark.parametrize("slowest", ["leader", "followers"])
+def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make, slowest: str) -> None:
+    """A registration of 100k topics, on a busy machine: each member is in it for longer than a timeout."""
+    for seed in range(1, 9):
+        w = world(seed)
+        leader = w.elect("a")
+        w.run(0.5)
+        before = leader.engine.term
+        done = []
+
+        def slow(member: Any, *, still: bool, w: Any = w, done: list[str] = done) -> None:
+            apply = member.machine.apply
+
+            def applied(payload: bytes, *, index: int, term: int, live: bool) -> None:
+                apply(payload, index=index, term=term, live=live)
+                done.append(member.name)
+                if still:
+                    member.paused_until = w.now + 3.5 * TIMEOUT_S
+                else:  # virtual time stands still in a call: the member's own clock goes on
+                    member.offset += 3.0 * TIMEOUT_S
+
+            member.machine.apply = applied
+
+        for member in w.members.values():
+            slow(member, still=(member is leader) == (slowest == "leader"))
+        w.submit(size=5000)
+        w.run(5 * TIMEOUT_S)
+        assert len(done) == 3
+        assert w.leader is leader, f"seed {seed}"
+        assert {member.engine.term for member in w.members.values()} == {before}
+
+
+def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
+    for seed in range(1, 13):
+        w = world(seed)
+        w.elect("a")
+        w.run(0.5)
+        w.crash(w["a"])
+        cores = [w.engine(name)._core for name in ("b", "c")]
+        for core in cores:  # neither asks on its own while the links end
+            core._SyncObj__raftElectionDeadline = math.inf
+            core._rng.uniform = lambda least, most: 9.0
+        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._links for name in ("b", "c")))
+        for core, name in zip(cores, ("b", "c"), strict=True):
+            del core._rng.uniform
+            core._SyncObj__raftElectionDeadline = core._last_look_at = core._clock() + PERIOD / 5
+            w[name].arm()
+        before = sum(core.elections for core in cores)
+        assert w.run(1.5 * PERIOD, lambda w=w: w.leader is not None), f"seed {seed}: nobody was elected"
+        assert sum(core.elections for core in cores) == before + 1
 
 
 @pytest.mark.parametrize("members", [3, 5])
