@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from nameserver.commands import (
     ENTRY_BYTES_MAX,
@@ -47,8 +48,7 @@ _BATCH_OVERHEAD: Final = 64
 # -- the proposer's side --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class Waiting:
+class Waiting(msgspec.Struct, kw_only=True):
     """One proposal of this process that has no verdict yet.
 
     Attributes:
@@ -97,7 +97,7 @@ class ProposalBook:
 
     def add(self, command: bytes, *, deadline: float) -> int:
         """Enter a command; returns its sequence."""
-        sequence = self.next_sequence()
+        sequence = self._sequence = self._sequence + 1
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
         self._waiting[sequence] = self._fresh[sequence] = Waiting(proposal=proposal, deadline=deadline)
         self._bytes += len(command)
@@ -156,6 +156,8 @@ class ProposalBook:
 
     def released(self, *, applied_index: int, term: int) -> tuple[int, ...]:
         """Return deferred proposals that can be decided again: so far applied, or the term is over."""
+        if not self._deferred:
+            return ()
         return tuple(
             sequence
             for sequence, waiting in self._deferred.items()
@@ -184,8 +186,7 @@ class ProposalBook:
 # -- the leader's side --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class _Queued:
+class _Queued(msgspec.Struct, kw_only=True):
     proposal: Proposal
     member: str
     broker: BrokerKey | None

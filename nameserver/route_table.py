@@ -269,12 +269,12 @@ class RouteTable:
 
     def moved(self, command: Command) -> bool:
         """Whether something is younger than what the command was computed from."""
+        if isinstance(command, Update):
+            return self._update_moved(command)
         if isinstance(command, RegisterBroker):
             broker = command.broker
             record, name = self._records.get(broker), self._names.get(command.broker_name)
             return self._registration_moved(command, broker, record, name)
-        if isinstance(command, Update):
-            return self._update_moved(command)
         return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))
 
     def _registration_moved(
@@ -289,7 +289,7 @@ class RouteTable:
 
     def _update_moved(self, command: Update) -> bool:
         """As :meth:`moved`, for a table that may be behind the one on which the command was decided."""
-        record = self._records.get(BrokerKey(command.cluster_name, command.broker_addr))
+        record = self._records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
         name = self._names.get(command.broker_name)
         if record is None or name is None:
             return any(self._moved_at(base.kind, base.key) > base.revision for base in bases(command))

@@ -59,8 +59,10 @@ class Changes:
 
     def follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
-        if isinstance(command, Update | RegisterBroker) and applied.of_topics_alone and not self._waiters:
-            return
+        if not self._waiters and (
+            type(command) is Update or (isinstance(command, RegisterBroker) and applied.of_topics_alone)
+        ):
+            return  # nearly always: topics alone, which nobody waits for
         if applied.kv_changed:
             self._kv_changed()
         for gone in applied.left:

@@ -69,13 +69,9 @@ class LogQueue:
                 logger.error("proposal refused member=%s error=%s", member, error)
                 return
             self._decoded[mark] = command
-        deferral = sequencer.offer(
-            proposal,
-            command,
-            member,
-            moved=self._table.moved(command),
-            applied_index=self._member.applied_index,
-        )
+        moved = self._table.moved(command)
+        applied_index = self._member.applied_index if moved else 0
+        deferral = sequencer.offer(proposal, command, member, moved=moved, applied_index=applied_index)
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 
@@ -108,7 +104,9 @@ class LogQueue:
         for proposal in batch.proposals:
             if proposal.boot_id == self._book.boot_id:
                 self._book.appended(proposal.sequence)
-        self._send_deferrals(sequencer.appended(index))
+        deferrals = sequencer.appended(index)
+        if deferrals:
+            self._send_deferrals(deferrals)
 
     def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
         by_member: dict[str, list[Deferral]] = {}

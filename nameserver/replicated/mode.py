@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from nameserver import exchange
-from nameserver.commands import Command, CommandFormatError, Proposal, decode_batch, decode_command
+from nameserver.commands import CommandFormatError, decode_batch, decode_command
 from nameserver.config import LiveSettings
 from nameserver.consistency import (
     BarrierPassed,
@@ -402,7 +402,13 @@ class Replicated:
         try:
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
-            commands = [self._command(proposal) for proposal in batch.proposals]
+            kept = self._decoded
+            commands = [
+                decode_command(proposal.command)
+                if (command := kept.pop((proposal.boot_id, proposal.sequence), None)) is None
+                else command
+                for proposal in batch.proposals
+            ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
@@ -425,10 +431,6 @@ class Replicated:
         if live:
             self._work_soon()
         self._writes.tell(index=index)
-
-    def _command(self, proposal: Proposal) -> Command:
-        command = self._decoded.pop((proposal.boot_id, proposal.sequence), None)
-        return decode_command(proposal.command) if command is None else command
 
     def snapshot(self) -> Callable[[], bytes]:
         """Return what encodes the state as it is now, see :class:`StateMachine`."""

@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from nameserver import exchange
 from nameserver.commands import Command, Proposal, encode_command, format_of
@@ -37,7 +39,7 @@ LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
 
 
-class _Waiter(NamedTuple):
+class _Waiter(msgspec.Struct, frozen=True):
     """Who waits for a proposal's verdict, and until when (loop time, s)."""
 
     told: Told
@@ -144,9 +146,10 @@ class Writes:
         data = encode_command(command)
         if self._closed:
             raise NoQuorum("not applied: this name server is shutting down")
-        if format_of(data) > self._reporter.understood:
+        needed = format_of(data)
+        if needed > self._reporter.understood:
             raise NoQuorum(
-                f"not applied: it needs format {format_of(data)}, and a member knows only "
+                f"not applied: it needs format {needed}, and a member knows only "
                 f"{self._reporter.understood}, or has not said yet: it runs an older release"
             )
         if not self._book.has_room(data):
@@ -154,7 +157,8 @@ class Writes:
         sequence = self._book.add(data, deadline=deadline)
         until = deadline - ANSWER_MARGIN_S
         self._waiters[sequence] = _Waiter(told, until)
-        self._give_up_at(until)
+        if self._timer is None or self._timer.when() > until:
+            self._give_up_at(until)
         self._decoded[self._book.boot_id, sequence] = command
         if registration is not None:
             self._registering[sequence] = registration
@@ -250,11 +254,8 @@ class Writes:
 
     def _give_up_at(self, until: float) -> None:
         """One timer for all who wait: nearly all have their verdict long before it fires."""
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= until:
-                return
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self._loop.call_at(until, self._give_up_late)
 
     def _give_up_late(self) -> None:
