@@ -160,7 +160,7 @@ class Engine:
         self._hellos: dict[str, Hello] = {}
         self._contact_limit = election_timeout_ms / 1000
         self._links: set[str] = set()
-        self._writes: deque[tuple[int, float]] = deque()  # position, when it was handed over
+        self._writes: deque[tuple[int, float]] = deque()  # position, when it was handed over, in own time
         self._stalled = False
         self._stalls = 0
         self._next_housekeeping = -math.inf
@@ -742,7 +742,7 @@ class Engine:
         while self._writes and self._writes[0][0] <= position:
             self._writes.popleft()
         self._log.durable(position)
-        if self._stalled and not (self._writes and self._clock() - self._writes[0][1] > STALL_S):
+        if self._stalled and self._waits_for_disk(self._clock()) <= STALL_S:
             self._stalled = False
             logger.info("journal works again me=%s durable_index=%d", self.me, self._log.durable_index)
         self._core.on_durable()
@@ -815,18 +815,23 @@ class Engine:
             if not self._core.other_voters:
                 self._ports.wake()  # the entry is committed now
         else:
-            self._writes.append((position, now))
+            self._writes.append((position, now - self._core.lost))
             self._ports.write(position, ops)
 
     def _look_for_stalls(self, now: float) -> None:
         """Rule 9: whoever cannot write must not lead."""
-        if self._writes and now - self._writes[0][1] > STALL_S and not self._stalled:
+        waits = self._waits_for_disk(now)
+        if waits > STALL_S and not self._stalled:
             self._stalled = True
             self._stalls += 1
-            logger.warning("journal stalls me=%s seconds=%.1f", self.me, now - self._writes[0][1])
+            logger.warning("journal stalls me=%s seconds=%.1f", self.me, waits)
             if self._core.state == LEADER:
                 self._core.hand_over()
                 self._core.step_down("journal stalls")
+
+    def _waits_for_disk(self, now: float) -> float:
+        """How long the oldest write is under way; while this member stood still it could not hear of it."""
+        return now - self._core.lost - self._writes[0][1] if self._writes else 0.0
 
     def _stop(self, reason: str) -> None:
         self._stopped = True

@@ -342,6 +342,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- what the engine reads
 
     @property
+    def lost(self) -> float:
+        """Seconds by which this member was late so far: nobody was slow meanwhile (see :mod:`.watch`)."""
+        return self._watch.lost
+
+    @property
     def state(self) -> int:
         return self._SyncObj__raftState
 

@@ -30,7 +30,7 @@ class Watch:
         period: Seconds between two heartbeats of a leader.
     """
 
-    __slots__ = ("_last", "_longest", "_period", "_row", "_window", "listening_until")
+    __slots__ = ("_last", "_longest", "_period", "_row", "_window", "listening_until", "lost")
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -39,6 +39,7 @@ class Watch:
         self._window = -math.inf
         self._longest = (0.0, 0.0)  # in this window and in the one before
         self.listening_until = -math.inf
+        self.lost = 0.0  # all the seconds by which looks were late
 
     def look(self, now: float) -> float:
         """Note that the member runs at ``now``; return the seconds by which it is late, 0 if it is not."""
@@ -54,6 +55,7 @@ class Watch:
         late = gap - LOOK * self._period
         if not late > 0.0:  # nan at the first look
             return 0.0
+        self.lost += late
         if gap > GAP * self._period and self._row < LISTEN_MAX:
             self._row += 1
             self.listening_until = now + LISTEN * self._period

@@ -182,6 +182,25 @@ def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
     assert leader.engine.status()["elections"] == 1
 
 
+def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) -> None:
+    """The write was done long ago; who was in a long apply, or stopped, has only not heard of it yet."""
+    w = world()
+    leader = w.elect("a")
+    w.run(0.5)
+    written: list[int] = []
+    leader.write = lambda position, ops: written.append(position)
+    assert w.submit() is not None
+    w.now += 5.0
+    leader.engine.step()  # the timer is due before the thread's word is read
+    assert leader.engine.leads
+    assert leader.engine.status()["storage_stalls"] == 0
+    del leader.write
+    leader.engine.durable(written[-1])
+    w.run(2.0)
+    assert w.leader is leader
+    assert leader.engine.status()["storage_stalls"] == 0
+
+
 def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> None:
     w = world()
     leader = w.elect("a")
