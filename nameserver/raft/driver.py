@@ -1,4 +1,4 @@
-"""Runs one engine on the event loop: timers, links, the journal's writer thread, snapshots in threads."""
+"""Runs one engine on the event loop: timers, links, the journal's writer, snapshots in threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import functools
 import logging
 import math
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -28,13 +26,16 @@ from .messages import MessageError
 from .snapshot import Image, Snapshots, parse
 from .transport import APPLICATION, RAFT, LinkError, Transport
 from .types import ChangeRefused, RaftConfig, RaftStartError, SnapshotInfo, StateMachine, StopMember
+from .writer import Writer
 
 logger = logging.getLogger(__name__)
 
 #: Room for a message around an entry or a batch of entries.
 FRAME_OVERHEAD: Final = 1024 * 1024
-#: How often a write that found the disk full is tried again.
-FULL_RETRY_S: Final = 0.5
+#: A follower waits for its own write if the one before it ended so long ago: no other work is being held up.
+QUIET_S: Final = 0.0003
+#: Once a write took longer than the loop waits, the loop waits for none for so long.
+HASTE_S: Final = 0.25
 #: Messages held while term and vote are stored; a disk that stands still for long costs those after these.
 HELD_MAX: Final = 4096
 #: Timers are not set closer than this.
@@ -65,95 +66,6 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
         sys.setswitchinterval(_USUAL_TURN_S)
 
 
-class _Writer:
-    """The journal's thread. What waits while one write is synced goes together in the next (group commit)."""
-
-    def __init__(
-        self,
-        journal: Journal,
-        *,
-        done: Callable[[int], None],
-        failed: Callable[[str], None],
-    ) -> None:
-        self._journal = journal
-        self._done = done
-        self._failed = failed
-        self._queue: queue.SimpleQueue[tuple[int, list[Op]] | Callable[[], None] | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="raft journal", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def write(self, position: int, ops: list[Op]) -> None:
-        self._queue.put((position, ops))
-
-    def call(self, work: Callable[[], None]) -> None:
-        """Run something of the journal's between two writes."""
-        self._queue.put(work)
-
-    def close(self) -> None:
-        """Write what is queued and end; blocking."""
-        self._closing.set()
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            item = self._queue.get()
-            while item is not None:
-                if not isinstance(item, tuple):
-                    item()
-                    item = self._queue.get()
-                    continue
-                position, ops = item
-                item = self._next()
-                while isinstance(item, tuple):
-                    position, more = item
-                    ops = ops + more
-                    item = self._next()
-                if not self._append(ops):
-                    return
-                self._done(position)
-                if item is _NOTHING:
-                    item = self._queue.get()
-        except OSError as error:
-            # After a failed sync nobody knows what the disk holds (rule 9).
-            self._failed(f"journal: {error.strerror or error}")
-        except Exception as error:
-            logger.exception("journal writer failed")
-            self._failed(f"journal: {error}")
-
-    def _next(self) -> tuple[int, list[Op]] | Callable[[], None] | None:
-        try:
-            return self._queue.get_nowait()
-        except queue.Empty:
-            return _NOTHING
-
-    def _append(self, ops: list[Op]) -> bool:
-        """Write, waiting for room as long as it takes; False if the member closed meanwhile."""
-        said = False
-        while True:
-            try:
-                self._journal.append(ops)
-                if said:
-                    logger.info("journal has room again")
-                return True
-            except StorageFull as error:
-                if not said:
-                    logger.error("journal full: %s; acknowledging nothing until there is room", error)
-                    said = True
-                if self._closing.wait(FULL_RETRY_S):
-                    return False
-
-
-def _nothing() -> None:
-    """Marks an empty queue."""
-
-
-_NOTHING: Final = _nothing
-
-
 class Driver:
     """The engine's ports and the transport's owner: all of one member that waits or touches the machine.
 
@@ -182,7 +94,9 @@ class Driver:
         self._directory: DataDirectory | None = None
         self._journal: Journal | None = None
         self._snapshots: Snapshots | None = None
-        self._writer: _Writer | None = None
+        self._writer: Writer | None = None
+        self._handed = self._told = 0  # positions of writes: the last one, and up to which they are durable
+        self._told_at = self._wait_from = -math.inf
         self._image_date: tuple[int, float] | None = None
         self._memory_image: tuple[int, int, bytes, bytes | bytearray] | None = (
             None  # index, term, configuration, image
@@ -303,7 +217,7 @@ class Driver:
             RaftStartError: The address cannot be bound, or needs a secret.
         """
         if self._journal is not None:
-            self._writer = _Writer(self._journal, done=self._written, failed=self._write_failed)
+            self._writer = Writer(self._journal, done=self._written, failed=self._write_failed)
             self._writer.start()
         bound = await self.transport.listen(self._config.listen or self._config.me)
         assert self._directory is not None
@@ -395,6 +309,7 @@ class Driver:
         self._timer_at = math.inf
         if self._closed:
             return
+        self._ask_writer()
         if self.engine.next_wake() <= boot_clock():
             self._run_engine()
         self._set_timer(max(self.engine.next_wake(), boot_clock() + TIMER_MIN_S))
@@ -438,6 +353,7 @@ class Driver:
         self.changed()
 
     def raft_message(self, peer: str, data: memoryview) -> None:
+        self._ask_writer()
         try:
             self.engine.receive(peer, data)
         except MessageError as error:
@@ -461,13 +377,41 @@ class Driver:
         return self._send(member, RAFT, message)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
+        if not self.engine.linked_to(member):
+            return False
+        if self._saving_vote:
+            return self._send(member, APPLICATION, message)
+        return self.transport.send(member, APPLICATION, message)
 
     # ---- storage (engine.Ports)
 
     def write(self, position: int, ops: list[Op]) -> None:
         assert self._writer is not None
-        self._writer.write(position, ops)
+        leads = self.engine.leads
+        # A leader hears from others before it can commit, and looks then.
+        self._writer.write(position, ops, silent=leads and len(self.engine.voters) > 1)
+        if self._handed == self._told and not leads:
+            now = boot_clock()
+            if now > self._wait_from and now > self._told_at + QUIET_S:
+                self._loop.call_soon(self._loop.call_soon, self._await_write)  # all that is ready goes first
+        self._handed = position
+
+    def _ask_writer(self) -> None:
+        """Take what is durable by now before something else is done with it."""
+        if self._handed != self._told and self._writer is not None:
+            position = self._writer.ask()
+            if position > self._told:
+                self._durable(position)
+
+    def _await_write(self) -> None:
+        """The answer to the leader is all that is waited for, most likely: the disk is waited for with it."""
+        if self._closed or self._writer is None or self._handed == self._told:
+            return
+        position = self._writer.wait(self._handed)
+        if position is None:
+            self._wait_from = boot_clock() + HASTE_S
+        elif position:
+            self._durable(position)
 
     def _written(self, position: int) -> None:
         """On the writer's thread."""
@@ -477,8 +421,12 @@ class Driver:
             pass  # the loop is closed: nobody is left to be told
 
     def _durable(self, position: int) -> None:
+        self._told, self._told_at = max(self._told, position), boot_clock()
         if not self._closed:
-            self.engine.durable(position)
+            try:
+                self.engine.durable(position)
+            except StopMember:
+                pass  # a promise could not be stored: fatal() has been called
 
     def _write_failed(self, reason: str) -> None:
         """On the writer's thread."""

@@ -15,6 +15,10 @@ because a frame is begun only after the former was synced.
 
 Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new one, and once
 the image is durable the segments that it covers are deleted.
+
+Under durability ``fsync`` the last segment may end in zeros, which were made durable ahead of need: to
+overwrite them changes neither size nor blocks of the file, so a sync does not wait for the file system's own
+journal. Zeros after the last frame of the last segment are its normal end.
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ HEADER_SIZE: Final = _HEAD.size + _HEADER.size
 #: A frame above this is never written, so a size above it is damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
+#: Zeros are written so many at a time, and anew when less than half of it is left: some hundred small frames.
+ZEROS: Final = 256 * 1024
 
 #: The disk is full, in the words of the file systems and limits we know.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -78,12 +84,13 @@ def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A segment taken apart: ``good`` bytes are valid; what follows those is a torn tail."""
+    """A segment taken apart: ``good`` bytes are valid; what follows those is zeros, or a torn tail."""
 
     number: int
     salt: int
     payloads: list[memoryview]
     good: int
+    torn: int  # bytes after the good ones, up to the last that is not zero
 
 
 def scan(data: bytes) -> Scanned:
@@ -97,7 +104,7 @@ def scan(data: bytes) -> Scanned:
     if header is None:
         if len(data) > HEADER_SIZE:  # it is synced before anything follows it
             raise Corrupt("bad header")
-        return Scanned(0, 0, [], 0)
+        return Scanned(0, 0, [], 0, len(data))
     number, salt = _parse_header(header)
     payloads, good = [], _HEAD.size + len(header)
     while (payload := _frame_at(view, good, salt)) is not None:
@@ -108,7 +115,7 @@ def scan(data: bytes) -> Scanned:
         if _frame_at(view, at, salt) is not None:
             raise Corrupt(f"bad frame at byte {good}, but a valid one at byte {at}")
         at = data.find(MARK, at + 1)
-    return Scanned(number, salt, payloads, good)
+    return Scanned(number, salt, payloads, good, max(0, len(data.rstrip(b"\0")) - good))
 
 
 def encode_header(number: int, salt: int) -> bytes:
@@ -196,10 +203,12 @@ class Journal:
     def __init__(self, directory: Path, *, sync: bool) -> None:
         self._directory = directory
         self._sync = sync
-        self._flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (os.O_DSYNC if sync else 0)
+        self._flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_DSYNC if sync else 0)
         self._segments: list[_Segment] = []
-        self._file = -1
-        self._size = 0
+        self._file = -1  # stands at the end of the last frame
+        self._size = 0  # of its frames
+        self._room = 0  # its zeros end here; up to ``_size`` or less, there are none
+        self._no_room_before = 0  # there was no room for zeros: not again before so much is written
         self._salt = 0
 
     # ---- start
@@ -234,10 +243,10 @@ class Journal:
             try:
                 scanned = scan(data)
                 good = scanned.good
-                if good < len(data) or good == 0:
-                    if not last:
-                        raise Corrupt(f"bad frame at byte {good}, but later segments exist")
-                    logger.warning("journal torn tail cut file=%s bytes=%d", path.name, len(data) - good)
+                if (good < len(data) or good == 0) and not last:
+                    raise Corrupt(f"bad frame at byte {good}, but later segments exist")
+                if scanned.torn or good == 0:
+                    logger.warning("journal torn tail cut file=%s bytes=%d", path.name, scanned.torn)
                 if good and scanned.number != number:
                     raise Corrupt(f"this is segment {scanned.number}")
                 for payload in scanned.payloads:
@@ -254,8 +263,7 @@ class Journal:
             self._begin(1)
         else:
             self._file = os.open(self._segments[-1].path, self._flags)
-            os.ftruncate(self._file, good)
-            self._size = good
+            self._cut(good)
             if good == 0:  # killed while the segment was begun
                 self._write_header(self._segments[-1].number)
             # What a former life wrote without syncing counts from now on as durable.
@@ -285,9 +293,44 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            os.ftruncate(self._file, self._size)
+            self._cut(self._size)
             raise StorageFull(f"{self._directory}: {error.strerror}") from error
         self._size += len(data)
+
+    def _cut(self, size: int) -> None:
+        """Nothing follows the first ``size`` bytes; the next frame goes there."""
+        os.ftruncate(self._file, size)
+        os.lseek(self._file, size, os.SEEK_SET)
+        self._size = self._room = size
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether :meth:`make_room` is worth while, the better the sooner nothing waits for a write."""
+        return self._sync and self._room - self._size < ZEROS // 2 and self._size >= self._no_room_before
+
+    @property
+    def out_of_room(self) -> bool:
+        """Whether it is worth while though writes wait: the next ones are dearer."""
+        return self._room - self._size < ZEROS // 16 and self.wants_room
+
+    def make_room(self) -> None:
+        """Write zeros ahead of the frames, durably; without room for them frames are appended as ever.
+
+        Raises:
+            OSError: As for :meth:`append`.
+        """
+        start = max(self._room, self._size)
+        zeros = memoryview(bytes(ZEROS))
+        try:
+            while zeros:
+                zeros = zeros[os.pwrite(self._file, zeros, start + ZEROS - len(zeros)) :]
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            os.ftruncate(self._file, start)  # others may need it more
+            self._no_room_before = self._size + ZEROS
+        else:
+            self._room = start + ZEROS
 
     def rotate(self) -> None:
         """Begin a new segment: what comes now is not covered by the snapshot being made.
@@ -298,8 +341,8 @@ class Journal:
         number = self._segments[-1].number + 1
         old, old_size, old_salt = self._file, self._size, self._salt
         try:
-            if not self._sync:
-                os.fdatasync(old)  # a later segment must not survive an earlier one
+            self._cut(old_size)  # zeros end the last segment only
+            os.fsync(old)  # a later segment must not survive an earlier one
             self._begin(number)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
@@ -314,7 +357,7 @@ class Journal:
     def _begin(self, number: int) -> None:
         path = self._directory / f"{_PREFIX}{number:08d}"
         self._file = os.open(path, self._flags | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._size = 0
+        self._size = self._room = self._no_room_before = 0
         self._segments.append(_Segment(number, path, 0))
         self._write_header(number)
         os.fsync(self._file)
@@ -331,6 +374,7 @@ class Journal:
         if self._file != old:
             os.close(self._file)
         self._file, self._size, self._salt = old, old_size, old_salt
+        self._room = self._no_room_before = old_size
 
     def trim(self, index: int) -> None:
         """Delete the segments that an image at ``index`` covers; never the one being written."""
@@ -338,9 +382,11 @@ class Journal:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync and close, without zeros."""
         if self._file >= 0:
-            os.fdatasync(self._file)
+            if self._room > self._size:
+                self._cut(self._size)
+            os.fsync(self._file)
             os.close(self._file)
             self._file = -1
 

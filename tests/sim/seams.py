@@ -13,8 +13,9 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import nameserver.raft.datadir
 import nameserver.raft.driver
@@ -24,6 +25,7 @@ import nameserver.raft.journal
 import nameserver.raft.member
 import nameserver.raft.snapshot
 import nameserver.raft.transport
+import nameserver.raft.writer
 import nameserver.replicated.changes
 import nameserver.replicated.kv_file
 import nameserver.replicated.registrations
@@ -34,7 +36,49 @@ from .clock import Clock, Loop
 from .net import Listener
 
 WRITE_S = (5e-5, 4e-3)
-FULL_RETRY_S = nameserver.raft.driver.FULL_RETRY_S
+ZEROS_S = (1e-3, 2e-2)
+AWAITED = 0.6
+"""How often a write is done while the loop waits for it."""
+SECTOR = 512
+"""Bytes that reach a disk together or not at all."""
+FULL_RETRY_S = nameserver.raft.writer.FULL_RETRY_S
+
+
+@dataclass(slots=True)
+class _Unsure:
+    """What was written to a file and is not certain yet.
+
+    Attributes:
+        begin, end: Offsets of it.
+        size: Of the file before: up to there it held zeros, which are certain.
+    """
+
+    begin: int
+    end: int
+    size: int
+
+    def lose(self, path: str, rng: random.Random) -> None:
+        """The process ends or power fails: all is kept, or nothing, or the first bytes, or some sectors."""
+        end = min(self.end, os.path.getsize(path))
+        how = rng.random()
+        if end <= self.begin or how < 0.25:
+            return
+        with open(path, "r+b") as file:
+            if how < 0.5:
+                for start in range(self.begin - self.begin % SECTOR, end, SECTOR):
+                    if rng.random() < 0.5:
+                        _zero(file, max(start, self.begin), min(start + SECTOR, end))
+                return
+            kept = self.begin if how < 0.75 else rng.randint(self.begin, end)
+            _zero(file, kept, min(end, self.size))
+            if end > self.size:
+                file.truncate(max(kept, self.size))
+
+
+def _zero(file: BinaryIO, begin: int, end: int) -> None:
+    if end > begin:
+        file.seek(begin)
+        file.write(bytes(end - begin))
 
 
 class Machine:
@@ -47,8 +91,7 @@ class Machine:
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.full = False
         self.hangs_until = 0.0
-        self.unsure: dict[str, int] = {}
-        """File to the bytes of it that are certain; what was written since may be lost."""
+        self.unsure: dict[str, _Unsure] = {}
         self.files: dict[int, str] = {}
         self.saved: dict[Path, bytes] = {}
         """Files replaced as a whole, as this process has left them; on the real disk once it has ended."""
@@ -60,15 +103,13 @@ class Machine:
         return self.full or self.hangs_until > self.clock.now
 
     def crash(self) -> None:
-        """Lose what was not certain, at any byte, and give back what the process held."""
+        """Lose what was not certain, and give back what the process held."""
         for descriptor in list(self.files):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self.files.clear()
-        for path, certain in sorted(self.unsure.items()):
-            size = os.path.getsize(path)
-            keep = self.clock.rng.choice((certain, size, self.clock.rng.randint(certain, max(certain, size))))
-            os.truncate(path, min(keep, size))
+        for path, unsure in sorted(self.unsure.items()):
+            unsure.lose(path, self.clock.rng)
         self.unsure.clear()
         for file, content in self.saved.items():
             file.write_bytes(content)
@@ -119,14 +160,23 @@ class _Os:
     def write(descriptor: int, data: bytes | memoryview) -> int:
         here = machine()
         path = here.files[descriptor]
-        if path not in here.unsure:
-            here.unsure[path] = os.fstat(descriptor).st_size
-        if here.full:
-            part = len(data) // 3
-            if part:
-                os.write(descriptor, data[:part])
+        at, size = os.lseek(descriptor, 0, os.SEEK_CUR), os.fstat(descriptor).st_size
+        unsure = here.unsure.get(path)
+        if unsure is None:
+            unsure = here.unsure[path] = _Unsure(at, at, size)
+        if here.full and at + len(data) > size:
+            unsure.end = at + os.write(descriptor, data[: len(data) // 3])
             raise OSError(errno.ENOSPC, "No space left on device")
+        unsure.end = at + len(data)
         return os.write(descriptor, data)
+
+    @staticmethod
+    def pwrite(descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        """Certain at once: of votes, and of zeros that nobody would miss."""
+        if machine().full and offset + len(data) > os.fstat(descriptor).st_size:
+            os.pwrite(descriptor, data[: len(data) // 3], offset)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(descriptor, data, offset)
 
     @staticmethod
     def fsync(descriptor: int) -> None:
@@ -184,18 +234,50 @@ class Writer:
         self._journal, self._done, self._failed = journal, done, failed
         self._machine = machine()
         self._queue: list[tuple[int, list[Op]] | Callable[[], None]] = []
-        self._busy = self._closed = False
+        self._busy = self._closed = self._silent = False
+        self._handed = self._written = 0
+        self._writing = 0
+        """Position of what is in the file and not certain yet."""
+        self._step = 0
+        """Number of what is due next; what was due before is over."""
 
     def start(self) -> None:
         self._machine.unsure.clear()  # what recovery wrote, it has synced
 
-    def write(self, position: int, ops: list[Op]) -> None:
+    def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
+        self._silent = silent and (self._silent or self._handed == self._written)
+        self._handed = position
         self._queue.append((position, ops))
         self._soon(1e-5)
 
     def call(self, work: Callable[[], None]) -> None:
         self._queue.append(work)
         self._soon(1e-5)
+
+    def ask(self) -> int:
+        self._silent = False
+        return self._written
+
+    def wait(self, position: int) -> int | None:
+        """On a quick disk all is done while the loop stands still; nothing else happens meanwhile."""
+        here = self._machine
+        if self._closed or here.cannot_write or here.clock.rng.random() > AWAITED:
+            return None
+        if not self._busy:
+            return 0
+        if not all(isinstance(item, tuple) for item in self._queue):
+            return None
+        for item in self._queue:
+            here.unsure.clear()
+            if not isinstance(item, tuple) or not self._append(item[1]):
+                raise AssertionError("this disk has room")
+            self._writing = item[0]
+        self._queue.clear()
+        self._step += 1
+        self._busy = False
+        here.unsure.clear()
+        self._written = self._writing
+        return self._writing
 
     def close(self) -> None:
         """Blocking, in the real one: everything that waits is written first."""
@@ -217,15 +299,16 @@ class Writer:
             self._later(delay, self._begin)
 
     def _later(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
-        self._machine.clock.at(delay, self._run, call, arguments)
+        self._step += 1
+        self._machine.clock.at(delay, self._run, self._step, call, arguments)
 
-    def _run(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def _run(self, step: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         here = self._machine
-        if here.loop.dead or self._closed:
+        if here.loop.dead or self._closed or step != self._step:
             return
         wait = max(here.loop.paused_until, here.hangs_until) - here.clock.now
         if wait > 0:
-            here.clock.at(wait, self._run, call, arguments)
+            here.clock.at(wait, self._run, step, call, arguments)
             return
         running.append(here)
         try:
@@ -252,6 +335,7 @@ class Writer:
             self._later(FULL_RETRY_S, self._begin)
             return
         del self._queue[:taken]
+        self._writing = position
         self._later(self._machine.clock.rng.uniform(*WRITE_S), self._end, position)
 
     def _append(self, ops: list[Op]) -> bool:
@@ -264,7 +348,16 @@ class Writer:
 
     def _end(self, position: int) -> None:
         self._machine.unsure.clear()
-        self._done(position)
+        self._written = position
+        if not self._silent:
+            self._done(position)
+        if self._journal.wants_room and (not self._queue or self._journal.out_of_room):
+            self._journal.make_room()
+            self._later(self._machine.clock.rng.uniform(*ZEROS_S), self._free)
+        else:
+            self._free()
+
+    def _free(self) -> None:
         self._busy = False
         if self._queue:
             self._soon(1e-5)
@@ -281,7 +374,7 @@ def _end_removed(reason: str) -> None:
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.driver, "os", _Os()),
     (nameserver.raft.driver, "boot_clock", _boot_clock),
-    (nameserver.raft.driver, "_Writer", Writer),
+    (nameserver.raft.driver, "Writer", Writer),
     (nameserver.raft.journal, "os", _Os()),
     (nameserver.raft.snapshot, "os", _Os()),
     (nameserver.raft.snapshot, "open", _open),
@@ -294,6 +387,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.replicated.changes, "time", _Time),
     (nameserver.replicated.registrations, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
+    (nameserver.raft.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
     (nameserver.raft.engine, "TAIL_BYTES", 2_000),
     (nameserver.raft.hardening, "PART_BYTES", 1_500),

@@ -41,6 +41,7 @@ IO_MODULES = {
     "nameserver/raft/library.py",
     "nameserver/raft/member.py",
     "nameserver/raft/transport.py",
+    "nameserver/raft/writer.py",
     "broker/__main__.py",
     "broker/server.py",
     "broker/registrar.py",

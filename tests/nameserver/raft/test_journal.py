@@ -448,8 +448,7 @@ def _d30_in_place(patch: pytest.MonkeyPatch) -> None:
         reader = Journal(journal._directory, sync=False)
         replay, _ = reader.recover()
         reader.close()
-        os.ftruncate(journal._file, 0)
-        journal._size = 0
+        journal._cut(0)
         journal._write_header(journal._segments[-1].number)
         for segment in journal._segments[:-1]:
             segment.path.unlink()
