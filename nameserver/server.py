@@ -249,11 +249,17 @@ class NameServer:
     def _register(
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand] | Later:
-        if connection.overloaded:
+        if connection.unanswered >= self.wire.limits.unanswered_max:
             return self._execute(connection, command)  # is refused unseen
         later = _Registering(connection, command)
         answer = self._take(
-            Request.of(command, peer=connection.peer),
+            Request(
+                code=command.code,
+                ext_fields=command.ext_fields,
+                body=command.body,
+                version=command.version,
+                peer=connection.peer,
+            ),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=later,

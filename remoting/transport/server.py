@@ -231,6 +231,22 @@ class ServerProtocol(asyncio.Protocol):
                 else:
                     self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
                 return
+        elif len(data) > _HEADER_AT and not (self._buffer or self._held):
+            # One whole frame of something else: the way of nearly every registration.
+            (size,) = _LENGTH.unpack_from(data)
+            if size + 4 == len(data) <= self.server.limits.frame_size_max and not data.startswith(
+                self._fast_starts, _HEADER_AT
+            ):
+                try:
+                    answer = self._dispatch(data, 0, size)
+                except RemoteProtocolError as error:
+                    self._break(str(error))
+                    return
+                if answer is not None:
+                    self.send_bytes(answer)
+                if self._finishing:
+                    self._finish()
+                return
         if self._held:
             self._held += data  # reading is paused; only what was already on its way arrives here
             return
@@ -452,7 +468,7 @@ class ServerProtocol(asyncio.Protocol):
                     if not self._flush(answers) and position < end:
                         self._held = data[position:]
                         break
-                if self._finishing or not self.open:
+                if position < end and (self._finishing or not self.open):
                     break  # what follows has no reader any more
         except RemoteProtocolError as error:
             if answers:

@@ -8,7 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nameserver import handlers
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
 from nameserver.config import NamesrvSettings
 from nameserver.explain import History, Note
@@ -16,10 +19,12 @@ from nameserver.handlers import (
     SERVED,
     Decision,
     Farewell,
+    Registration,
     Renewal,
     SettingsChange,
     answer_for,
     decide,
+    decode_registration,
     explain_route,
     note_applied,
 )
@@ -27,7 +32,8 @@ from nameserver.liveness import Standing
 from nameserver.route_table import RouteTable
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied, Moved
-from remoting.codes import RequestCode
+from remoting.codes import HeaderCodec, RequestCode
+from remoting.command import RemotingCommand, read_command
 from remoting.lenient import loads
 from remoting.route import (
     DataVersion,
@@ -132,6 +138,79 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 
 
 # -- registration -----------------------------------------------------------------------------------------
+
+
+def the_long_way(request: Request) -> Registration | Answer:
+    """Decode a registration by the readers that take everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "read_plain_register", lambda ext: None)
+        patch.setattr(handlers, "read_plain_registration", lambda body, compressed: None)
+        return decode_registration(request)
+
+
+def meant(decoded: Registration | Answer) -> object:
+    """Return a decoded registration as a value; objects of topics may or may not repeat the name."""
+    if isinstance(decoded, Answer):
+        return decoded
+    parts = {name: getattr(decoded, name) for name in decoded.__struct_fields__ if name != "table"}
+    return parts | {"topics": decoded.topics}
+
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" "), min_size=1, max_size=6)
+numbers = st.sampled_from(["0", "1", "-1", "+7", "x", "", "120000", "2147483648", "9223372036854775808"])
+
+
+@given(
+    topics=st.lists(names, max_size=4, unique=True).map(tuple),
+    mapping=st.booleans(),
+    compressed=st.booleans(),
+    version=st.sampled_from([34, 401, 413, 479]),
+    codec=st.sampled_from(HeaderCodec),
+    ext=st.dictionaries(
+        st.sampled_from(
+            [
+                "brokerName",
+                "brokerAddr",
+                "clusterName",
+                "haServerAddr",
+                "compressed",
+                "__ZONE_NAME",
+                "unheard",
+            ]
+        ),
+        st.sampled_from(["", "a", "true", "False"]),
+        max_size=2,
+    ),
+    odd=st.dictionaries(
+        st.sampled_from(["brokerId", "bodyCrc32", "heartbeatTimeoutMillis", "enableActingMaster"]),
+        numbers,
+        max_size=2,
+    ),
+    left_out=st.none() | st.sampled_from(["brokerName", "brokerAddr", "brokerId", "bodyCrc32", "compressed"]),
+    cut=st.none() | st.integers(0, 400),
+)
+def test_registration_is_decoded_the_short_way_as_the_long_way(
+    topics: tuple[str, ...],
+    mapping: bool,
+    compressed: bool,
+    version: int,
+    codec: HeaderCodec,
+    ext: dict[str, str],
+    odd: dict[str, str],
+    left_out: str | None,
+    cut: int | None,
+) -> None:
+    infos = {"t": {"epoch": 1, "topic": "t"}} if mapping else None
+    code, header, body, _ = registration(
+        topics=topics, mapping=infos, compressed=compressed, version=version, ext=ext | odd
+    )
+    if left_out is not None:
+        header.pop(left_out)
+    frame = RemotingCommand(
+        code=code, ext_fields=header, body=body[:cut], version=version, codec=codec
+    ).encode()
+    request = Request.of(read_command(frame, 0, len(frame) - 4))
+    assert meant(decode_registration(request)) == meant(the_long_way(request))
 
 
 def test_registration_makes_the_route_of_its_topics() -> None:

@@ -314,9 +314,7 @@ oddities = st.sampled_from(
     ]
 )
 odd_topics = st.dictionaries(
-    st.sampled_from(
-        ["topicName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "topicFilterType", "more"]
-    ),
+    st.sampled_from(["topicName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "more"]),
     oddities,
     max_size=4,
 )
@@ -341,6 +339,12 @@ def test_what_the_fast_reader_reads_of_an_odd_registration_the_tolerant_one_read
     data = orjson.dumps(body)
     fast = kept_of_plain(data)
     assert fast is None or fast == kept(data)
+
+
+def test_fast_reader_does_not_check_what_a_nameserver_does_not_use() -> None:
+    data = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicFilterType":[]}}}}'
+    assert kept_of_plain(data) == (DataVersion(), {"T": (16, 16, 6, 0)}, None, {})
+    assert kept(data) is None
 
 
 @pytest.mark.parametrize(
