@@ -445,4 +445,5 @@ class Replicated:
         """Replace the state by a prepared one."""
         self._table.adopt(table)
         self._led_term = led_term
+        self._writes.table_replaced()
         self._changes.replaced()

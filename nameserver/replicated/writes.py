@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from nameserver import exchange
-from nameserver.commands import Command, Proposal, encode_command, format_of
+from nameserver.commands import FIRST_FORMAT, Command, Proposal, encode_command, format_of
 from nameserver.consistency import ConsistencyError, NoQuorum, OutcomeUnknown, Told
 from nameserver.evidence import Reporter
 from nameserver.exchange import Deferred, Propose
@@ -201,6 +201,13 @@ class Writes:
         """Let deferred proposals be decided again."""
         for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
             self._decide_again(sequence)
+
+    def table_replaced(self) -> None:
+        """Have differences decided again: revisions of another table may be the same by chance."""
+        for sequence in self._book.beyond(FIRST_FORMAT):
+            waiter, copies = self._strike_out(sequence)
+            if waiter is not None:  # told later: this is called amid the engine's work
+                self._loop.call_soon(waiter.told, Moved(revision=self._table.revision), copies > 0)
 
     def _follow_understood(self) -> None:
         """Have decided again what not every member understands, as far as the present leader knows."""

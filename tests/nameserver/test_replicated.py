@@ -15,10 +15,13 @@ import pytest
 from nameserver import exchange
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
+    UPDATE_FORMAT,
     Batch,
     Evict,
     Proposal,
     PutKv,
+    Update,
+    decode_command,
     encode_batch,
     encode_command,
 )
@@ -33,6 +36,7 @@ from nameserver.consistency import (
 from nameserver.explain import Note
 from nameserver.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.handlers import Registration, decode_registration
+from nameserver.proposals import Waiting
 from nameserver.raft import RaftStartError, StopMember
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, kv_file, registrations, writes
 from nameserver.types import (
@@ -642,6 +646,74 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             monkeypatch.undo()
             assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
             await group.equal()  # whoever had met such an entry would have stopped
+
+    run(body)
+
+
+def under_way(member: Replicated) -> list[Waiting]:
+    return list(member._writes._book._waiting.values())
+
+
+def kinds_under_way(member: Replicated) -> set[str]:
+    return {type(decode_command(waiting.proposal.command)).__name__ for waiting in under_way(member)}
+
+
+@contextlib.asynccontextmanager
+async def change_that_gets_lost(
+    group: Group, patch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Replicated, asyncio.Task[Answer]]]:
+    """A registration at a follower that adds topic ``V``; what it sends is lost until the block ends."""
+    await group.ready()
+    assert codes(await group.everywhere(register())) == [0, 0, 0]
+    follower = group.at(group.followers()[0])
+    await until(lambda: follower._writes._reporter.understood >= UPDATE_FORMAT, "all have said so")
+    patch.setattr(registrations, "WRITE_DEADLINE_S", CONDITION_S)
+    with pytest.MonkeyPatch.context() as lost:
+        lost.setattr(follower.member, "send", lambda member, message: True)
+        lost.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
+        deadline = asyncio.get_running_loop().time() + CONDITION_S
+        request = register(counter=2, topics=("T", "V"))
+        asking = asyncio.create_task(follower.execute(request, ONE, deadline=deadline))
+        await until(lambda: kinds_under_way(follower) == {"Update"}, "it is proposed as its difference")
+        yield follower, asking
+    assert (await asking).code == ResponseCode.SUCCESS
+    await group.equal()
+    assert follower.view(Freshness.STALE).topics() == ["T", "U", "V"]
+
+
+def test_what_a_registration_changes_goes_through_the_log_as_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            (waiting,) = under_way(follower)
+            command = decode_command(waiting.proposal.command)
+            assert isinstance(command, Update)
+            assert [queues.topic for queues in command.topics] == ["V"]
+
+    run(body)
+
+
+def test_a_difference_goes_whole_if_a_member_may_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
+            await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
+
+    run(body)
+
+
+def test_a_difference_to_another_table_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            (before,) = (waiting.proposal.sequence for waiting in under_way(follower))
+            follower._writes.table_replaced()
+            await until(lambda: kinds_under_way(follower) == {"Update"}, "it is decided again")
+            assert [waiting.proposal.sequence for waiting in under_way(follower)] != [before]
 
     run(body)
 
