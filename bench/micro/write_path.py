@@ -33,6 +33,7 @@ from bench.micro.raft.figures import percentile
 from bench.micro.raft.remoting_wire import RemotingWire
 from nameserver.commands import (
     Batch,
+    Command,
     Proposal,
     RegisterBroker,
     decode_batch,
@@ -111,9 +112,16 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
             asked = Request.of(request)
             decoded = steps.time("decode arguments and body", decode_registration, asked)
             assert isinstance(decoded, Registration), decoded
-            decide = functools.partial(decide_registration, table.view, settings=settings)
-            command = steps.time("decide", decide, decoded)
-            assert isinstance(command, RegisterBroker), command
+            command: Command
+            if number:
+                decide = functools.partial(table.shortened, delete_absent=False)
+                difference = steps.time("decide: what is to change", decide, decoded)
+                assert difference is not None, decoded
+                command = difference
+            else:
+                whole = decide_registration(table.view, decoded, settings)
+                assert isinstance(whole, RegisterBroker), whole
+                command = whole
             data = steps.time("encode command", encode_command, command)
             proposal = Proposal(boot_id=2**62, sequence=sequence, command=data)
             entry = steps.time("encode entry of one", encode_batch, Batch(proposals=(proposal,)))
