@@ -86,6 +86,11 @@ class ProposalBook:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def defers(self) -> bool:
+        """Whether a leader deferred anything of what is here."""
+        return bool(self._deferred)
+
     def has_room(self, command: bytes) -> bool:
         """Whether one more command of this size may be on its way."""
         return self._bytes + len(command) <= self._bytes_max
@@ -156,8 +161,6 @@ class ProposalBook:
 
     def released(self, *, applied_index: int, term: int) -> tuple[int, ...]:
         """Return deferred proposals that can be decided again: so far applied, or the term is over."""
-        if not self._deferred:
-            return ()
         return tuple(
             sequence
             for sequence, waiting in self._deferred.items()

@@ -169,6 +169,8 @@ class Writes:
 
     def hand_out(self) -> None:
         """Give the leader what it does not have yet."""
+        if not self._book:
+            return
         self._follow_understood()
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
         sequencer = self._office.sequencer
@@ -199,6 +201,8 @@ class Writes:
 
     def release(self) -> None:
         """Let deferred proposals be decided again."""
+        if not self._book.defers:
+            return
         for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
             self._decide_again(sequence)
 
