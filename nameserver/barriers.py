@@ -13,6 +13,17 @@ after the barrier was sent. A voter that asks says so by asking: it was in the t
 Others are asked, and echo the number of a *round* that began after the barrier arrived, in a message of the
 same term. This is the echoed clock of :mod:`nameserver.raft.contact` with a logical clock.
 
+Why that is enough. Let a write be acknowledged before the read arrived, in term U. If U is above the leader's
+term T, a majority voted in U before the write was acknowledged, so before the read arrived; it shares a voter
+with the majority above, which was still in T after that: a contradiction, for no term falls. If U is below T
+or is T, the leader has the entry: it won T with a majority's votes, or appended the entry itself, and what it
+states (``read_index``) covers it once an entry of its own term is committed; an answer that a follower gave
+early, by what it holds itself, is covered because ``read_index`` is never below what was stated to it. Of
+three voters, the asker and the leader are such a majority; of five, one more is asked, in a round that begins
+after the barrier came, because another member's barrier may have been sent before this read arrived. A
+barrier that waited in a buffer does no harm: it speaks of the instant at which it was sent, which is after its
+reads arrived, and the index is read later still.
+
 Pure: instants are loop times in seconds that are passed in. No lock, no future, no callback.
 """
 
@@ -147,12 +158,10 @@ class _Question(NamedTuple):
 
     Attributes:
         voter: The member that asks votes, so by asking it stands by this leader.
-        commit_index: When its round began.
     """
 
     number: int
     voter: bool
-    commit_index: int = 0
 
 
 class Rounds:
@@ -167,6 +176,7 @@ class Rounds:
         """Of the latest round."""
         self._asked: dict[str, _Question] = {}  # the newest one of each member
         self._round: dict[str, _Question] = {}  # those that the round under way is for
+        self._round_index = 0  # what was committed when it began
         self._standing: set[str] = set()  # voters that have answered the round under way
 
     @property
@@ -210,7 +220,7 @@ class Rounds:
             standing = {member for member in self._standing if member in voters}
             for member, question in list(self._round.items()):
                 if len(standing) + (question.voter and member in voters and member not in standing) >= enough:
-                    confirmed.append(Confirmed(member, question.number, question.commit_index))
+                    confirmed.append(Confirmed(member, question.number, self._round_index))
                     del self._round[member]
         for member, question in list(self._asked.items()):
             if (question.voter and member in voters) >= enough:
@@ -228,6 +238,6 @@ class Rounds:
             return None
         self.number += 1
         self._standing.clear()
-        self._round = {m: _Question(q.number, q.voter, commit_index) for m, q in self._asked.items()}
-        self._asked.clear()
+        self._round, self._asked = self._asked, self._round
+        self._round_index = commit_index
         return self.number

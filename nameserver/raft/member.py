@@ -390,7 +390,7 @@ class RaftMember:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return self._driver.engine.voters if self._driver is not None else self._config.peers
+        return self._core.configuration.voters if self._core is not None else self._config.peers
 
     @property
     def learners(self) -> tuple[str, ...]:
