@@ -21,8 +21,8 @@ states (``read_index``) covers it once an entry of its own term is committed; an
 early, by what it holds itself, is covered because ``read_index`` is never below what was stated to it. Of
 three voters, the asker and the leader are such a majority; of five, one more is asked, in a round that begins
 after the barrier came, because another member's barrier may have been sent before this read arrived. A
-barrier that waited in a buffer does no harm: it speaks of the instant at which it was sent, which is after its
-reads arrived, and the index is read later still.
+barrier that waited in a buffer does no harm: it speaks of the instant at which it was sent, which is after
+its reads arrived, and the index is read later still.
 
 Pure: instants are loop times in seconds that are passed in. No lock, no future, no callback.
 """
