@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from bench.manifest import read_manifest
 from bench.report.job import NoRuns, build_report, main
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
 
 Writer = Callable[..., list[Path]]
 

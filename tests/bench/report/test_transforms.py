@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 from bench.report import schemas
 from bench.report import transforms as t
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
 
 S = 1_000_000_000
 MEASURED = "run string, file string, good boolean, " + schemas.OPS_SCHEMA
