@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command
@@ -63,8 +66,8 @@ class Watched(Replicated):
         """Look at what the parts do to each other; they are wired already, so calls are taken on the way."""
         table, writes, registrations, reports = self._table, self._writes, self._registrations, self._reports
         apply, settle, join = table.apply, writes.settle, self._reads.join
-        arriving, renew, part = registrations.arriving, registrations.renew, registrations.part
-        send, evict = reports.send, reports.evict
+        renew, part = registrations.renew, registrations.part
+        hear, send, evict = reports.hear, reports.send, reports.evict
 
         def applied(command: Command) -> Verdict:
             first = self._index not in self.truth.log
@@ -80,18 +83,26 @@ class Watched(Replicated):
                 self.truth.acknowledged(self._index)
             settle(sequence, verdict)
 
+        needed: dict[int, int] = {}
+        tellers: dict[BarrierPassed, BarrierPassed] = {}
+
         def joined(passed: BarrierPassed) -> int:
-            needed = self.truth.acknowledged_index
+            told = tellers.get(passed)
+            if told is None:
 
-            def told(number: int, error: NoQuorum | None) -> None:
-                if error is None:
-                    self.truth.check_barrier(self, needed)
-                passed(number, error)
+                def told(number: int, error: NoQuorum | None) -> None:
+                    if error is None:
+                        self.truth.check_barrier(self, needed[number])
+                    passed(number, error)
 
-            return join(told)
+                if isinstance(passed, MethodType):  # the wire's, which is known again by what it passes
+                    tellers[passed] = told
+            number = join(told)
+            needed[number] = self.truth.acknowledged_index  # it only grows: that of the last one counts
+            return number
 
-        def arrived(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-            arriving(broker, origin, lease_ms=lease_ms)
+        def heard(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+            hear(broker, origin, lease_ms=lease_ms)
             self.heard_at[broker] = self.host.world.clock.now
             self._note(broker)
 
@@ -125,7 +136,7 @@ class Watched(Replicated):
         table.apply = applied  # type: ignore[method-assign]
         writes.settle = settled  # type: ignore[method-assign]
         self._reads.join = joined  # type: ignore[method-assign]
-        registrations.arriving = arrived  # type: ignore[method-assign]
+        reports.hear = heard  # type: ignore[method-assign]
         registrations.renew = renewed  # type: ignore[method-assign]
         registrations.part = parted  # type: ignore[method-assign]
         reports.send = sent  # type: ignore[method-assign]
@@ -219,6 +230,8 @@ class Server:
         self._number = 0
         self._answered: set[tuple[ConnectionId, int]] = set()
         self._waiting: dict[tuple[ConnectionId, int], tuple[float, Request]] = {}  # oldest first
+        self._parked: dict[int, list[tuple[ConnectionId, int, Request]]] = {}
+        """Reads that wait for a barrier, by its number."""
 
     def look_for_the_forgotten(self) -> None:
         """Every request is answered in time, also one whose task nobody wakes any more."""
@@ -250,7 +263,27 @@ class Server:
         self, origin: ConnectionId, number: int, request: Request, freshness: Freshness | None
     ) -> None:
         self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
-        self.host.loop.create_task(self._serve(origin, number, request, freshness))
+        self._waiting[origin, number] = self.host.world.clock.now, request
+        mode, loop = self.host.running, self.host.loop
+        if request.code == RequestCode.REGISTER_BROKER:
+            answered = partial(self._answer, origin, number)
+            answer = mode.register(request, origin, deadline=loop.time() + ANSWER_S, answered=answered)
+            if answer is not None:
+                self._answer(origin, number, answer)
+        elif freshness is Freshness.LINEARIZABLE and self.host.world.clock.rng.random() < 0.5:
+            # As on the wire: nothing is made for a read.
+            self._parked.setdefault(mode.join_barrier(self._passed), []).append((origin, number, request))
+        else:
+            loop.create_task(self._serve(origin, number, request, freshness))
+
+    def _passed(self, number: int, error: NoQuorum | None) -> None:
+        """A barrier that reads have joined has passed, or has not."""
+        mode = self.host.running
+        for origin, read, request in self._parked.pop(number, ()):
+            if error is not None:
+                self._answer(origin, read, mode.refuse_read(error))
+            else:
+                self._answer(origin, read, self._found(mode.view(Freshness.STALE), request))
 
     async def _execute(self, origin: ConnectionId, request: Request, freshness: Freshness | None) -> Answer:
         mode = self.host.running
@@ -261,6 +294,9 @@ class Server:
             view = await mode.await_view(freshness, deadline=deadline)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
+        return self._found(view, request)
+
+    def _found(self, view: RouteView, request: Request) -> Answer:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             route = view.route(request.ext_fields["topic"])
             if route is None:
@@ -274,21 +310,23 @@ class Server:
     async def _serve(
         self, origin: ConnectionId, number: int, request: Request, freshness: Freshness | None
     ) -> None:
-        world = self.host.world
-        begun = world.clock.now
-        self._waiting[origin, number] = begun, request
         try:
             answer = await self._execute(origin, request, freshness)
         except Exception as error:
-            world.truth.fail(f"{self.host.name} raises for request {request.code}: {error!r}")
+            self.host.world.truth.fail(f"{self.host.name} raises for request {request.code}: {error!r}")
             raise
+        self._answer(origin, number, answer)
+
+    def _answer(self, origin: ConnectionId, number: int, answer: Answer) -> None:
+        world = self.host.world
+        if (origin, number) in self._answered:
+            world.truth.fail(f"{self.host.name} answers request {number} of connection {origin} twice")
+            return
+        begun, request = self._waiting.pop((origin, number))
         took = world.clock.now - begun
         if took > ANSWER_S + TURNS_S and self.host.paused_at_last < begun:
             world.truth.fail(f"{self.host.name} answers request {request.code} after {took:.3f} s")
-        if (origin, number) in self._answered:
-            world.truth.fail(f"{self.host.name} answers request {number} of connection {origin} twice")
         self._answered.add((origin, number))
-        self._waiting.pop((origin, number), None)
         world.truth.count["answers"] += 1
         end = self._ends.get(origin)
         if end is not None:
@@ -324,12 +362,15 @@ class MemberLoop(NetLoop):
     truth: Truth
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
+        # As in the base, without a call of it: this is done for each turn.
         running.append(self.machine)
-        return super()._enter()
+        before = _get_running_loop()
+        _set_running_loop(self)
+        return before
 
     def _leave(self, before: asyncio.AbstractEventLoop | None) -> None:
         running.pop()
-        super()._leave(before)
+        _set_running_loop(before)
 
     def after_turn(self) -> None:
         mode = self.member.mode

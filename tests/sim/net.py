@@ -241,13 +241,15 @@ class Wire(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        data = bytes(data)
-        rng = self._end._net.clock.rng
-        if len(data) > 1 and rng.random() < 0.05:
-            cut = rng.randrange(1, len(data))
-            self._end.send(data[:cut], cut)
-            data = data[cut:]
-        self._end.send(data, len(data))
+        if type(data) is not bytes:
+            data = bytes(data)
+        end, size = self._end, len(data)
+        rng = end._net.clock.rng
+        if rng.random() < 0.05 and size > 1:
+            cut = rng.randrange(1, size)
+            end.send(data[:cut], cut)
+            data, size = data[cut:], size - cut
+        end.send(data, size)
 
     def get_write_buffer_size(self) -> int:
         return self._end.unarrived

@@ -101,10 +101,35 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
     real = Barriers.join
 
     def join(barriers: Any) -> int:
-        under_way = barriers._sent
+        under_way = barriers.sent
         return under_way if under_way > barriers._confirmed else real(barriers)
 
     patch.setattr(Barriers, "join", join)
+
+
+def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
+    """Whoever joined a barrier joins it again, though it has been sent meanwhile."""
+    real = reads.Reads.join
+
+    def join(keeper: Any, passed: Any) -> int:
+        latest: int = keeper._joined_latest
+        if passed is keeper._joined_by and latest in keeper._waiting:
+            return latest
+        return real(keeper, passed)
+
+    patch.setattr(reads.Reads, "join", join)
+
+
+def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
+    """A barrier that was refused before it was sent is joined again, and nobody is told any more."""
+    real = reads.Reads._end
+
+    def end(keeper: Any, number: int, error: Any) -> None:
+        latest = keeper._joined_latest
+        real(keeper, number, error)
+        keeper._joined_latest = latest
+
+    patch.setattr(reads.Reads, "_end", end)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
@@ -376,9 +401,21 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=6,
+        likely=11,
         says="lets a linearizable read go",
         faults=("slow", "partition", "pause"),
+    ),
+    Planted(
+        install=reads_join_what_was_joined_last,
+        likely=7,
+        says="lets a linearizable read go",
+        faults=("slow", "partition", "pause"),
+    ),
+    Planted(
+        install=reads_join_what_was_refused,
+        likely=37,
+        says="has not answered request",
+        faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=echoes_of_another_term_count,
@@ -419,14 +456,14 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_write_that_takes_longer_counts_as_done,
-        likely=1,
+        likely=14,
         says=DIVERGED,
         faults=("kill all", "disk hangs"),
         durability="fsync",
     ),
     Planted(
         install=what_a_full_disk_took_of_a_frame_is_left_there,
-        likely=1,
+        likely=5,
         says="does not start",
         faults=("kill all", "disk full"),
         durability="fsync",

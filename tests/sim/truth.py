@@ -94,6 +94,7 @@ class Truth:
         self._acknowledged_at: list[float] = []
         self._acknowledged_index: list[int] = []  # the greatest so far
         self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
+        self._nobody_lapses_before: dict[tuple[str, int, int], float] = {}
         self._ghosts: dict[BrokerKey, float] = {}
         self._offices: list[int] = []  # terms whose leader took office, see _first_applied
         self._judged_for: dict[int, float] = {}
@@ -306,18 +307,23 @@ class Truth:
         if self.leaders.setdefault(term, name) != name:
             self.fail(f"two leaders in term {term}: {self.leaders[term]}, {name}")
         key = (name, mode.host.life, term)
-        since = self._contact_since.get(key)
-        if since is None:
-            since = self._contact_since[key] = {}
-        now, date = self.world.clock.now, engine._contact.member_date
-        young = engine._clock() - 2 * engine.contact_limit
+        clock = engine._clock()
+        if clock < self._nobody_lapses_before.get(key, -math.inf):
+            return
+        since = self._contact_since.setdefault(key, {})
+        now, date, limit = self.world.clock.now, engine._contact.member_date, 2 * engine.contact_limit
         me = engine.me
+        oldest = math.inf
         for member in engine.members:
-            if date(member) > young or member == me:
+            if member == me or date(member) > clock - limit:
                 if member not in since:
                     since[member] = now
-            elif member in since:
-                del since[member]
+                if member != me:
+                    oldest = min(oldest, date(member))
+            else:
+                oldest = -math.inf
+                since.pop(member, None)
+        self._nobody_lapses_before[key] = oldest + limit
 
     # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
 
