@@ -377,7 +377,9 @@ class Client(Actor):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"{type(self).__name__.lower()}-{number}")
         self._number = 1 + number
-        self._value = 0
+        self._value = self._sent = 0
+        self._under_way: dict[int, tuple[float, Mapping[Hashable, Value]]] = {}
+        """Writes that are not answered, with when they began and what they write."""
         self.busy = True
 
     def go(self) -> None:
@@ -474,8 +476,11 @@ class Client(Actor):
         self, member: Member, request: Request, values: Mapping[Hashable, Value], then: Callable[[], None]
     ) -> None:
         begun = self.world.clock.now
+        self._sent += 1
+        sent = self._sent
 
         def done(answer: Answer | None) -> None:
+            self._under_way.pop(sent)
             outcome = Outcome.UNKNOWN
             if answer is not None:
                 remark = answer.remark or ""
@@ -494,8 +499,17 @@ class Client(Actor):
             else:
                 then()
 
+        self._under_way[sent] = begun, values
         if not self.call(member, request, done):
+            del self._under_way[sent]
             then()
+
+    def give_up(self) -> None:
+        """At the end of a run: what nobody has answered yet may have happened, or happen still."""
+        for begun, values in self._under_way.values():
+            for key, value in values.items():
+                self._record(key, Operation.WRITE, value, begun, Outcome.UNKNOWN)
+        self._under_way.clear()
 
     def _record(
         self,

@@ -283,6 +283,8 @@ class World:
     def _check_history(self) -> None:
         if self.truth.violations:
             return
+        for client in self.clients:
+            client.give_up()
         count, history = self.truth.count, self.truth.whole_history()
         count["calls"] = len(history)
         for call in history:
