@@ -121,7 +121,8 @@ class Later:
     """An answer that its handler gives later, by one call of :meth:`give`, and without a task.
 
     A handler that returns one must not have given it yet, and must give it, also when the connection is gone
-    by then: a server that closes waits for it. A handler asks :attr:`ServerProtocol.overloaded` first.
+    by then: a server that closes waits for it. A handler looks first whether its connection has
+    :attr:`ServerLimits.unanswered_max` requests unanswered.
     """
 
     __slots__ = ("connection", "request")
@@ -130,13 +131,13 @@ class Later:
         self.connection = connection
         self.request = request
 
-    def give(self, answer: RemotingCommand) -> None:
-        """Send the answer; dropped if the connection is gone, or the request wanted none."""
-        self.connection.give(self.request, answer)
+    def give(self, answer: RemotingCommand | None) -> None:
+        """Send the answer; dropped if the connection is gone, or the request wanted none.
 
-    def give_done(self) -> None:
-        """As ``give(request.reply())``."""
-        self.connection.give(self.request, None)
+        Args:
+            answer: None: success and nothing else.
+        """
+        self.connection.give(self.request, answer)
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -326,11 +327,6 @@ class ServerProtocol(asyncio.Protocol):
     def writable(self) -> bool:
         """False while the peer does not read what it was sent, or is gone."""
         return self.open and not self._paused
-
-    @property
-    def overloaded(self) -> bool:
-        """Whether as many requests are being worked on as one connection may have."""
-        return self.unanswered >= self.server.limits.unanswered_max
 
     def give(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Send an answer that was put off, see :class:`Later`; None: success and nothing else."""

@@ -350,7 +350,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             writer.write(request(1, oneway=True).encode() + frames[1])
             await until(lambda: len(kept) == 2)
             for one in kept:
-                one.give_done()
+                one.give(None)
             (done,) = await read_answers(reader, 1)
             assert (done.opaque, done.code, done.body, connection.unanswered) == (1, 0, b"", 0)
 
