@@ -101,6 +101,121 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
         assert segment.stat().st_size == len(whole)
 
 
+def _with_room(directory: Path, count: int = 3) -> bytes:
+    """A journal of ``count`` frames before zeros, as a killed process leaves it; return its segment."""
+    journal, _ = _open(directory)
+    for index in range(2, 2 + count):
+        journal.append([_entry(index)])
+        if journal.wants_room:
+            journal.make_room()
+    left = _segments(directory)[0].read_bytes()
+    journal.close()
+    return left
+
+
+def test_zeros_after_the_last_frame_are_no_torn_tail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = _with_room(tmp_path)
+    segment = _segments(tmp_path)[0]
+    frames = segment.read_bytes()
+    assert left == frames + bytes(len(left) - len(frames))  # closed cleanly, it has none
+    assert len(left) >= journal_module.ZEROS
+    segment.write_bytes(left)
+    journal, replay = _open(tmp_path)
+    assert [index for _, index, _ in replay.entries] == [2, 3, 4]
+    assert segment.stat().st_size == len(frames)
+    journal.append([_entry(5)])
+    journal.close()
+    assert "torn" not in caplog.text
+    journal = Journal(tmp_path, sync=True)
+    segment.write_bytes(segment.read_bytes() + bytes(5000))
+    replay, size = journal.recover()
+    journal.close()
+    assert [index for _, index, _ in replay.entries] == [2, 3, 4, 5]
+    assert size == segment.stat().st_size  # the bytes of the journal are those of its frames
+
+
+def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = _with_room(tmp_path)
+    frames = left.rstrip(b"\0")  # an entry ends with x
+    last = frames.rfind(b"\xd7RKJ")
+    segment = _segments(tmp_path)[0]
+    for missing in (range(at, at + width) for at in range(last, len(frames), 3) for width in (1, 9, 100)):
+        torn = bytearray(left[: len(frames) + 4096])
+        for byte in missing:
+            if byte < len(frames):
+                torn[byte] = 0
+        if torn.startswith(frames):
+            continue  # these bytes were zeros
+        segment.write_bytes(torn)
+        caplog.clear()
+        journal, replay = _open(tmp_path)
+        journal.close()
+        assert [index for _, index, _ in replay.entries] == [2, 3]
+        assert segment.stat().st_size == last
+        assert ("torn tail" in caplog.text) == any(torn[last:])
+
+
+def test_damage_before_a_valid_frame_and_zeros_is_refused(tmp_path: Path) -> None:
+    left = _with_room(tmp_path)
+    last = left.rfind(b"\xd7RKJ")
+    segment = _segments(tmp_path)[0]
+    for begin in range(0, last - 4, 5):
+        damaged = left[:begin] + bytes(4) + left[begin + 4 :]
+        if damaged == left:
+            continue
+        segment.write_bytes(damaged)
+        with pytest.raises(RaftStartError, match="damaged"):
+            Journal(tmp_path, sync=True).recover()
+        assert segment.read_bytes() == damaged
+
+
+def test_zeros_end_the_last_segment_only(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    for index in (2, 3):
+        journal.append([_entry(index)])
+        journal.make_room()
+        journal.rotate()
+    assert [journal_module.ZEROS > path.stat().st_size > 0 for path in _segments(tmp_path)] == [True] * 3
+    journal.close()
+    first = _segments(tmp_path)[0]
+    first.write_bytes(first.read_bytes() + bytes(10))
+    with pytest.raises(RaftStartError, match="later segments"):
+        _open(tmp_path)
+
+
+def test_frames_go_on_beyond_the_zeros_and_ask_for_more(tmp_path: Path) -> None:
+    journal, _ = _open(tmp_path)
+    assert journal.wants_room
+    journal.make_room()
+    assert not journal.wants_room
+    size = _segments(tmp_path)[0].stat().st_size
+    asked = []
+    for index in range(2, 42):
+        journal.append([_entry(index, size=10_000)])
+        asked.append(journal.wants_room)
+    assert asked == sorted(asked)
+    assert 10 < asked.index(True) < 20  # of 256 KiB half is left
+    assert _segments(tmp_path)[0].stat().st_size > size
+    journal.make_room()
+    assert not journal.wants_room
+    journal.append([_entry(42)])
+    journal.close()
+    journal, replay = _open(tmp_path)
+    journal.close()
+    assert [index for _, index, _ in replay.entries] == list(range(2, 43))
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_without_sync_nothing_is_written_ahead(tmp_path: Path, room: bool) -> None:
+    journal, _ = _open(tmp_path, sync=room)
+    assert journal.wants_room is room
+    journal.close()
+
+
 def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -> None:
     segment = _written(tmp_path)
     whole = segment.read_bytes()
@@ -267,6 +382,10 @@ _FULL = """
     journal = Journal(directory, sync=True)
     journal.recover()
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    if sys.argv[2] == "room":
+        journal.make_room()
+        if journal.wants_room or (directory / "journal-00000001").stat().st_size > 100:
+            raise SystemExit("what was got of the room was not given back")
     index = 2
     try:
         while True:
@@ -285,9 +404,10 @@ _FULL = """
 """
 
 
-def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", ["room", "plain"])
+def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_path: Path, room: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_FULL), str(tmp_path)],
+        [sys.executable, "-c", textwrap.dedent(_FULL), str(tmp_path), room],
         capture_output=True,
         text=True,
         timeout=60,

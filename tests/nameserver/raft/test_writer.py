@@ -1,0 +1,161 @@
+"""The journal's thread says of everything that it is durable, in order, to whoever wants to know."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft.journal import Journal
+from nameserver.raft.log import OP_ENTRY, REGULAR, Op
+from nameserver.raft.writer import Writer
+
+LONG_S = 20.0
+
+
+class Disk(Journal):
+    """A journal whose writes wait while the disk stands still, or fail."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, sync=True)
+        self.recover()
+        self.moves = threading.Event()
+        self.moves.set()
+        self.began = threading.Semaphore(0)
+        self.error: OSError | None = None
+
+    def append(self, ops: list[Op]) -> None:
+        self.began.release()
+        assert self.moves.wait(LONG_S)
+        if self.error is not None:
+            raise self.error
+        super().append(ops)
+
+
+class Running:
+    """A writer on a disk, and what it told."""
+
+    def __init__(self, directory: Path, *, room: bool = True) -> None:
+        self.disk = Disk(directory)
+        if room:  # else the thread makes it first
+            self.disk.make_room()
+        self.told: list[int] = []
+        self.failures: list[str] = []
+        self.writer = Writer(self.disk, done=self.told.append, failed=self.failures.append)
+        self.writer.start()
+        self.position = 0
+
+    def write(self, *, silent: bool = False) -> int:
+        self.position += 1
+        entry: Op = (OP_ENTRY, self.position + 1, 1, REGULAR + b"x")
+        self.writer.write(self.position, [entry], silent=silent)
+        return self.position
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    yield running
+    running.disk.moves.set()
+    running.writer.close()
+    running.disk.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_everything_is_told_in_order_and_is_in_the_journal(running: Running, tmp_path: Path) -> None:
+    for _ in range(200):
+        running.write()
+    until(lambda: running.told[-1:] == [200])
+    assert running.told == sorted(set(running.told))
+    reader = Journal(tmp_path, sync=False)
+    replay, _ = reader.recover()
+    assert len(replay.entries) == 200
+    reader.close()
+
+
+def test_what_waits_while_the_disk_stands_still_goes_together(running: Running) -> None:
+    running.disk.moves.clear()
+    running.write()
+    assert running.disk.began.acquire(timeout=LONG_S)
+    for _ in range(10):
+        running.write()
+    running.disk.moves.set()
+    until(lambda: running.told[-1:] == [11])
+    assert running.told == [1, 11]
+
+
+def test_a_wait_ends_soon_on_a_disk_that_stands_still_and_the_end_is_told(running: Running) -> None:
+    running.disk.moves.clear()
+    position = running.write()
+    before = time.thread_time()
+    assert running.writer.wait(position) is None  # comes back though the disk does not
+    assert time.thread_time() - before < 0.5  # and does not spin
+    assert running.told == []
+    running.disk.moves.set()
+    until(lambda: running.told == [position])
+    assert running.writer.wait(position) == 0
+
+
+def test_whoever_waits_learns_of_every_write_exactly_one_way(running: Running) -> None:
+    waited = 0
+    for _ in range(300):
+        position = running.write()
+        found = running.writer.wait(position)
+        if found:
+            assert found == position
+            waited += 1
+        else:
+            until(lambda at=position: at in running.told)  # type: ignore[misc]
+    assert waited + len(running.told) == 300
+
+
+def test_who_asks_too_early_is_told_in_the_end(running: Running) -> None:
+    running.disk.moves.clear()
+    position = running.write(silent=True)
+    assert running.writer.ask() == 0
+    running.disk.moves.set()
+    until(lambda: running.told == [position])
+
+
+def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) -> None:
+    done = threading.Event()
+    running.write(silent=True)
+    running.writer.call(done.set)
+    assert done.wait(LONG_S)
+    assert running.told == []
+    assert running.writer.ask() == 1
+    running.disk.moves.clear()
+    running.write(silent=True)
+    assert running.disk.began.acquire(timeout=LONG_S)
+    loud = running.write()  # this member leads no more
+    running.disk.moves.set()
+    until(lambda: running.told[-1:] == [loud])
+
+
+def test_a_failed_sync_ends_the_thread_and_says_so(running: Running) -> None:
+    running.disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    position = running.write()
+    assert not running.writer.wait(position)
+    until(lambda: running.failures == ["journal: Input/output error"])
+    assert running.told == []
+
+
+def test_room_is_made_while_nothing_is_to_be_written(tmp_path: Path) -> None:
+    running = Running(tmp_path, room=False)
+    assert running.disk.wants_room
+    until(lambda: not running.disk.wants_room)
+    running.write()
+    until(lambda: running.told == [1])
+    running.writer.close()
+    running.disk.close()
