@@ -13,7 +13,9 @@ from nameserver.commands import (
     PutKv,
     RegisterBroker,
     Touch,
+    Update,
     encode_batch,
+    encode_command,
 )
 from nameserver.exchange import (
     Deferral,
@@ -66,6 +68,22 @@ def touch(addr: str = "a:1") -> Touch:
         lease_ms=120_000,
         enable_acting_master=None,
         zone_name=None,
+    )
+
+
+def update(addr: str = "a:1") -> Update:
+    return Update(
+        cluster_name=ClusterName("c"),
+        broker_name=BrokerName("b"),
+        broker_addr=BrokerAddr(addr),
+        data_version=DataVersion(),
+        topics=(),
+        incremental=False,
+        enable_acting_master=False,
+        zone_name=None,
+        lines=0,
+        record_revision=0,
+        name_revision=0,
     )
 
 
@@ -175,6 +193,35 @@ def test_copy_sent_to_a_former_leader_stays_possible_after_a_deferral() -> None:
     waiting = book.get(sequence)
     assert waiting is not None
     assert waiting.copies == 1
+
+
+def test_what_a_member_may_not_know_is_found_in_the_book() -> None:
+    book = ProposalBook(boot_id=1)
+    book.add(encode_command(PUT), deadline=2.5)
+    newer = book.add(encode_command(update()), deadline=2.5)
+    assert book.beyond(2) == ()
+    assert book.beyond(1) == (newer,)
+
+
+def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> None:
+    book = ProposalBook(boot_id=1)
+    first = book.add(b"one", deadline=10.0)
+    book.handed(first, TO_LEADER, now=0.0, may_reach_log=True)
+    second = book.add(b"two", deadline=10.0)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.5)] == [second]
+    book.handed(second, TO_LEADER, now=0.5, may_reach_log=True)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S)] == [first]
+    book.handed(first, TO_LEADER, now=RESEND_S, may_reach_log=True)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S + 0.5)] == [second]
+
+
+def test_what_could_not_be_handed_over_is_offered_again() -> None:
+    book = ProposalBook(boot_id=1)
+    sequences_ = [book.add(b"one", deadline=10.0) for _ in range(3)]
+    for _ in range(2):  # the link takes nothing
+        assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0)] == sequences_
+    book.handed(sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.1)] == sequences_[1:]
 
 
 def test_book_is_bounded_in_bytes() -> None:
@@ -299,14 +346,15 @@ def test_moved_registration_is_answered_with_what_is_applied() -> None:
     assert sequences(queue) == []
 
 
-def test_start_of_a_broker_costs_one_body() -> None:
+@pytest.mark.parametrize("command", [register(), update()], ids=["whole", "difference"])
+def test_a_change_of_a_broker_costs_one_body(command: Command) -> None:
     """Three members propose the same registration: one is appended, the others are told its index."""
     queue = Sequencer(term=3)
-    take(queue, 1, register(), boot_id=1)
-    assert take(queue, 1, register(), boot_id=2) is None, "held until the index is known"
+    take(queue, 1, command, boot_id=1)
+    assert take(queue, 1, command, boot_id=2) is None, "held until the index is known"
     assert sequences(queue) == [1]
     assert queue.appended(10) == (("m2", Deferral(boot_id=2, sequence=1, index=10)),)
-    assert take(queue, 1, register(), boot_id=3) == Deferral(boot_id=3, sequence=1, index=10)
+    assert take(queue, 1, command, boot_id=3) == Deferral(boot_id=3, sequence=1, index=10)
     queue.applied(10)
     assert sequences(queue) == []
     for boot_id in (2, 3):
