@@ -14,6 +14,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -748,3 +749,20 @@ def world() -> Callable[..., World]:
 def run_faults() -> Callable[[World, float, tuple[str, ...]], None]:
     """Run a world under load and faults, heal it, and check what must hold."""
     return _run_faults
+
+
+@pytest.fixture
+def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What plays a scenario on a directory with a fix switched off: it must be found wrong."""
+
+    def find(
+        switch_off: Callable[[pytest.MonkeyPatch], None],
+        scenario: Callable[[Path, pytest.MonkeyPatch], None],
+        *,
+        also: type[Exception] = AssertionError,
+    ) -> None:
+        switch_off(monkeypatch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, also)):
+            scenario(tmp_path, monkeypatch)
+
+    return find

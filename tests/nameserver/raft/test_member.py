@@ -725,15 +725,11 @@ SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[...
     ("switch_off", "scenario"), [case[1:] for case in SWITCHED_OFF], ids=[case[0] for case in SWITCHED_OFF]
 )
 def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
-    tmp_path: Path,
     switch_off: Callable[[pytest.MonkeyPatch], None],
     scenario: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    find_wrong: Callable[..., None],
 ) -> None:
-    switch_off(monkeypatch)
-    # The library's pipe that is full is a BlockingIOError.
-    with pytest.raises((AssertionError, BlockingIOError, pytest.fail.Exception)):
-        scenario(tmp_path, monkeypatch)
+    find_wrong(switch_off, scenario, also=BlockingIOError)  # which the library's full pipe is
 
 
 def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
