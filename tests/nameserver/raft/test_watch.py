@@ -256,7 +256,7 @@ def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make,
         leader = w.elect("a")
         w.run(0.5)
         before = leader.engine.term
-        done = []
+        done: list[str] = []
 
         def slow(member: Any, *, still: bool, w: Any = w, done: list[str] = done) -> None:
             apply = member.machine.apply
