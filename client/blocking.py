@@ -93,6 +93,7 @@ class Client:
         self._transport = BlockingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
+        self._spawning = threading.Lock()  # a thread is known once it runs; none begins once we wait for all
         self._send_threads = send_threads
         self._pool: ThreadPoolExecutor | None = None
         self._started = False
@@ -122,7 +123,9 @@ class Client:
             self._transport.close()
             if self._membership is not None:
                 self._membership.close()
-            for thread in tuple(self._threads):
+            with self._spawning:
+                threads = tuple(self._threads)
+            for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join(timeout=self.core.config.shutdown_s)
 
@@ -248,12 +251,17 @@ class Client:
             return signal.version != effect.seen
 
     def _spawn(self, effect: Spawn) -> None:
-        if self.core.closing:
-            effect.operation.close()
-            raise ClientClosed("the client is closed")
-        thread = threading.Thread(target=self._background, args=(effect,), name=effect.name, daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        with self._spawning:
+            if self.core.closing:
+                effect.operation.close()
+                raise ClientClosed("the client is closed")
+            thread = threading.Thread(target=self._background, args=(effect,), name=effect.name, daemon=True)
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except BaseException:
+                self._threads.discard(thread)
+                raise
 
     def _background(self, effect: Spawn) -> None:
         try:

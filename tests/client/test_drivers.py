@@ -135,6 +135,39 @@ def test_a_blocking_client_starts_no_thread_until_told_to(
         started.close()
 
 
+def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
+    new_peer: NewPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = client.blocking.Client(config(new_peer().addr))
+    starting, ended = threading.Event(), threading.Event()
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            starting.set()
+            while not started.core.closing:
+                time.sleep(0.001)
+            time.sleep(0.05)  # by now the threads are waited for
+            super().start()
+
+    def background() -> Operation[None]:
+        ended.set()
+        return
+        yield
+
+    def spawning() -> Operation[None]:
+        yield Spawn(background(), "late")
+
+    spawner = threading.Thread(target=lambda: started.run(spawning()))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Slow)
+        spawner.start()
+        assert starting.wait(30)
+        started.close()
+        spawner.join(30)
+    assert ended.is_set()
+    assert "late" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_many_threads_share_one_blocking_client(new_peer: NewPeer, answers: Any, route_body: Any) -> None:
     peer = new_peer()
     routes = answers({"T": route_body(broker_a=peer.addr)})
