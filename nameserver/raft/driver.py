@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 FRAME_OVERHEAD: Final = 1024 * 1024
 #: A follower waits for its own write if the one before it ended so long ago: no other work is being held up.
 QUIET_S: Final = 0.0003
+#: And if the loop was through with all that was ready so soon: it is not busy with reads, say.
+IDLE_S: Final = 0.0003
 #: Once a write took longer than the loop waits, the loop waits for none for so long.
 HASTE_S: Final = 0.25
 #: Messages held while term and vote are stored; a disk that stands still for long costs those after these.
@@ -393,7 +395,8 @@ class Driver:
         if self._handed == self._told and not leads:
             now = boot_clock()
             if now > self._wait_from and now > self._told_at + QUIET_S:
-                self._loop.call_soon(self._loop.call_soon, self._await_write)  # all that is ready goes first
+                # all that is ready goes first
+                self._loop.call_soon(self._loop.call_soon, self._await_write, now + IDLE_S)
         self._handed = position
 
     def _ask_writer(self) -> None:
@@ -403,9 +406,9 @@ class Driver:
             if position > self._told:
                 self._durable(position)
 
-    def _await_write(self) -> None:
+    def _await_write(self, deadline: float) -> None:
         """The answer to the leader is all that is waited for, most likely: the disk is waited for with it."""
-        if self._closed or self._writer is None or self._handed == self._told:
+        if self._closed or self._writer is None or self._handed == self._told or boot_clock() > deadline:
             return
         position = self._writer.wait(self._handed)
         if position is None:
