@@ -21,7 +21,7 @@ from nameserver.raft import RaftMember, driver
 from nameserver.raft.contact import Contact
 from nameserver.raft.driver import Joined
 from nameserver.raft.engine import Engine
-from nameserver.raft.hardening import FOLLOWER, LEADER, RaftCore
+from nameserver.raft.hardening import LEADER, RaftCore
 from nameserver.raft.journal import Journal, Replay
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, AppendReply, PreVote
@@ -290,7 +290,13 @@ def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
         init(engine, *arguments, **named)
         engine._states_durable = True
 
+    write = Writer.write
+
+    def written(writer: Any, position: int, ops: Any, *, silent: bool = False) -> None:
+        write(writer, position, ops)  # it knows at once what is durable at home, before followers say so
+
     patch.setattr(Engine, "__init__", begin)
+    patch.setattr(Writer, "write", written)
 
 
 def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
@@ -301,37 +307,6 @@ def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None
         return None if real(core, term) is None else core.commit_index
 
     patch.setattr(RaftCore, "read_index_in", read_index_in)
-
-
-def contact_is_bound_to_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
-    def heard(core: Any, leader: str, m: Append) -> None:
-        core._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
-
-    _leaders_state_what_is_durable(patch)
-    patch.setattr(RaftCore, "_heard_statement", heard)
-
-
-def early_commit_does_not_wait_for_the_own_sync(patch: pytest.MonkeyPatch) -> None:
-    def commit(core: Any) -> None:
-        index = min(core._leader_durable, core._matched)
-        if core._log.term_at(index) == core.term:
-            _commit(core, index)
-
-    _leaders_state_what_is_durable(patch)
-    patch.setattr(RaftCore, "commit_early", commit)
-
-
-def _commit(core: Any, index: int) -> None:
-    """What :meth:`RaftCore.commit_early` does once it has found the index."""
-    if (
-        index > core.commit_index
-        and core.state == FOLLOWER
-        and core._host.may_vote
-        and core._me in core._configuration.voters
-        and core._settled_three
-    ):
-        core._SyncObj__raftCommitIndex = index
-        core._log.setRaftCommitIndex(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,21 +480,9 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=barriers_pass_at_the_leaders_commit_index,
-        likely=8,
+        likely=5,
         says="lets a linearizable read go",
         faults=("slow", "one way", "disk hangs"),
-    ),
-    Planted(
-        install=contact_is_bound_to_the_leaders_commit_index,
-        likely=3,
-        says="a default read at index",
-        faults=("slow", "one way", "disk hangs"),
-    ),
-    Planted(
-        install=early_commit_does_not_wait_for_the_own_sync,
-        likely=20,
-        says="over something younger",
-        faults=("kill all", "kill leader", "disk hangs"),
     ),
 )
 """By name."""
