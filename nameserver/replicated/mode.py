@@ -112,7 +112,16 @@ class Replicated:
         office = self._office = Office(member, decoded, boot_id=boot_id)
         queue = self._queue = LogQueue(member, office, table, book, decoded, me=me)
         reports = self._reports = Reports(
-            member, office, queue, table, liveness, reporter, links, me=me, work_soon=self._work_soon
+            member,
+            office,
+            queue,
+            table,
+            liveness,
+            reporter,
+            links,
+            me=me,
+            work_soon=self._work_soon,
+            now=self._loop.time,
         )
         writes = self._writes = Writes(
             member,
@@ -243,7 +252,7 @@ class Replicated:
 
     def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
         if self._table.view.record(broker) is not None:
-            self._liveness.heard(broker, origin)
+            self._reports.heard(broker, origin)
 
     def opened(self, origin: ConnectionId) -> None:
         """Nothing is to be kept of a connection over which nothing came yet."""
@@ -347,7 +356,7 @@ class Replicated:
         if self._closed:
             return
         self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
-        self._reports.tick(self._loop.time())
+        self._reports.tick()
         self._work()
 
     # -- the engine's side --------------------------------------------------------------------------------

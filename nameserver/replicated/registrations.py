@@ -136,7 +136,7 @@ class Registrations:
         """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
         if not renewal.registration:
             lease_s = None if renewal.lease_ms is None else renewal.lease_ms / 1000
-            self._liveness.heard(renewal.broker, origin, lease_s=lease_s)
+            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
         if renewal.revision is None or renewal.lease_ms is None:
             return renewal.otherwise
         decided = answer_or_touch(

@@ -36,6 +36,8 @@ class Reports:
 
     Args:
         work_soon: Called when a report is due.
+        now: The loop's time, s. A process that stood still may read what came meanwhile before its timer
+            moves the liveness clock, and is not to date that by the clock's old reading.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Reports:
         *,
         me: str,
         work_soon: Callable[[], None],
+        now: Callable[[], float],
     ) -> None:
         self.due = False
+        self._now = now
         self._member = member
         self._office = office
         self._queue = queue
@@ -69,10 +73,16 @@ class Reports:
 
     def hear(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
         """Note who registers over which connection."""
+        self._liveness.advance(self._now())
         before = self._liveness.contact(broker)
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
             self.soon()
+
+    def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
+        """Note that a broker lives, without a registration."""
+        self._liveness.advance(self._now())
+        self._liveness.heard(broker, origin, lease_s=lease_s)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note at which revision the record of a broker is that registered over a connection."""
@@ -112,10 +122,10 @@ class Reports:
         self.due = True
         self._work_soon()
 
-    def tick(self, now: float) -> None:
-        """Advance the liveness clock to ``now`` (loop time, s), and do whatever it is time for."""
+    def tick(self) -> None:
+        """Advance the liveness clock, and do whatever it is time for."""
         liveness, evidence = self._liveness, self._office.evidence
-        liveness.advance(now)
+        liveness.advance(self._now())
         if liveness.clock >= self._prune_at:
             self._prune_at = liveness.clock + PRUNE_PERIOD_S
             liveness.prune()
@@ -176,6 +186,7 @@ class Reports:
                 self._office.early[member] = report
             return
         evidence.members_are(self._member.members)
+        self._liveness.advance(self._now())
         answer = evidence.receive(member, report, clock=self._liveness.clock)
         if answer is None:
             return

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -410,6 +411,24 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
             for member in group.running:
                 assert member.history.of_broker(BROKER)[-1].reason is LeaveReason.CONNECTION_CLOSED
                 assert "connection closed" in member.explain("T").summary
+
+    run(body)
+
+
+def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
+    """What waited in sockets may be read before the liveness clock's timer fires."""
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            await group.ready()
+            member = group.running[0]
+            await ask(member, register())
+            time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
+            member.heard(BROKER, ONE)
+            contact = member._liveness.contact(BROKER)
+            assert contact is not None
+            member._reports.tick()
+            assert member._liveness.clock - contact.heard_at < 0.5
 
     run(body)
 
