@@ -357,7 +357,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=a_deletion_of_nothing_is_answered_without_the_log,
-        likely=22,
+        likely=131,
         says="is not linearizable",
         faults=("slow", "one way", "pause"),
     ),
@@ -387,7 +387,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=reads_join_what_was_joined_last,
-        likely=2,
+        likely=48,
         says="lets a linearizable read go",
         faults=("slow", "partition", "pause"),
     ),
