@@ -38,10 +38,10 @@ from nameserver.config import (
     format_settings,
     parse_changes,
 )
-from nameserver.liveness import Standing
+from nameserver.liveness import Liveness, Standing
 from nameserver.route_state import KvEntry
 from nameserver.route_table import RouteView
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import (
@@ -184,6 +184,21 @@ class Heard(Protocol):
 
     def standing(self, broker: BrokerKey) -> Standing:
         """Return what the request's connection is to a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardOver:
+    """What this process knows of the sender behind one of its connections. Implements :class:`Heard`."""
+
+    liveness: Liveness
+    origin: ConnectionId
+
+    @property
+    def uptime_s(self) -> float:
+        return self.liveness.clock
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return self.liveness.standing(broker, self.origin)
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,20 +25,23 @@ from nameserver.consistency import (
     refusal,
     serve,
 )
-from nameserver.explain import Explanation, History, Note
-from nameserver.files import load_kv_file, save_kv_file, save_settings_file
+from nameserver.explain import Explanation, History
+from nameserver.files import load_kv_file, save_kv_file
 from nameserver.handlers import (
     Farewell,
+    HeardOver,
     Renewal,
     SettingsChange,
     answer_for,
     decide_registration,
     decode_registration,
     explain_route,
-    note_applied,
 )
-from nameserver.liveness import CLOCK_PERIOD_S, Liveness, Standing
+from nameserver.liveness import CLOCK_PERIOD_S, Liveness
+from nameserver.notes import note_change, note_late_farewell
 from nameserver.route_table import RouteTable, RouteView
+from nameserver.settings_file import SettingsFile
+from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
@@ -49,16 +50,6 @@ logger = logging.getLogger(__name__)
 
 KV_RETRY_S: Final = 5.0
 """After a KV file that could not be written, the next try."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    liveness: Liveness
-    origin: ConnectionId
-    uptime_s: float
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return self.liveness.standing(broker, self.origin)
 
 
 class _KvFile:
@@ -157,11 +148,10 @@ class Independent:
         self._table = RouteTable()
         self._liveness = Liveness()
         self._history = History()
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
-        self._files = asyncio.Lock()
+        self._waiters = TopicWaiters(self._table)
+        self._settings_file = SettingsFile(settings)
         self._kv_file = _KvFile(settings, self._table)
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
         self._started_at: float | None = None
         self._scan_at: float | None = None
         if kv:
@@ -217,7 +207,7 @@ class Independent:
             self._table.view,
             topic,
             self._history,
-            started_ms_ago=int(self._uptime_s() * 1000),
+            started_ms_ago=int(self._liveness.clock * 1000),
             keeps_routes=False,
         )
 
@@ -276,14 +266,7 @@ class Independent:
         return self._liveness.carries_broker(origin)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        view = self._table.view
-        try:
-            async with asyncio.timeout_at(deadline):
-                while view.topic_revision(topic) <= after and not self._closed:
-                    await self._next_change(topic)
-        except TimeoutError:
-            pass
-        return view.topic_revision(topic)
+        return await self._waiters.changed(topic, after, deadline=deadline)
 
     def status(self) -> ConsistencyStatus:
         view = self._table.view
@@ -299,15 +282,12 @@ class Independent:
         )
 
     async def close(self) -> None:
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for waiters in list(self._waiters.values()):
-            _wake(waiters)
+        self._waiters.end()
         await self._kv_file.close()
-        async with self._files:  # a write that is under way ends first
-            pass
+        await self._settings_file.close()
 
     # -- Mode ---------------------------------------------------------------------------------------------
 
@@ -318,8 +298,8 @@ class Independent:
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         return self._table.view
 
-    def heard_over(self, origin: ConnectionId) -> _Heard:
-        return _Heard(self._liveness, origin, self._uptime_s())
+    def heard_over(self, origin: ConnectionId) -> HeardOver:
+        return HeardOver(self._liveness, origin)
 
     def _registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
         if revision is None:
@@ -348,31 +328,16 @@ class Independent:
     async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
         broker = farewell.broker
         if farewell.late:
-            logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)
-            self._history.broker_changed(broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
+            note_late_farewell(self._history, farewell, origin)
             return farewell.answer
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
         self._evict(broker, LeaveReason.UNREGISTERED)
         return farewell.answer
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        self._settings.change(change.after, change.changes)
-        for key, value in change.changes.items():
-            logger.info("setting changed key=%s value=%s", key, value)
-        path = Path(change.after.store_path)
-        async with self._files:
-            try:
-                await asyncio.to_thread(save_settings_file, path, dict(self._settings.stored))
-            except OSError as error:
-                logger.error("settings not kept file=%s error=%s", path, error)
-                return refusal(f"in force, but not kept in a file: {error}")
-        return change.answer
+        return await self._settings_file.change(change)
 
     # -- inside -------------------------------------------------------------------------------------------
-
-    def _uptime_s(self) -> float:
-        """Seconds this process has served, pauses not counted."""
-        return self._liveness.clock
 
     def _revision_of(self, broker: BrokerKey) -> int | None:
         record = self._table.view.record(broker)
@@ -410,45 +375,14 @@ class Independent:
     def _follow(self, command: Command, applied: Applied) -> None:
         """Do what an applied change asks for outside the table."""
         view = self._table.view
-        note_applied(self._history, command, applied, at_ms=_wall_ms())
-        if applied.joined is not None:
-            logger.info("broker registered broker=%s revision=%s", applied.joined, applied.revision)
+        note_change(self._history, command, applied)
         for gone in applied.left:
-            logger.info(
-                "broker left broker=%s name=%s reason=%s revision=%s",
-                gone.broker,
-                gone.broker_name,
-                gone.reason,
-                applied.revision,
-            )
             if view.record(gone.broker) is None:
                 self._liveness.forget(gone.broker)
         if self._settings.current.notify_min_broker_id_changed:
             for change in applied.min_changes:
                 self._effects.notify_min_broker(change)
-        for topic in list(view.affected(applied, self._waiters.keys())):
-            _wake(self._waiters[topic])
-
-    async def _next_change(self, topic: str) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(topic, set())
-        waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            waiters.discard(waiter)
-            if not waiters:
-                self._waiters.pop(topic, None)
-
-
-def _wake(waiters: set[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+        self._waiters.follow(applied)
 
 
 def _never(answer: Answer) -> None:

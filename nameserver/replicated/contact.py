@@ -8,6 +8,7 @@ from typing import Final
 
 from nameserver.consistency import NoQuorum
 from nameserver.raft import RaftMember
+from nameserver.topic_waiters import wake
 
 logger = logging.getLogger(__name__)
 
@@ -135,10 +136,3 @@ class ContactWatch:
     def _look_again(self) -> None:
         self._timer = None
         self._look()
-
-
-def wake(waiters: set[asyncio.Future[None]]) -> None:
-    """Let everybody go on who waits."""
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)

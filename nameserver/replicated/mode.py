@@ -37,6 +37,7 @@ from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftConfig, RaftMember, StopMember
 from nameserver.route_table import RouteTable, RouteView
+from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied
 
@@ -142,15 +143,16 @@ class Replicated:
             member, table, liveness, reporter, reports, writes, settings, history
         )
         self._kv_file = KvFile(settings, table, writes)
+        waiters = self._waiters = TopicWaiters(table)
         self._changes = Changes(
             member,
-            table,
             liveness,
             reports,
             registrations,
             settings,
             history,
             effects,
+            waiters,
             kv_changed=self._kv_file.may_differ,
         )
         self._requests = Requests(table, contact, self._reads, writes, registrations, settings)
@@ -265,7 +267,7 @@ class Replicated:
         return self._liveness.carries_broker(origin)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        return await self._changes.changed(topic, after, deadline=deadline)
+        return await self._waiters.changed(topic, after, deadline=deadline)
 
     def status(self) -> ConsistencyStatus:
         view, member = self._table.view, self._member
@@ -324,9 +326,8 @@ class Replicated:
         self._contact.stop()
         self._reads.stop()
         self._writes.stop()
-        self._changes.stop()
+        self._waiters.end()
         await self._kv_file.close()
-        self._changes.wake_all()
         await self._member.close()
         self._writes.end()
         self._contact.end()

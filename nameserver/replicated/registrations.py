@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nameserver.commands import UPDATE_FORMAT, Command, Update
 from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Freshness, Registering, Told
 from nameserver.evidence import Reporter, Unchanged, answer_or_touch
-from nameserver.explain import History, Note
-from nameserver.handlers import Farewell, Heard, Registration, Renewal, decode_registration
-from nameserver.liveness import Liveness, Standing
+from nameserver.explain import History
+from nameserver.handlers import Farewell, HeardOver, Registration, Renewal, decode_registration
+from nameserver.liveness import Liveness
+from nameserver.notes import note_late_farewell
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember
 from nameserver.route_table import RouteTable, RouteView
@@ -24,21 +22,9 @@ from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from .reports import Reports
 from .writes import Writes
 
-logger = logging.getLogger(__name__)
-
 REPEAT_BYTES_MAX: Final = 64 * 1024
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bodies of registrations that changed nothing are kept up to this size, and this much of them in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    liveness: Liveness
-    origin: ConnectionId
-    uptime_s: float
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return self.liveness.standing(broker, self.origin)
 
 
 class _Repeat(NamedTuple):
@@ -122,9 +108,9 @@ class Registrations:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
-    def heard_over(self, origin: ConnectionId) -> Heard:
+    def heard_over(self, origin: ConnectionId) -> HeardOver:
         """Return what this process knows of the sender behind a connection."""
-        return _Heard(self._liveness, origin, self._liveness.clock)
+        return HeardOver(self._liveness, origin)
 
     def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
         """Note that a registration arrived; :meth:`answered` must follow."""
@@ -155,12 +141,10 @@ class Registrations:
 
     def part(self, farewell: Farewell, origin: ConnectionId) -> Answer:
         """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
-        broker = farewell.broker
         if farewell.late:
-            logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)
-            self._history.broker_changed(broker, Note.LATE_UNREGISTER, at_ms=time.time_ns() // 1_000_000)
+            note_late_farewell(self._history, farewell, origin)
         else:
-            self._reports.withdrawn(broker, origin)
+            self._reports.withdrawn(farewell.broker, origin)
         return farewell.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:

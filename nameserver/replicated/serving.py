@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from nameserver.commands import Command
 from nameserver.config import LiveSettings
-from nameserver.consistency import Freshness, NoQuorum, OutcomeUnknown, refusal, serve
-from nameserver.files import save_settings_file
+from nameserver.consistency import Freshness, NoQuorum, OutcomeUnknown, serve
 from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember, SnapshotInfo
 from nameserver.route_table import RouteTable, RouteView
+from nameserver.settings_file import SettingsFile
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Verdict
 from remoting.codes import RequestCode
@@ -23,8 +21,6 @@ from .contact import ANSWER_MARGIN_S, ContactWatch
 from .reads import Reads
 from .registrations import Registrations
 from .writes import Writes
-
-logger = logging.getLogger(__name__)
 
 
 class Requests:
@@ -45,8 +41,8 @@ class Requests:
         self.writes = writes
         self.registrations = registrations
         self.settings = settings
+        self.settings_file = SettingsFile(settings)
         self._loop = asyncio.get_running_loop()
-        self._files = asyncio.Lock()
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         """Answer a request, see :meth:`Consistency.execute`."""
@@ -62,24 +58,9 @@ class Requests:
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         return await serve(_Serving(self), request, origin, deadline=deadline)
 
-    async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force, on this nameserver alone, and keep them in its file."""
-        self.settings.change(change.after, change.changes)
-        for key, value in change.changes.items():
-            logger.info("setting changed key=%s value=%s", key, value)
-        path = Path(change.after.store_path)
-        async with self._files:
-            try:
-                await asyncio.to_thread(save_settings_file, path, dict(self.settings.stored))
-            except OSError as error:
-                logger.error("settings not kept file=%s error=%s", path, error)
-                return refusal(f"in force, but not kept in a file: {error}")
-        return change.answer
-
     async def close(self) -> None:
         """Return once no file is being written."""
-        async with self._files:
-            pass
+        await self.settings_file.close()
 
 
 class _Serving:
@@ -122,7 +103,7 @@ class _Serving:
         return self._requests.registrations.part(farewell, origin)
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        return await self._requests.change_settings(change)
+        return await self._requests.settings_file.change(change)
 
 
 class GroupOperations:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import nameserver.notes
 import nameserver.raft.datadir
 import nameserver.raft.driver
 import nameserver.raft.engine
@@ -26,9 +27,7 @@ import nameserver.raft.member
 import nameserver.raft.snapshot
 import nameserver.raft.transport
 import nameserver.raft.writer
-import nameserver.replicated.changes
 import nameserver.replicated.kv_file
-import nameserver.replicated.registrations
 from nameserver.raft.journal import Journal, StorageFull
 from nameserver.raft.log import Op
 
@@ -384,8 +383,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.raft.member, "_end_removed", _end_removed),
-    (nameserver.replicated.changes, "time", _Time),
-    (nameserver.replicated.registrations, "time", _Time),
+    (nameserver.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (nameserver.raft.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.

@@ -1,0 +1,39 @@
+"""What a nameserver notes of its routes' changes, for people: in its history and in its log."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from nameserver.commands import Command
+from nameserver.explain import History, Note
+from nameserver.handlers import Farewell, note_applied
+from nameserver.types import ConnectionId
+from nameserver.verdicts import Applied
+
+logger = logging.getLogger(__name__)
+
+
+def note_change(history: History, command: Command, applied: Applied) -> None:
+    """Note a change that was just applied."""
+    note_applied(history, command, applied, at_ms=_wall_ms())
+    if applied.joined is not None:
+        logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
+    for gone in applied.left:
+        logger.info(
+            "broker left broker=%s name=%s reason=%s revision=%d",
+            gone.broker,
+            gone.broker_name,
+            gone.reason,
+            applied.revision,
+        )
+
+
+def note_late_farewell(history: History, farewell: Farewell, origin: ConnectionId) -> None:
+    """Note a goodbye that a former process of a broker sent, and that changes nothing."""
+    logger.info("late unregistration ignored broker=%s connection=%s", farewell.broker, origin)
+    history.broker_changed(farewell.broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
