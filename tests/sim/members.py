@@ -67,7 +67,7 @@ class Watched(Replicated):
         table, writes, registrations, reports = self._table, self._writes, self._registrations, self._reports
         apply, settle, join = table.apply, writes.settle, self._reads.join
         renew, part = registrations.renew, registrations.part
-        hear, send, evict = reports.hear, reports.send, reports.evict
+        hear, heard, send, evict = reports.hear, reports.heard, reports.send, reports.evict
 
         def applied(command: Command) -> Verdict:
             first = self._index not in self.truth.log
@@ -101,10 +101,14 @@ class Watched(Replicated):
             needed[number] = self.truth.acknowledged_index  # it only grows: that of the last one counts
             return number
 
-        def heard(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
+        def registering(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
             hear(broker, origin, lease_ms=lease_ms)
             self.heard_at[broker] = self.host.world.clock.now
             self._note(broker)
+
+        def living(broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
+            heard(broker, origin, lease_s=lease_s)
+            self.heard_at[broker] = self.host.world.clock.now
 
         def renewed(renewal: Renewal, origin: ConnectionId) -> Answer | Command:
             decided = renew(renewal, origin)
@@ -136,7 +140,8 @@ class Watched(Replicated):
         table.apply = applied  # type: ignore[method-assign]
         writes.settle = settled  # type: ignore[method-assign]
         self._reads.join = joined  # type: ignore[method-assign]
-        reports.hear = heard  # type: ignore[method-assign]
+        reports.hear = registering  # type: ignore[method-assign]
+        reports.heard = living  # type: ignore[method-assign]
         registrations.renew = renewed  # type: ignore[method-assign]
         registrations.part = parted  # type: ignore[method-assign]
         reports.send = sent  # type: ignore[method-assign]
