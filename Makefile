@@ -10,6 +10,8 @@ WORKERS ?= $(shell nproc)
 PYTEST_ARGS ?=
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
+# Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help compare test check unit sim clean
 help:
