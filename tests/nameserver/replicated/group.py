@@ -1,0 +1,236 @@
+"""A group of replicated nameservers in one process, over loopback, with the real engine and real disks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nameserver.config import LiveSettings, load_settings
+from nameserver.consistency import Freshness
+from nameserver.replicated import Replicated
+from nameserver.types import (
+    Answer,
+    BrokerAddr,
+    BrokerKey,
+    ClusterName,
+    ConnectionId,
+    MinBrokerChange,
+    Request,
+)
+from remoting.codes import RequestCode
+from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from tests.ports import free_addresses
+
+ADDR = "10.0.0.1:10911"
+BROKER = BrokerKey(ClusterName("C"), BrokerAddr(ADDR))
+ONE, TWO = ConnectionId(1), ConnectionId(2)
+CONDITION_S = 30.0
+
+
+def register(
+    *,
+    addr: str = ADDR,
+    broker_id: int = 0,
+    counter: int = 1,
+    topics: tuple[str, ...] = ("T", "U"),
+    **extra: str,
+) -> Request:
+    body = encode_register_body(
+        RegisterBody(
+            data_version=DataVersion(counter=counter),
+            topic_configs=tuple(TopicConfig(topic_name=topic) for topic in topics),
+            filter_servers=(),
+            mapping_infos={},
+        ),
+        compressed=False,
+        version=479,
+    )
+    fields = _identity(addr, broker_id) | {"haServerAddr": "", "bodyCrc32": str(body_crc32(body))} | extra
+    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
+
+
+def _identity(addr: str, broker_id: int = 0) -> dict[str, str]:
+    return {"brokerName": "broker-a", "brokerAddr": addr, "clusterName": "C", "brokerId": str(broker_id)}
+
+
+def unregister(addr: str = ADDR) -> Request:
+    return Request(code=RequestCode.UNREGISTER_BROKER, ext_fields=_identity(addr))
+
+
+def query_version(*, counter: int) -> Request:
+    body = DataVersion(counter=counter).encode()
+    return Request(code=RequestCode.QUERY_DATA_VERSION, ext_fields=_identity(ADDR), body=body)
+
+
+def route(topic: str = "T") -> Request:
+    return Request(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
+
+
+def put_kv(key: str, value: str) -> Request:
+    return Request(code=RequestCode.PUT_KV_CONFIG, ext_fields={"namespace": "n", "key": key, "value": value})
+
+
+@dataclass
+class RecordedEffects:
+    """What a server would be asked to do."""
+
+    closed: list[ConnectionId] = field(default_factory=list)
+    notices: list[MinBrokerChange] = field(default_factory=list)
+
+    def close_connection(self, origin: ConnectionId) -> None:
+        self.closed.append(origin)
+
+    def notify_min_broker(self, change: MinBrokerChange) -> None:
+        self.notices.append(change)
+
+
+@dataclass
+class Group:
+    """Members by number; a stopped one is None."""
+
+    root: Path
+    addresses: tuple[str, ...]
+    settings: dict[str, str]
+    members: list[Replicated | None]
+    effects: list[RecordedEffects]
+
+    async def start(self, number: int) -> Replicated:
+        flags = {
+            "mode": "raft",
+            "raftAddress": self.addresses[number],
+            "raftPeers": ",".join(self.addresses),
+            "dataDir": str(self.root / str(number)),
+        }
+        settings = load_settings(flags=flags | self.settings, file={}).settings
+        self.effects[number] = RecordedEffects()
+        member = Replicated.open(LiveSettings(settings), self.effects[number], boot_id=secrets.randbits(48))
+        await member.start()
+        self.members[number] = member
+        return member
+
+    async def stop(self, number: int) -> None:
+        member = self.members[number]
+        assert member is not None
+        self.members[number] = None
+        await member.close()
+
+    @property
+    def running(self) -> list[Replicated]:
+        return [member for member in self.members if member is not None]
+
+    def leader(self) -> int:
+        (number,) = (n for n, m in enumerate(self.members) if m is not None and m.member.leads)
+        return number
+
+    def followers(self) -> list[int]:
+        leader = self.leader()
+        return [n for n, m in enumerate(self.members) if m is not None and n != leader]
+
+    def at(self, number: int) -> Replicated:
+        member = self.members[number]
+        assert member is not None
+        return member
+
+    async def ready(self) -> None:
+        def all_ready() -> bool:
+            if not any(member.member.leader for member in self.running):
+                self._let_one_stand()
+            return all(member.status().reads_ready for member in self.running)
+
+        await until(all_ready, "all are ready")
+
+    def _let_one_stand(self) -> None:
+        """Nobody leads: do not wait for an election timeout that is long so that leadership stays."""
+        driver = self.running[0].member._driver
+        assert driver is not None
+        driver.engine._core.stand_now()
+        driver.wake()
+
+    async def equal(self) -> None:
+        await until(
+            lambda: len({(s.applied_index, s.state_digest) for s in (m.status() for m in self.running)}) == 1,
+            "all applied the same",
+        )
+
+    async def empty(self) -> None:
+        """Return once no member lists a topic."""
+        await until(lambda: not any(m.view(Freshness.STALE).topics() for m in self.running), "all is gone")
+
+    async def everywhere(self, request: Request, origin: ConnectionId = ONE) -> list[Answer]:
+        return list(await asyncio.gather(*(ask(member, request, origin) for member in self.running)))
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CONDITION_S
+    while not condition():
+        assert loop.time() < deadline, f"not within {CONDITION_S} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def timed() -> AsyncIterator[Callable[[], float]]:
+    """Yield a clock (s) that stands while this loop is not let run: that is the machine's fault."""
+    loop = asyncio.get_running_loop()
+    begun, lost = loop.time(), 0.0
+
+    async def watch() -> None:
+        nonlocal lost
+        while True:
+            due = loop.time() + 0.01
+            await asyncio.sleep(0.01)
+            late = loop.time() - due
+            lost += late if late > 0.05 else 0.0
+
+    task = asyncio.create_task(watch())
+    try:
+        yield lambda: loop.time() - begun - lost
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def ask(member: Replicated, request: Request, origin: ConnectionId = ONE) -> Answer:
+    return await member.execute(request, origin, deadline=asyncio.get_running_loop().time() + 2.5)
+
+
+def codes(answers: list[Answer]) -> list[int]:
+    return [answer.code for answer in answers]
+
+
+@contextlib.asynccontextmanager
+async def group_of(
+    root: Path, *, size: int = 3, started: int | None = None, **settings: str
+) -> AsyncIterator[Group]:
+    """Yield a group that is ready to serve, or of which only so many members are started.
+
+    Args:
+        settings: As in the settings' file.
+    """
+    # Three members on one loop of a busy machine: leadership stays where a test saw it.
+    settings = {"raftElectionTimeoutMs": "2000"} | settings
+    group = Group(
+        root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)]
+    )
+    try:
+        for number in range(size if started is None else started):
+            await group.start(number)
+        if started is None:
+            await group.ready()
+        yield group
+    finally:
+        for number, member in enumerate(group.members):
+            if member is not None:
+                await group.stop(number)
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await body()
+
+    asyncio.run(main())

@@ -1,0 +1,186 @@
+"""Which brokers are judged gone, by what all members heard."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from nameserver import exchange
+from nameserver.consistency import Freshness
+from nameserver.explain import Note
+from nameserver.types import ConnectionId, LeaveReason
+from remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import (
+    BROKER,
+    ONE,
+    TWO,
+    Group,
+    ask,
+    codes,
+    group_of,
+    register,
+    run,
+    timed,
+    unregister,
+    until,
+)
+
+
+def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, raftDurability="memory") as group:  # however slow the disk is
+            await group.everywhere(register())
+            async with timed() as elapsed:
+                for member in group.running:
+                    member.closed(ONE, by_us=False)
+                await group.empty()
+                assert elapsed() < 1.0
+            for member in group.running:
+                assert member.history.of_broker(BROKER)[-1].reason is LeaveReason.CONNECTION_CLOSED
+                assert "connection closed" in member.explain("T").summary
+
+    run(body)
+
+
+def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
+    """What waited in sockets may be read before the liveness clock's timer fires."""
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.running[0]
+            await ask(member, register())
+            time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
+            member.heard(BROKER, ONE)
+            contact = member._liveness.contact(BROKER)
+            assert contact is not None
+            member._reports.tick()
+            assert member._liveness.clock - contact.heard_at < 0.5
+
+    run(body)
+
+
+async def register_two(group: Group) -> None:
+    """Register a broker over one connection with each member, and another over another."""
+    await group.everywhere(register())
+    await group.everywhere(register(addr="10.0.0.2:10911", broker_id=1), TWO)
+
+
+async def only_the_other_goes(group: Group) -> None:
+    """Close the other broker's connections: it goes for certain; by then the first one was judged, too."""
+    for member in group.running:
+        member.closed(TWO, by_us=False)
+    await until(lambda: all(len(m.view(Freshness.STALE).records()) == 1 for m in group.running), "one left")
+    assert all(member.view(Freshness.STALE).record(BROKER) is not None for member in group.running)
+
+
+def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await register_two(group)
+            group.running[0].closed(ONE, by_us=False)
+            await only_the_other_goes(group)
+
+    run(body)
+
+
+def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            follower = group.at(group.followers()[0])
+            sent: list[exchange.Message] = []
+            send = follower.member.send
+
+            def recorded(member: str, message: bytes) -> bool:
+                sent.append(exchange.decode(message))
+                return send(member, message)
+
+            monkeypatch.setattr(follower.member, "send", recorded)
+            for origin in (ONE, TWO):
+                sent.clear()
+                assert (await ask(follower, register(), origin)).code == ResponseCode.SUCCESS
+                told = next(
+                    place
+                    for place, message in enumerate(sent)
+                    if isinstance(message, exchange.Report)
+                    and any(line.connected and line.broker == BROKER for line in message.lines)
+                )
+                proposed = next(i for i, message in enumerate(sent) if isinstance(message, exchange.Propose))
+                assert told < proposed
+
+    run(body)
+
+
+def test_own_close_is_no_evidence(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await register_two(group)
+            for member in group.running:
+                member.closed(ONE, by_us=True)
+            await only_the_other_goes(group)
+
+    run(body)
+
+
+def test_goodbye_is_answered_at_once_and_evicts_after_the_last(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register())
+            for member in group.running:
+                assert (await ask(member, unregister())).code == ResponseCode.SUCCESS
+            await group.empty()
+            assert group.running[0].history.of_broker(BROKER)[-1].reason is LeaveReason.UNREGISTERED
+
+    run(body)
+
+
+def test_late_goodbye_over_an_older_connection_is_ignored(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register(), ONE)
+            await group.everywhere(register(), TWO)
+            member = group.running[0]
+            assert (await ask(member, unregister(), ONE)).code == ResponseCode.SUCCESS
+            assert [event.reason for event in member.history.of_broker(BROKER)][-1] is Note.LATE_UNREGISTER
+            assert member.view(Freshness.STALE).record(BROKER) is not None
+
+    run(body)
+
+
+def test_unregistration_by_an_admin_tool_goes_through_the_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register())
+            answer = await ask(group.at(group.followers()[0]), unregister(), ConnectionId(99))
+            assert answer.code == ResponseCode.SUCCESS
+            await group.equal()
+            assert not any(member.view(Freshness.STALE).topics() for member in group.running)
+
+    run(body)
+
+
+def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            answers = await group.everywhere(register(heartbeatTimeoutMillis="3000"))
+            assert codes(answers) == [0, 0, 0]
+            await group.empty()
+            assert group.running[0].history.of_broker(BROKER)[-1].reason is LeaveReason.LEASE_EXPIRED
+            assert [effects.closed for effects in group.effects] == [[ONE], [ONE], [ONE]]
+
+    run(body)
+
+
+def test_new_leader_evicts_what_died_with_the_old_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
+            await group.everywhere(register())
+            await group.stop(group.leader())
+            for member in group.running:
+                member.closed(ONE, by_us=False)
+            await group.empty()
+
+    run(body)

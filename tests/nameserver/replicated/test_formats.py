@@ -1,0 +1,151 @@
+"""Kinds of commands that an older release does not know, and what travels instead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nameserver.commands import (
+    UPDATE_FORMAT,
+    Batch,
+    Proposal,
+    PutKv,
+    Update,
+    decode_command,
+    encode_batch,
+    encode_command,
+)
+from nameserver.consistency import NO_QUORUM_TAG, Freshness
+from nameserver.proposals import Waiting
+from nameserver.raft import StopMember
+from nameserver.replicated import Replicated, registrations, writes
+from nameserver.types import Answer
+from remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import (
+    CONDITION_S,
+    ONE,
+    Group,
+    ask,
+    codes,
+    group_of,
+    put_kv,
+    register,
+    run,
+    until,
+)
+
+
+def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            follower = group.at(group.followers()[0])
+            monkeypatch.setattr(
+                writes, "encode_command", lambda command: b"\x03" + encode_command(command)[1:]
+            )
+            answer = await ask(follower, put_kv("k", "v"))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 3")
+            # One that a former leader allowed does not get past this one either.
+            monkeypatch.setattr(follower._writes._reporter, "understood", 3)
+            answer = await ask(follower, put_kv("k", "v"))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            monkeypatch.undo()
+            assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            await group.equal()  # whoever had met such an entry would have stopped
+
+    run(body)
+
+
+def under_way(member: Replicated) -> list[Waiting]:
+    return list(member._writes._book._waiting.values())
+
+
+def kinds_under_way(member: Replicated) -> set[str]:
+    return {type(decode_command(waiting.proposal.command)).__name__ for waiting in under_way(member)}
+
+
+@contextlib.asynccontextmanager
+async def change_that_gets_lost(
+    group: Group, patch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Replicated, asyncio.Task[Answer]]]:
+    """A registration at a follower that adds topic ``V``; what it sends is lost until the block ends."""
+    assert codes(await group.everywhere(register())) == [0, 0, 0]
+    follower = group.at(group.followers()[0])
+    await until(lambda: follower._writes._reporter.understood >= UPDATE_FORMAT, "all have said so")
+    patch.setattr(registrations, "WRITE_DEADLINE_S", CONDITION_S)
+    with pytest.MonkeyPatch.context() as lost:
+        lost.setattr(follower.member, "send", lambda member, message: True)
+        lost.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
+        deadline = asyncio.get_running_loop().time() + CONDITION_S
+        request = register(counter=2, topics=("T", "V"))
+        asking = asyncio.create_task(follower.execute(request, ONE, deadline=deadline))
+        await until(lambda: kinds_under_way(follower) == {"Update"}, "it is proposed as its difference")
+        yield follower, asking
+    assert (await asking).code == ResponseCode.SUCCESS
+    await group.equal()
+    assert follower.view(Freshness.STALE).topics() == ["T", "U", "V"]
+
+
+def test_what_a_registration_changes_goes_through_the_log_as_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            (waiting,) = under_way(follower)
+            command = decode_command(waiting.proposal.command)
+            assert isinstance(command, Update)
+            assert [queues.topic for queues in command.topics] == ["V"]
+
+    run(body)
+
+
+def test_a_difference_goes_whole_if_a_member_may_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
+            await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
+
+    run(body)
+
+
+def test_a_difference_to_another_table_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
+            (before,) = (waiting.proposal.sequence for waiting in under_way(follower))
+            follower._writes.table_replaced()
+            await until(lambda: kinds_under_way(follower) == {"Update"}, "it is decided again")
+            assert [waiting.proposal.sequence for waiting in under_way(follower)] != [before]
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "command", [b"\x03\x00\x90", b"\x01\x00\x92\x63\x01"], ids=["newer format", "unknown kind"]
+)
+def test_member_stops_at_what_it_does_not_understand_and_applies_none_of_it(
+    tmp_path: Path, command: bytes
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            (member,) = group.running
+            put = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
+            proposals = (
+                Proposal(boot_id=7, sequence=1, command=put),
+                Proposal(boot_id=7, sequence=2, command=command),
+            )
+            payload = encode_batch(Batch(proposals=proposals))
+            with pytest.raises(StopMember, match="install the release"):
+                member.apply(payload, index=9, term=1, live=True)
+            assert member.view(Freshness.STALE).revision == 0
+
+    run(body)

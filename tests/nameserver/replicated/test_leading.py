@@ -1,0 +1,85 @@
+"""A leader's office: what it does alone, and what becomes of it when a hand-over fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
+from nameserver.consistency import NO_QUORUM_TAG, Freshness
+from nameserver.replicated import ANSWER_MARGIN_S, Replicated
+from remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import ONE, TWO, ask, codes, group_of, put_kv, register, run, until
+
+
+def hand_over_in_vain(leader: Replicated) -> bool:
+    """Have a leader hand over while all others lag: nobody can take over, so it leads on in its term."""
+    member = leader.member
+    command = encode_command(PutKv(namespace="n", key="other", value="v", key_revision=0))
+    batch = Batch(proposals=(Proposal(boot_id=7, sequence=1, command=command),))
+    assert member.append(encode_batch(batch), term=member.term) is not None
+    assert member._driver is not None
+    return member._driver.engine.hand_over()
+
+
+def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.equal()
+            leader = group.at(group.leader())
+            term = leader.status().term
+            assert hand_over_in_vain(leader)
+            # Meanwhile the broker dies, and something is written; neither can be appended for a moment.
+            for member in group.running:
+                member.closed(ONE, by_us=False)
+            assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")
+            assert leader.status().term == term
+
+    run(body)
+
+
+def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Path) -> None:
+    """It hands over before the entry that marks its office is in the log."""
+
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.equal()
+            leader = group.at(group.leader())
+            leader._office.end()  # as just elected: nobody has looked at the new role yet
+            assert hand_over_in_vain(leader)
+            leader._on_change()
+            for member in group.running:
+                member.closed(ONE, by_us=False)
+            await until(lambda: not leader.view(Freshness.STALE).topics(), "the dead broker is evicted")
+
+    run(body)
+
+
+def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            leader = group.at(group.leader())
+            assert hand_over_in_vain(leader)  # its log takes nothing for a moment
+            soon = asyncio.get_running_loop().time() + ANSWER_MARGIN_S + 0.01
+            answer = await leader.execute(put_kv("late", "v"), ONE, deadline=soon)
+            assert answer.remark is not None
+            assert answer.remark.startswith(f"{NO_QUORUM_TAG} not applied: ")
+            assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
+            assert leader.view(Freshness.STALE).kv_value("n", "late") is None
+
+    run(body)
+
+
+def test_min_broker_change_is_told_by_the_leader_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, notifyMinBrokerIdChanged="true") as group:
+            await group.everywhere(register(addr="10.0.0.2:10911", broker_id=1), TWO)
+            await group.everywhere(register(broker_id=0), ONE)
+            await group.equal()
+            told = {number for number, effects in enumerate(group.effects) if effects.notices}
+            assert told == {group.leader()}
+
+    run(body)

@@ -1,0 +1,175 @@
+"""Registrations: which need the log, which are answered without it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import pytest
+
+from nameserver.commands import COMMAND_BYTES_MAX
+from nameserver.consistency import Freshness
+from nameserver.handlers import Registration, decode_registration
+from nameserver.replicated import registrations
+from nameserver.types import Answer, ConnectionId, Request
+from remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import (
+    BROKER,
+    ONE,
+    TWO,
+    ask,
+    codes,
+    group_of,
+    put_kv,
+    query_version,
+    register,
+    run,
+)
+
+
+def test_acknowledged_registration_is_on_every_member(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            follower = group.at(group.followers()[0])
+            answer = await ask(follower, register())
+            assert answer.code == ResponseCode.SUCCESS
+            assert follower.view(Freshness.STALE).topics() == ["T", "U"], "applied here when acknowledged"
+            await group.equal()
+            assert all(member.view(Freshness.DEFAULT).topics() == ["T", "U"] for member in group.running)
+
+    run(body)
+
+
+def test_start_of_a_broker_costs_one_body_and_two_touches(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            assert codes(await group.everywhere(register())) == [0, 0, 0]
+            await group.equal()
+            assert group.running[0].view(Freshness.STALE).revision == 3
+
+    run(body)
+
+
+def test_registration_that_changes_nothing_needs_no_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register())
+            members = group.running
+
+            async def unchanged() -> bool:
+                before = members[0].status().commit_index
+                assert codes(await group.everywhere(register())) == [0, 0, 0]
+                await group.equal()
+                return members[0].status().commit_index == before
+
+            # The first reports, a second apart, make the hearings known to the leader.
+            for _ in range(300):
+                if await unchanged():
+                    break
+                await asyncio.sleep(0.02)
+            assert await unchanged()
+
+    run(body)
+
+
+def test_registration_over_a_new_connection_goes_through_the_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register())
+            await group.equal()
+            before = group.running[0].view(Freshness.STALE).revision
+            assert codes(await group.everywhere(register(), TWO)) == [0, 0, 0]
+            await group.equal()
+            assert group.running[0].view(Freshness.STALE).revision == before + 3
+
+    run(body)
+
+
+def test_registration_above_the_limit_names_both_sizes(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            # Random names do not compress: the log's form stays above its limit.
+            topics = tuple(secrets.token_hex(60) for _ in range(80_000))
+            answer = await ask(group.running[0], register(topics=topics))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark is not None
+            assert str(COMMAND_BYTES_MAX) in answer.remark
+            assert group.running[0].view(Freshness.STALE).topics() == []
+
+    run(body)
+
+
+def test_data_version_question_is_vouched_for_like_a_registration(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await group.everywhere(register(counter=4))
+            (stranger,) = {
+                answer.ext_fields["changed"]
+                for answer in await group.everywhere(query_version(counter=4), TWO)
+            }
+            assert stranger == "true", "no registration succeeded over that connection"
+
+            async def known() -> set[str]:
+                answers = await group.everywhere(query_version(counter=4))
+                return {answer.ext_fields["changed"] for answer in answers}
+
+            for _ in range(300):
+                if await known() == {"false"}:
+                    break
+                await asyncio.sleep(0.02)
+            assert await known() == {"false"}
+            other = await group.everywhere(query_version(counter=5))
+            assert {answer.ext_fields["changed"] for answer in other} == {"true"}
+
+    run(body)
+
+
+def test_the_same_registration_is_decoded_once_for_each_state_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Request] = []
+
+    def counted(request: Request) -> Registration | Answer:
+        decoded.append(request)
+        return decode_registration(request)
+
+    monkeypatch.setattr(registrations, "decode_registration", counted)
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.at(0)
+            revision = member.view(Freshness.STALE).revision
+
+            async def registered(request: Request, origin: ConnectionId = ONE) -> int:
+                before = len(decoded)
+                assert (await ask(member, request, origin)).code == ResponseCode.SUCCESS
+                return len(decoded) - before
+
+            async def answered_without_the_log(request: Request) -> None:
+                nonlocal revision
+                while True:  # the leader's acknowledgement of the hearing may be on its way
+                    revision = member.view(Freshness.STALE).revision
+                    await registered(request)
+                    if member.view(Freshness.STALE).revision == revision:
+                        return
+
+            await answered_without_the_log(register())
+            heard_at = member._liveness.contact(BROKER)
+            assert await registered(register()) == 0
+            assert member._liveness.contact(BROKER) is not heard_at  # its lease is renewed all the same
+            assert member.view(Freshness.STALE).revision == revision
+
+            assert await registered(register(counter=2)) == 1  # other bytes
+            await answered_without_the_log(register(counter=2))
+            assert await registered(register(counter=2)) == 0
+            assert await registered(register(counter=2, zoneName="z")) == 1  # another header
+            await answered_without_the_log(register(counter=2))
+            await ask(member, put_kv("k", "v"), TWO)  # another table
+            assert await registered(register(counter=2)) == 1
+            assert await registered(register(counter=2)) == 0
+            member.closed(ONE, by_us=True)
+            assert not member._registrations._repeats
+            assert not member._registrations._repeats_bytes
+
+    run(body)

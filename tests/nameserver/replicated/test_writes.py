@@ -1,0 +1,127 @@
+"""Changes: together, and across a change of leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
+from nameserver.consistency import OUTCOME_UNKNOWN_TAG, Freshness
+from nameserver.types import Answer, ConnectionId, LeaveReason
+from remoting.codes import ResponseCode
+from tests.nameserver.replicated.group import (
+    BROKER,
+    CONDITION_S,
+    ONE,
+    ask,
+    codes,
+    group_of,
+    put_kv,
+    register,
+    run,
+)
+
+
+def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            requests = [register(addr=f"10.0.1.{i}:1", broker_id=i, topics=(f"T{i}",)) for i in range(60)]
+            answers = await asyncio.gather(
+                *(ask(group.running[i % 3], request) for i, request in enumerate(requests))
+            )
+            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+            await group.equal()
+            for member in group.running:
+                name = member.view(Freshness.STALE).name("broker-a")
+                assert name is not None
+                assert sorted(name.addrs) == list(range(60))
+
+    run(body)
+
+
+def test_two_writers_of_one_key_do_not_lose_each_other(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            answers = await asyncio.gather(
+                *(ask(member, put_kv("k", f"v{n}")) for n, member in enumerate(group.running))
+            )
+            assert codes(list(answers)) == [0, 0, 0]
+            await group.equal()
+            values = {member.view(Freshness.STALE).kv_value("n", "k") for member in group.running}
+            assert len(values) == 1
+
+    run(body)
+
+
+def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            leader = group.at(group.leader())
+            await asyncio.gather(*(group.stop(number) for number in group.followers()))
+            answer = await ask(leader, register())
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark is not None
+            assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
+            assert leader.view(Freshness.STALE).topics() == []
+
+    run(body)
+
+
+def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
+            leader = group.leader()
+            follower = group.at(group.followers()[0])
+            deadline = asyncio.get_running_loop().time() + CONDITION_S  # elections may come in between
+
+            def put(prefix: str) -> list[asyncio.Future[Answer]]:
+                requests = [put_kv(f"{prefix}{i}", "v") for i in range(50)]
+                return [asyncio.ensure_future(follower.execute(r, ONE, deadline=deadline)) for r in requests]
+
+            writes = put("k")
+            await group.stop(leader)
+            more = put("l")
+            answers = await asyncio.gather(*writes, *more)
+            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+            await group.equal()
+            values = follower.view(Freshness.STALE).kv("n")
+            assert values is not None
+            assert len(values) == 100
+
+    run(body)
+
+
+def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            (member,) = group.running
+            await ask(member, register())
+            record = member.view(Freshness.STALE).record(BROKER)
+            assert record is not None
+
+            def fail(origin: ConnectionId) -> None:
+                raise RuntimeError("no such connection")
+
+            monkeypatch.setattr(group.effects[0], "close_connection", fail)
+            evict = Evict(
+                cluster_name=BROKER.cluster_name,
+                broker_addr=BROKER.broker_addr,
+                revision=record.revision,
+                reason=LeaveReason.LEASE_EXPIRED,
+            )
+            put = PutKv(namespace="n", key="k", value="v", key_revision=record.revision)
+            proposals = (
+                Proposal(boot_id=7, sequence=1, command=encode_command(evict)),
+                Proposal(boot_id=7, sequence=2, command=encode_command(put)),
+            )
+            payload = encode_batch(Batch(proposals=proposals))
+            member.apply(payload, index=member.status().applied_index + 1, term=1, live=True)
+            assert member.view(Freshness.STALE).record(BROKER) is None
+            assert member.view(Freshness.STALE).kv_value("n", "k") is not None
+
+    run(body)
+    assert "no such connection" in caplog.text
