@@ -141,37 +141,42 @@ class Process:
         return self.reporter.acknowledged(received)
 
 
-def group() -> dict[str, Process]:
+Members = dict[str, Process]
+
+
+@pytest.fixture
+def members() -> Members:
     return {name: Process(boot_id=i, now=1000.0 * i) for i, name in enumerate(MEMBERS, start=1)}
 
 
-def take_office(
-    group: dict[str, Process], *, term: int = 2, prior_term: int = 0, clock: float = 0.0
-) -> Evidence:
+def take_office(members: Members, *, term: int = 2, prior_term: int = 0, clock: float = 0.0) -> Evidence:
     evidence = Evidence(
         term=term, members=MEMBERS, prior_term=prior_term, clock=clock, judge_after_s=JUDGE_AFTER_S
     )
-    for process in group.values():
+    for process in members.values():
         process.reporter.lead_by(term)
     return evidence
 
 
-def register_everywhere(group: dict[str, Process]) -> None:
-    for process in group.values():
+def register_everywhere(members: Members) -> None:
+    for process in members.values():
         process.liveness.registering(A, ONE)
         process.liveness.registered(A, ONE, revision=7)
+
+
+def tell_all(members: Members, evidence: Evidence, *, clock: float) -> None:
+    for name, process in members.items():
+        process.tell(evidence, name, clock=clock)
 
 
 def close(process: Process, revision: int = 7) -> None:
     process.liveness.closed(ONE, by_us=False, revision_of=lambda broker: revision)
 
 
-def test_broker_closed_everywhere_is_gone_and_judged_once() -> None:
-    members = group()
+def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> None:
     evidence = take_office(members)
     register_everywhere(members)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
     for name, process in members.items():
         close(process)
@@ -183,22 +188,18 @@ def test_broker_closed_everywhere_is_gone_and_judged_once() -> None:
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
 
 
-def test_broken_link_to_one_nameserver_does_nothing() -> None:
-    members = group()
+def test_broken_link_to_one_nameserver_does_nothing(members: Members) -> None:
     evidence = take_office(members)
     register_everywhere(members)
     close(members["m1"])
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
 
 
-def test_dead_nameserver_keeps_no_dead_broker_alive() -> None:
-    members = group()
+def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
     evidence = take_office(members)
     register_everywhere(members)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     for name in ("m1", "m2"):
         close(members[name])
         members[name].tell(evidence, name, clock=0.1)
@@ -207,9 +208,8 @@ def test_dead_nameserver_keeps_no_dead_broker_alive() -> None:
     assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=0.1)) == 1
 
 
-def test_member_added_later_counts_and_is_waited_for_until_it_reports() -> None:
+def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: Members) -> None:
     """Else a broker whose only connection is with the newcomer would be evicted as gone."""
-    members = group()
     evidence = take_office(members)
     register_everywhere(members)
     for name, process in members.items():
@@ -224,8 +224,7 @@ def test_member_added_later_counts_and_is_waited_for_until_it_reports() -> None:
     assert evidence.judge([record()], in_contact=tuple(members), clock=0.1) == ()
 
 
-def test_reports_of_a_removed_member_go_with_it() -> None:
-    members = group()
+def test_reports_of_a_removed_member_go_with_it(members: Members) -> None:
     evidence = take_office(members)
     register_everywhere(members)
     for name, process in members.items():
@@ -240,12 +239,10 @@ def test_reports_of_a_removed_member_go_with_it() -> None:
     assert evidence.receive("m3", report, clock=0.2) is None
 
 
-def test_member_out_of_contact_counts_again_with_its_next_report_only() -> None:
-    members = group()
+def test_member_out_of_contact_counts_again_with_its_next_report_only(members: Members) -> None:
     evidence = take_office(members)
     register_everywhere(members)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     for name in ("m1", "m2"):
         close(members[name])
         members[name].tell(evidence, name, clock=0.1)
@@ -255,15 +252,13 @@ def test_member_out_of_contact_counts_again_with_its_next_report_only() -> None:
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (), "it has a connection"
 
 
-def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker() -> None:
-    members = group()
+def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker(members: Members) -> None:
     evidence = take_office(members)
     for name in ("m1", "m2"):
         members[name].liveness.registering(A, ONE)
         members[name].liveness.registered(A, ONE, revision=7)
     close(members["m1"])
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     evidence.out_of_contact(["m3"])
     members["m3"].liveness.registering(A, ONE)
     close(members["m2"])
@@ -273,8 +268,7 @@ def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker()
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
 
 
-def test_leader_waits_for_every_member_or_two_longest_elections() -> None:
-    members = group()
+def test_leader_waits_for_every_member_or_two_longest_elections(members: Members) -> None:
     evidence = take_office(members, clock=50.0)
     register_everywhere(members)
     for name in ("m1", "m2"):
@@ -284,8 +278,7 @@ def test_leader_waits_for_every_member_or_two_longest_elections() -> None:
     assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=50.0 + JUDGE_AFTER_S)) == 1
 
 
-def test_registration_that_applied_after_its_connection_closed_is_evidence() -> None:
-    members = group()
+def test_registration_that_applied_after_its_connection_closed_is_evidence(members: Members) -> None:
     evidence = take_office(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
@@ -298,50 +291,41 @@ def test_registration_that_applied_after_its_connection_closed_is_evidence() -> 
     assert len(evidence.judge([record(revision=9)], in_contact=MEMBERS, clock=0.0)) == 1
 
 
-def test_unknown_broker_counts_from_taking_office() -> None:
-    members = group()
+def test_unknown_broker_counts_from_taking_office(members: Members) -> None:
     evidence = take_office(members, clock=500.0)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=500.0)
+    tell_all(members, evidence, clock=500.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     judged = evidence.judge([record()], in_contact=MEMBERS, clock=620.1)
     assert [j.reason for j in judged] == [LeaveReason.LEASE_EXPIRED]
 
 
-def test_ages_are_carried_between_clocks_of_different_origin() -> None:
-    members = group()
+def test_ages_are_carried_between_clocks_of_different_origin(members: Members) -> None:
     evidence = take_office(members, clock=0.0)
     members["m3"].liveness.registering(A, ONE)
     members["m3"].pass_time(100.0)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=40.0)
+    tell_all(members, evidence, clock=40.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=59.0) == ()
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=61.0)) == 1
 
 
-def test_new_leader_does_not_prolong_a_ghost() -> None:
-    members = group()
+def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
     first = take_office(members, term=2)
     members["m1"].liveness.registering(A, ONE)
-    for name, process in members.items():
-        process.tell(first, name, clock=0.0)
-    for name, process in members.items():
-        process.tell(first, name, clock=0.0)
+    tell_all(members, first, clock=0.0)
+    tell_all(members, first, clock=0.0)
     for process in members.values():
         process.pass_time(100.0)
     # m1, the only one that heard it, is dead; the others carry what the leader had counted.
     del members["m1"]
     second = take_office(members, term=3, prior_term=2, clock=9000.0)
-    for name, process in members.items():
-        process.tell(second, name, clock=9000.0)
+    tell_all(members, second, clock=9000.0)
     late = second.judge([record()], in_contact=("m2", "m3"), clock=9000.0 + 19.0)
     assert late == ()
     late = second.judge([record()], in_contact=("m2", "m3"), clock=9000.0 + 21.0)
     assert [j.reason for j in late] == [LeaveReason.LEASE_EXPIRED]
 
 
-def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing() -> None:
-    members = group()
+def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Members) -> None:
     first = take_office(members, term=2)
     members["m1"].liveness.registering(A, ONE)
     for name, process in members.items():
@@ -355,8 +339,7 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing() -> None:
     assert later.judge([record()], in_contact=("m2",), clock=JUDGE_AFTER_S) == ()
 
 
-def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next() -> None:
-    members = group()
+def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next(members: Members) -> None:
     first = take_office(members, term=2)
     for name in ("m1", "m2"):
         members[name].liveness.registering(A, ONE)
@@ -374,11 +357,9 @@ def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next() -> None:
     assert second.judge([record(revision=9)], in_contact=("m2", "m3"), clock=119.0) == ()
 
 
-def test_new_record_is_not_judged_by_the_time_before_it() -> None:
-    members = group()
+def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> None:
     evidence = take_office(members)
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
     evidence.listed(A, clock=500.0)  # whoever heard it has yet to report
     assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
@@ -386,8 +367,7 @@ def test_new_record_is_not_judged_by_the_time_before_it() -> None:
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1
 
 
-def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_knows() -> None:
-    members = group()
+def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_knows(members: Members) -> None:
     first = take_office(members, term=2)
     for clock in (0.0, 1.0):
         assert first.judge([record()], in_contact=MEMBERS, clock=clock) == ()
@@ -400,15 +380,13 @@ def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_know
         process.tell(first, name, clock=2.0)
         process.pass_time(68.0)
     second = take_office(members, term=3, prior_term=2, clock=9000.0)
-    for name, process in members.items():
-        process.tell(second, name, clock=9000.0)
+    tell_all(members, second, clock=9000.0)
     assert second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 49.0) == ()
     judged = second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 51.0)
     assert [j.reason for j in judged] == [LeaveReason.LEASE_EXPIRED]
 
 
-def test_hearings_are_handed_over_once() -> None:
-    members = group()
+def test_hearings_are_handed_over_once(members: Members) -> None:
     first = take_office(members, term=2)
     members["m1"].liveness.registering(A, ONE)
     for name, process in members.items():
@@ -424,8 +402,7 @@ def test_hearings_are_handed_over_once() -> None:
     assert reporter.report().handed == ()
 
 
-def test_report_is_full_after_a_leader_change_then_only_what_changed() -> None:
-    members = group()
+def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Members) -> None:
     evidence = take_office(members, term=2)
     process = members["m1"]
     process.liveness.registering(A, ONE)
@@ -441,8 +418,7 @@ def test_report_is_full_after_a_leader_change_then_only_what_changed() -> None:
     assert {told.broker for told in process.reporter.report().lines} == {A, B}
 
 
-def test_leader_that_lacks_the_base_asks_for_it() -> None:
-    members = group()
+def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
     evidence = take_office(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
@@ -456,15 +432,13 @@ def test_leader_that_lacks_the_base_asks_for_it() -> None:
     assert {told.broker for told in process.reporter.report().lines} == {A}
 
 
-def test_restarted_member_replaces_what_it_said_before() -> None:
-    members = group()
+def test_restarted_member_replaces_what_it_said_before(members: Members) -> None:
     evidence = take_office(members)
     members["m1"].liveness.registering(A, ONE)
     for name in ("m2", "m3"):
         members[name].liveness.registering(A, ONE)
         close(members[name])
-    for name, process in members.items():
-        process.tell(evidence, name, clock=0.0)
+    tell_all(members, evidence, clock=0.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
     restarted = Process(boot_id=99, now=0.0)
     restarted.reporter.lead_by(2)
@@ -472,8 +446,7 @@ def test_restarted_member_replaces_what_it_said_before() -> None:
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=0.0)) == 1
 
 
-def test_report_of_another_term_or_a_stranger_is_ignored() -> None:
-    members = group()
+def test_report_of_another_term_or_a_stranger_is_ignored(members: Members) -> None:
     evidence = take_office(members, term=2)
     report = members["m1"].reporter.report()
     assert evidence.receive("stranger", report, clock=0.0) is None
@@ -481,8 +454,7 @@ def test_report_of_another_term_or_a_stranger_is_ignored() -> None:
     assert evidence.receive("m1", members["m1"].reporter.report(), clock=0.0) is None
 
 
-def test_hearing_counts_as_acknowledged_only_once_the_leader_answered() -> None:
-    members = group()
+def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: Members) -> None:
     evidence = take_office(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
@@ -510,8 +482,7 @@ def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
     assert process.reporter.due()
 
 
-def test_new_command_kinds_wait_for_every_member() -> None:
-    members = group()
+def test_new_command_kinds_wait_for_every_member(members: Members) -> None:
     evidence = take_office(members)
 
     def tell(name: str, understands: int) -> int:
@@ -532,8 +503,7 @@ def test_new_command_kinds_wait_for_every_member() -> None:
     assert members["m1"].reporter.leader_reads == 0
 
 
-def test_nothing_is_remembered_for_ever() -> None:
-    members = group()
+def test_nothing_is_remembered_for_ever(members: Members) -> None:
     evidence = take_office(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
