@@ -1,0 +1,154 @@
+"""Whole members on one event loop: real sockets on loopback, real files, real threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from nameserver.raft import RaftConfig, RaftMember
+from tests.ports import free_ports
+
+SECRET = b"a secret of some length"
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.applied: list[tuple[int, bytes]] = []
+        self.replayed = 0
+        self.member: RaftMember | None = None
+
+    def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
+        self.applied.append((index, payload))
+        self.replayed += not live
+
+    def snapshot(self) -> Callable[[], bytes]:
+        copy = list(self.applied)
+        return lambda: msgspec.msgpack.encode(copy)
+
+    def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
+        applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
+        return lambda: setattr(self, "applied", applied)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the test has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+def in_seconds(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+class Cluster:
+    """Members that share a loop; each can be closed and started again."""
+
+    def __init__(self, root: Path, size: int, **settings: Any) -> None:
+        self.peers = tuple(f"127.0.0.1:{port}" for port in free_ports(size))
+        self.root = root
+        self.settings = settings
+        self.up: dict[str, RaftMember] = {}
+        self.machines: dict[str, Machine] = {}
+        self.messages: list[tuple[str, str, bytes]] = []
+        self.changes = 0
+        self.fatal: list[str] = []
+        self.removed: list[tuple[str, str]] = []
+
+    def config(self, me: str, **changes: Any) -> RaftConfig:
+        settings: dict[str, Any] = {
+            "durability": "journal",
+            "secret": SECRET,
+            "peers": self.peers,
+            **self.settings,
+            **changes,
+        }
+        name = me.rpartition(":")[2]
+        return RaftConfig(me=me, listen=None, data_dir=self.root / name, **settings)
+
+    async def start(self, *names: str, **changes: Any) -> None:
+        for name in names or self.peers:
+            machine = Machine()
+            member = RaftMember(
+                self.config(name, **changes),
+                machine,
+                on_peer_message=lambda sender, data, name=name: self.messages.append((name, sender, data)),  # type: ignore[misc]
+                on_change=self._changed,
+                on_fatal=self.fatal.append,
+                on_removed=lambda line, name=name: self.removed.append((name, line)),  # type: ignore[misc]
+            )
+            await member.start()
+            self.up[name], self.machines[name] = member, machine
+
+    async def join(self, name: str) -> None:
+        """Start a newcomer with an empty disk and have the leader add it."""
+        shutil.rmtree(self.config(name).data_dir, ignore_errors=True)
+        leader = await self.elected()
+        await self.start(name, peers=tuple(sorted({*leader.members, name})))
+        await leader.add_member(name, deadline=in_seconds(20))
+        await until(lambda: all(name in self.up[member].voters for member in leader.members))
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def close(self, name: str, *, handover: bool = False) -> None:
+        await self.up.pop(name).close(handover=handover)
+
+    @property
+    def leader(self) -> RaftMember | None:
+        return next((member for member in self.up.values() if member.leads), None)
+
+    async def elected(self) -> RaftMember:
+        await until(lambda: self.leader is not None)
+        leader = self.leader
+        assert leader is not None
+        return leader
+
+    def name(self, member: RaftMember) -> str:
+        return next(name for name, other in self.up.items() if other is member)
+
+    async def put(self, *payloads: bytes) -> None:
+        """Append and wait until the leader has applied the last."""
+        leader = await self.elected()
+        indexes = [leader.append(payload, term=leader.term) for payload in payloads]
+        last = indexes[-1]
+        assert last is not None
+        await until(lambda: leader.applied_index >= last)
+
+    async def settled(self) -> None:
+        leader = await self.elected()
+        await until(lambda: all(m.applied_index == leader.commit_index for m in self.up.values()))
+        states = [self.machines[name].applied for name in self.up]
+        assert all(state == states[0] for state in states)
+
+    def payloads(self) -> list[bytes]:
+        name = next(iter(self.up))
+        return [payload for _, payload in self.machines[name].applied]
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(root: Path, size: int = 3, **settings: Any) -> AsyncIterator[Cluster]:
+    cluster = Cluster(root, size, **settings)
+    try:
+        yield cluster
+    finally:
+        for name in list(cluster.up):
+            await cluster.close(name)
+    assert not cluster.fatal
+
+
+def run(scenario: Callable[[], Awaitable[None]], *, uv: bool = False) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    if uv:
+        uvloop.run(bounded())
+    else:
+        asyncio.run(bounded())

@@ -1,0 +1,209 @@
+"""What the library does badly with sockets, pipes and children, and members do not."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pysyncobj.pipe_notifier import PipeNotifier
+from pysyncobj.serializer import Serializer
+
+from nameserver.raft import RaftMember, driver
+from nameserver.raft.journal import Journal, Replay
+from nameserver.raft.transport import Transport
+from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until
+
+
+def test_d21_a_large_message_leaves_whole_without_another_send(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            await cluster.start()
+            one, two = cluster.peers
+            await until(lambda: two in cluster.up[one].linked)
+            message = os.urandom(5_000_000)
+            begun = in_seconds(0)
+            assert cluster.up[one].send(two, message)
+            await until(lambda: (two, one, message) in cluster.messages)
+            assert in_seconds(0) - begun < 5
+
+    run(scenario)
+
+
+def test_d14_a_crash_between_image_and_trimmed_journal_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journal, "trim", lambda journal, index: None)  # it is killed before that
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            (name,) = cluster.peers
+            await cluster.put(*(b"%d" % i for i in range(1000)))
+            await until(lambda: int(str(cluster.up[name].status()["snapshot_index"])) > 0)
+            await cluster.put(*(b"%d" % i for i in range(1000, 1100)))
+            covered = int(str(cluster.up[name].status()["snapshot_index"]))
+            assert covered < cluster.up[name].applied_index
+            await cluster.close(name)
+            await cluster.start()
+            await cluster.put(b"after")
+            assert cluster.payloads() == [*(b"%d" % i for i in range(1100)), b"after"]
+
+    run(scenario)
+
+
+def test_d29_an_image_is_made_without_a_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[int] = []
+
+    def fork() -> int:
+        forked.append(1)
+        return 1  # as in the parent, whose child lives on
+
+    monkeypatch.setattr(os, "fork", fork)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            await cluster.put(*(bytes(100) for _ in range(100)))
+            member = cluster.up[cluster.peers[0]]
+            await until(lambda: int(str(member.status()["snapshot_index"])) > 0 or bool(forked))
+            assert not forked
+
+    run(scenario)
+
+
+def test_while_an_image_is_made_threads_take_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, seen = sys.getswitchinterval(), []
+    original = Machine.snapshot
+
+    def snapshot(machine: Machine) -> Callable[[], bytes]:
+        encode = original(machine)
+
+        def look_and_encode() -> bytes:
+            seen.append(sys.getswitchinterval())
+            return encode()
+
+        return look_and_encode
+
+    monkeypatch.setattr(Machine, "snapshot", snapshot)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
+            await cluster.start()
+            await cluster.put(*(bytes(100) for _ in range(100)))
+            member = cluster.up[cluster.peers[0]]
+            await until(lambda: int(str(member.status()["snapshot_index"])) > 0)
+        assert sys.getswitchinterval() == usual
+
+    run(scenario)
+    assert seen
+    assert max(seen) < usual
+
+
+def test_d32_any_number_of_entries_in_one_turn_of_the_loop_is_appended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(10_000)))
+            assert cluster.payloads() == [b"%d" % i for i in range(10_000)]
+
+    run(scenario)
+
+
+def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1) as cluster:
+            await cluster.start()
+            (name,) = cluster.peers
+            assert cluster.up[name].bound == name
+            port = int(name.rpartition(":")[2])
+            with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+                other.connect(("127.0.0.2", port))
+
+    run(scenario)
+
+
+def _d14_off(patch: pytest.MonkeyPatch) -> None:
+    """A journal that does not begin where the image ends is thrown away."""
+    original = driver.join
+
+    def join(image: Any, replay: Replay, **keywords: Any) -> Any:
+        if image is not None and replay.base_index != image.index:
+            replay = Replay(base_index=image.index, base_term=image.term)
+        return original(image, replay, **keywords)
+
+    patch.setattr(driver, "join", join)
+
+
+def _d29_off(patch: pytest.MonkeyPatch) -> None:
+    """The library's own writer of dumps, with its defaults."""
+
+    async def make(member: driver.Driver, index: int, *_: object) -> None:
+        file = str(member._config.data_dir / "dump")
+        Serializer(file, 1 << 16, True, None, None, None).serialize(None, index)
+
+    patch.setattr(driver.Driver, "_make_image", make)
+
+
+def _d32_off(patch: pytest.MonkeyPatch) -> None:
+    """Each submission is taken, and then the library's pipe is to wake the member."""
+    notifiers: dict[RaftMember, Any] = {}
+    original = RaftMember.append
+
+    class _Poller:
+        def subscribe(self, descriptor: int, callback: Callable[[int, int], None], mask: int) -> None:
+            asyncio.get_running_loop().add_reader(descriptor, callback, descriptor, mask)
+
+    def append(member: RaftMember, payload: bytes, *, term: int) -> int | None:
+        index = original(member, payload, term=term)
+        if member not in notifiers:
+            made = notifiers[member] = PipeNotifier(_Poller())
+            # The usual one is full after 65,536 submissions, this one sooner.
+            fcntl.fcntl(made._PipeNotifier__pipeW, fcntl.F_SETPIPE_SZ, 4096)
+        notifiers[member].notify()
+        return index
+
+    patch.setattr(RaftMember, "append", append)
+
+
+def _d33_off(patch: pytest.MonkeyPatch) -> None:
+    """Bound on every address of the machine unless told otherwise."""
+    original = Transport.listen
+    patch.setattr(
+        Transport,
+        "listen",
+        lambda transport, address: original(transport, f"0.0.0.0:{address.rpartition(':')[2]}"),
+    )
+
+
+SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
+    ("d14", _d14_off, test_d14_a_crash_between_image_and_trimmed_journal_loses_nothing),
+    ("d29", _d29_off, test_d29_an_image_is_made_without_a_child_process),
+    (
+        "d32",
+        _d32_off,
+        lambda path, _: test_d32_any_number_of_entries_in_one_turn_of_the_loop_is_appended(path),
+    ),
+    ("d33", _d33_off, lambda path, _: test_d33_a_member_listens_where_it_is_named_and_nowhere_else(path)),
+]
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "scenario"), [case[1:] for case in SWITCHED_OFF], ids=[case[0] for case in SWITCHED_OFF]
+)
+def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[..., None],
+    find_wrong: Callable[..., None],
+) -> None:
+    find_wrong(switch_off, scenario, also=BlockingIOError)  # which the library's full pipe is

@@ -1,0 +1,295 @@
+"""Operations (rules 11 and 14): members, leadership, snapshots, a new cluster of old data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
+from tests.ports import free_ports
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal"])
+def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, durability: Durability) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(50)))
+            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+            for name in newcomers:
+                await cluster.join(name)
+                await cluster.put(name.encode())
+            await cluster.settled()
+            assert len((await cluster.elected()).voters) == 5
+            leader = await cluster.elected()
+            gone = next(name for name in cluster.peers if cluster.up[name] is not leader)
+            await leader.remove_member(gone, deadline=in_seconds(10))
+            await until(lambda: [name for name, _ in cluster.removed] == [gone])
+            assert "removed" in cluster.removed[0][1]
+            await cluster.close(gone)
+            with pytest.raises(RaftStartError, match="was removed from its cluster"):
+                await cluster.start(gone)
+            await cluster.put(b"after")
+            await cluster.settled()
+            await leader.remove_member(gone, deadline=in_seconds(1))  # nothing to do
+            # Whoever was added elects and is elected as the founders are, also after all restart.
+            for name in list(cluster.up):
+                await cluster.close(name)
+            if durability == "journal":
+                names = sorted({*cluster.peers, *newcomers} - {gone})
+                await cluster.start(*names, peers=(*cluster.peers, *newcomers))
+                await cluster.put(b"last")
+                await cluster.settled()
+                assert (await cluster.elected()).voters == tuple(names)
+
+    run(scenario)
+
+
+def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            leader = await cluster.elected()
+            me = cluster.name(leader)
+            with pytest.raises(NotLeader) as refused:
+                await leader.remove_member(me, deadline=in_seconds(10))
+            successor = refused.value.leader
+            assert successor in cluster.peers
+            assert successor != me
+            await until(lambda: cluster.up[successor].leads)
+            await cluster.up[successor].remove_member(me, deadline=in_seconds(10))
+            await until(lambda: [name for name, _ in cluster.removed] == [me])
+            await cluster.close(me)
+            await cluster.put(b"two")
+            await cluster.settled()
+
+    run(scenario)
+
+
+def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            leader = await cluster.elected()
+            (port,) = free_ports(1)
+            name = f"127.0.0.1:{port}"
+            with pytest.raises(ChangeUnknown, match="is a learner"):
+                await leader.add_member(name, deadline=in_seconds(0.3))
+            assert leader.learners == (name,)
+            assert len(leader.voters) == 3
+            await cluster.put(b"goes on")
+            await cluster.start(name, peers=(*cluster.peers, name))  # it comes after all
+            await until(lambda: name in leader.voters)
+            await cluster.settled()
+
+    run(scenario)
+
+
+def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1, durability="memory") as cluster:
+            (founder,) = cluster.peers
+            await cluster.start()
+            await cluster.put(b"one")
+            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+            for name in newcomers:
+                await cluster.join(name)
+            await cluster.settled()
+            await cluster.close(founder, handover=True)
+            await cluster.put(b"two")
+            await cluster.start(founder)  # its flags still name it alone
+            await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
+            await cluster.put(b"three")
+            await cluster.settled()
+            assert cluster.payloads() == [b"one", b"two", b"three"]
+
+    run(scenario)
+
+
+def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, election_timeout_ms=2000) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            for target in (*cluster.peers, None):
+                await cluster.settled()  # a leader just elected has yet to hear of the others
+                leader = await cluster.elected()
+                if target == cluster.name(leader):
+                    with pytest.raises(ChangeRefused, match="leads already"):
+                        await leader.transfer_leadership(target, deadline=in_seconds(5))
+                    continue
+                found = await leader.transfer_leadership(target, deadline=in_seconds(5))
+                assert found == (target or found) != cluster.name(leader)
+                with pytest.raises(NotLeader):
+                    await leader.transfer_leadership(None, deadline=in_seconds(5))
+            leader = await cluster.elected()
+            with pytest.raises(ChangeRefused, match="none of the voters"):
+                await leader.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
+            for name in list(cluster.up):
+                if cluster.up[name] is not leader:
+                    await cluster.close(name)
+            with pytest.raises((ChangeRefused, NotLeader)):
+                await leader.transfer_leadership(None, deadline=in_seconds(1))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal"])
+def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path / "old", durability=durability) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(30)))
+            leader = await cluster.elected()
+            saved = await leader.save_snapshot(deadline=in_seconds(10))
+            image = saved.path.read_bytes()
+            assert saved.size == len(image)
+            assert 30 <= saved.index <= leader.applied_index
+            again = await leader.save_snapshot(deadline=in_seconds(10))
+            assert again.index >= saved.index
+            with pytest.raises(ChangeRefused, match="force-new-cluster"):
+                await leader.restore_snapshot(image, deadline=in_seconds(5))
+            follower = next(member for member in cluster.up.values() if member is not leader)
+            with pytest.raises(NotLeader):
+                await follower.restore_snapshot(image, deadline=in_seconds(5))
+
+        async with cluster_of(tmp_path / "new", 3, durability=durability) as cluster:
+            first, *others = cluster.peers
+            await cluster.start(first, force_new_cluster=True)
+            await cluster.put(b"will be gone", *(b"x" for _ in range(100)))
+            member = cluster.up[first]
+            for bad in (b"", image[:-1], b"XXXX" + image[4:]):
+                with pytest.raises(ChangeRefused, match="no snapshot"):
+                    await member.restore_snapshot(bad, deadline=in_seconds(5))
+            term = member.term
+            await member.restore_snapshot(image, deadline=in_seconds(10))
+            assert cluster.payloads() == [b"%d" % i for i in range(30)]
+            assert member.term > term
+            await cluster.put(b"after")
+            for name in others:
+                await cluster.join(name)
+            await cluster.settled()
+            assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after"]
+            if durability == "journal":
+                for name in cluster.peers:
+                    await cluster.close(name)
+                await cluster.start()
+                await cluster.put(b"last")
+                await cluster.settled()
+                assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after", b"last"]
+
+    run(scenario)
+
+
+def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(40)))
+            await cluster.settled()
+            one, two, three = cluster.peers
+            for name in cluster.peers:
+                await cluster.close(name)
+            await cluster.start(one, force_new_cluster=True)
+            member = cluster.up[one]
+            await until(lambda: member.leads)
+            assert member.voters == (one,)
+            await cluster.put(b"alone")
+            name = str(member.status()["cluster"])
+            # An old member that comes back is a stranger, and so is this one to it.
+            await cluster.start(two)
+            assert str(cluster.up[two].status()["cluster"]) != name
+            await asyncio.sleep(1.5)
+            assert member.linked == frozenset()
+            assert cluster.up[two].linked == frozenset()
+            assert cluster.up[two].term <= member.term
+            await cluster.close(two)
+            # The flag that was left in place does nothing at the next start.
+            await cluster.close(one)
+            await cluster.start(one, force_new_cluster=True)
+            member = cluster.up[one]
+            await until(lambda: member.leads)
+            assert str(member.status()["cluster"]) == name
+            assert any("force-new-cluster ignored" in r.getMessage() for r in caplog.records)
+            await cluster.close(one)
+            await cluster.start(one)
+            for newcomer in (two, three):
+                await cluster.join(newcomer)
+            await cluster.put(b"three again")
+            await cluster.settled()
+            assert cluster.payloads() == [*(b"%d" % i for i in range(40)), b"alone", b"three again"]
+
+    run(scenario)
+
+
+def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            await cluster.settled()
+            one = cluster.peers[0]
+            for name in cluster.peers:
+                await cluster.close(name)
+            path = cluster.config(one).data_dir / "identity.json"
+            identity = json.loads(path.read_bytes())
+            path.write_text(json.dumps(identity | {"forcing": True}))
+            await cluster.start(one)
+            await until(lambda: cluster.up[one].leads)
+            assert cluster.up[one].voters == (one,)
+            assert cluster.payloads() == [b"one"]
+
+    run(scenario)
+
+
+_REMOVED = """
+    import asyncio, sys
+    from pathlib import Path
+    from nameserver.raft import RaftConfig, RaftMember
+
+    class Machine:
+        def apply(self, payload, *, index, term, live): pass
+        def snapshot(self): return bytes
+        def prepare(self, image): return lambda: None
+
+    async def main():
+        root, names = Path(sys.argv[1]), sys.argv[2].split(",")
+        members = [
+            RaftMember(
+                RaftConfig(me=me, peers=tuple(names), listen=None, data_dir=root / me.rpartition(":")[2]),
+                Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
+            for me in names
+        ]
+        for member in members: await member.start()
+        while not any(m.leads for m in members): await asyncio.sleep(0.01)
+        leader = next(m for m in members if m.leads)
+        other = next(name for name in names if name != leader.leader)
+        await leader.remove_member(other, deadline=asyncio.get_running_loop().time() + 10)
+        await asyncio.sleep(10)
+
+    asyncio.run(main())
+"""
+
+
+def test_the_process_of_a_removed_member_ends_with_one_line_and_code_3(tmp_path: Path) -> None:
+    names = ",".join(f"127.0.0.1:{port}" for port in free_ports(3))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_REMOVED), str(tmp_path), names],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    assert sum("was removed" in line and line.startswith("raft: ") for line in done.stderr.splitlines()) == 1
