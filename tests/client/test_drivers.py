@@ -48,6 +48,8 @@ from remoting.route import TopicConfig, decode_register_body
 Runner = Callable[..., Any]
 NewPeer = Callable[..., Any]
 STORED = {"msgId": "0" * 32, "queueId": "1", "queueOffset": "7", "MSG_REGION": "R", "TRACE_ON": "true"}
+BEFORE_THE_DEFAULT_S = 2.5
+"""Calls that end by then obey the caller's timeout, not the 3 s that hold without one."""
 
 
 def config(*addrs: str, **values: Any) -> ClientConfig:
@@ -260,7 +262,7 @@ def test_the_whole_call_ends_at_its_timeout(run: Runner, new_peer: NewPeer) -> N
         after: Instant = yield Clock()
         return after.now_s - before.now_s
 
-    assert 0.4 < run(config(*(peer.addr for peer in peers)), build) < 4.0, "not even one try"
+    assert 0.4 < run(config(*(peer.addr for peer in peers)), build) < BEFORE_THE_DEFAULT_S, "not even one try"
 
 
 def test_changes_go_to_each_nameserver_and_every_failure_is_returned(run: Runner, new_peer: NewPeer) -> None:
@@ -446,7 +448,7 @@ def test_a_silent_broker_uses_up_the_time_that_all_tries_share(
     before = time.monotonic()
     with pytest.raises(SendOutcomeUnknown):
         run(config(namesrv.addr), lambda core: producer(core).send(message(), timeout_s=1.0))
-    assert 0.9 < time.monotonic() - before < 5.0
+    assert 0.9 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
     assert silent.codes().count(RequestCode.SEND_MESSAGE_V2) == 1
 
 
@@ -546,4 +548,4 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     before = time.monotonic()
     with pytest.raises(RequestTimeout):
         run(config(peer.addr), lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3))
-    assert 0.25 < time.monotonic() - before < 5.0
+    assert 0.25 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
