@@ -15,10 +15,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from . import tls
+from .applying import Stopped
 from .auth import Credentials
 from .datadir import DataDirectory
 from .engine import Engine
-from .hardening import Stopped
 from .journal import Journal, Replay, StorageFull
 from .log import CONFIGURATION, FIRST_INDEX, FIRST_TERM, OP_ENTRY, OP_RESET, Op, Recovered
 from .members import Standing, decode_configuration, encode_configuration, founding

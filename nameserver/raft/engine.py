@@ -16,8 +16,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from . import members as membership
+from .applying import Stopped
 from .contact import Contact
-from .hardening import CANDIDATE, FOLLOWER, LEADER, RaftCore, Stopped
+from .core import CANDIDATE, FOLLOWER, LEADER, Surroundings
+from .hardening import RaftCore
 from .log import FIRST_INDEX, Op, RaftLog, Recovered
 from .members import Configuration, Standing, decode_configuration, encode_configuration
 from .messages import (
@@ -184,13 +186,15 @@ class Engine:
         self._seen: tuple[object, ...] = ()
         self._said_waiting_for: tuple[str, ...] = ()
         self._core = RaftCore(
-            me=me,
-            log=self._log,
-            host=self,
-            contact=self._contact,
-            clock=clock,
-            rng=rng,
-            election_timeout_s=election_timeout_ms / 1000,
+            Surroundings(
+                me=me,
+                log=self._log,
+                host=self,
+                contact=self._contact,
+                clock=clock,
+                rng=rng,
+                election_timeout_s=election_timeout_ms / 1000,
+            )
         )
         self._followed = self._core.configuration
 
@@ -1126,7 +1130,7 @@ class Engine:
         self._flush_vote()  # durable before anything that depends on it leaves
         return peer in self._links and self._ports.send(peer, encode(message))
 
-    # ---- what the core asks (hardening.Host)
+    # ---- what the core asks (core.Host)
 
     @property
     def may_vote(self) -> bool:

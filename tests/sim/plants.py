@@ -19,9 +19,10 @@ from nameserver.evidence import Evidence, Judgement
 from nameserver.exchange import Line, Report
 from nameserver.raft import RaftMember, driver
 from nameserver.raft.contact import Contact
+from nameserver.raft.core import LEADER
 from nameserver.raft.driver import Joined
 from nameserver.raft.engine import Engine
-from nameserver.raft.hardening import LEADER, RaftCore
+from nameserver.raft.hardening import RaftCore
 from nameserver.raft.journal import Journal, Replay
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, AppendReply, PreVote

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import nameserver.notes
+import nameserver.raft.applying
 import nameserver.raft.datadir
 import nameserver.raft.driver
 import nameserver.raft.engine
-import nameserver.raft.hardening
 import nameserver.raft.journal
 import nameserver.raft.member
+import nameserver.raft.sending
 import nameserver.raft.snapshot
 import nameserver.raft.transport
 import nameserver.raft.writer
@@ -388,11 +389,11 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
     (nameserver.raft.engine, "TAIL_BYTES", 2_000),
-    (nameserver.raft.hardening, "PART_BYTES", 1_500),
-    (nameserver.raft.hardening, "BATCH_BYTES", 1_000),
-    (nameserver.raft.hardening, "APPLY_STEP", 7),
+    (nameserver.raft.sending, "PART_BYTES", 1_500),
+    (nameserver.raft.sending, "BATCH_BYTES", 1_000),
+    (nameserver.raft.applying, "APPLY_STEP", 7),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
-    (nameserver.raft.hardening, "TRANSFER_TIMEOUT_S", 4.0),
+    (nameserver.raft.sending, "TRANSFER_TIMEOUT_S", 4.0),
 )
 
 

@@ -35,7 +35,7 @@ from nameserver.commands import (
 from nameserver.evidence import Judgement
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
-from nameserver.raft.hardening import LEADER
+from nameserver.raft.core import LEADER
 from nameserver.route_state import Record
 from nameserver.route_table import RouteView
 from nameserver.types import BrokerKey, LeaveReason

@@ -61,24 +61,20 @@ def switched_off() -> set[int]:
 
 
 def exists(reference: str) -> bool:
-    """Whether a dotted name of the raft package, or of the server, is there; ``.x`` is a module of raft's."""
+    """Whether a dotted name is defined where it says: ``.x`` is a module of raft's, else it is hardening."""
     if reference.startswith("nameserver."):
         importlib.import_module(reference)
         return True
-    parts = reference.split(".")
-    if parts[0] == "":
-        module, parts = importlib.import_module(f"nameserver.raft.{parts[1]}"), parts[2:]
-    elif parts[0] == "messages":
-        module, parts = importlib.import_module("nameserver.raft.messages"), parts[1:]
-    else:
-        module = hardening
+    module, names = hardening, reference.split(".")
+    if names[0] == "":
+        module, names = importlib.import_module(f"nameserver.raft.{names[1]}"), names[2:]
     found: object = module
-    for part in parts:
-        # Names with two underscores in a class are mangled already: _SyncObj__x.
-        if not hasattr(found, part):
+    for name in names:
+        # Only its own: what a class inherits is closed elsewhere. Private names are mangled: _SyncObj__x.
+        if name not in vars(found):
             return False
-        found = getattr(found, part)
-    return True
+        found = vars(found)[name]
+    return getattr(found, "__module__", module.__name__) == module.__name__
 
 
 def test_each_defect_is_named_with_a_scenario_and_a_place() -> None:

@@ -13,8 +13,9 @@ import msgspec
 import pysyncobj.pickle as stock_pickle
 import pytest
 
+from nameserver.raft import core as core_module
 from nameserver.raft import engine as engine_module
-from nameserver.raft import hardening, library, messages
+from nameserver.raft import library, messages
 from nameserver.raft.contact import Contact
 from nameserver.raft.engine import INSTALL_RETRY_S, Engine
 from nameserver.raft.hardening import RaftCore
@@ -197,7 +198,7 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
     assert w.run(3, lambda: candidate.role is not Role.LEADER and candidate.leader is None)
     core = candidate._core
     core._SyncObj__setCurrentTerm(candidate.term + 1, "c:1")
-    core._SyncObj__setState(hardening.CANDIDATE)
+    core._SyncObj__setState(core_module.CANDIDATE)
     core._SyncObj__votesCount = 1
     for _ in range(4):
         candidate.receive("d:1", encode(VoteReply(candidate.term)))
@@ -951,7 +952,7 @@ def _d7_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d8_off(patch: pytest.MonkeyPatch) -> None:
     conf = library.SyncObjConf
-    patch.setattr(hardening, "SyncObjConf", lambda **kw: conf(**(kw | {"leaderFallbackTimeout": 30.0})))
+    patch.setattr(core_module, "SyncObjConf", lambda **kw: conf(**(kw | {"leaderFallbackTimeout": 30.0})))
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
@@ -1052,7 +1053,7 @@ class _Own(msgspec.Struct):
 def _d26_off(patch: pytest.MonkeyPatch) -> None:
     """Entries travel as the library sends and takes them, over our links."""
     stock = library.SyncObj
-    ours, known = hardening._Port.send, (messages.encode, messages.decode)
+    ours, known = core_module._Port.send, (messages.encode, messages.decode)
     receive = RaftCore.receive
 
     def send(port: Any, node: Any, message: dict[str, Any]) -> bool:
@@ -1073,7 +1074,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
             receive(core, peer, message)
 
     patch.setattr(library.module, "pickle", stock_pickle)
-    patch.setattr(hardening._Port, "send", send)
+    patch.setattr(core_module._Port, "send", send)
     for module in (messages, engine_module):
         patch.setattr(module, "encode", write)
         patch.setattr(module, "decode", read)

@@ -236,7 +236,7 @@ def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
 def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCaptureFixture) -> None:
     w = world()
     w.elect("a")
-    with caplog.at_level(logging.INFO, "nameserver.raft.hardening"):
+    with caplog.at_level(logging.INFO, "nameserver.raft"):
         w.isolate("a")
         assert w.run(3.0, lambda: w.leader is not None and w.leader.name != "a:1")
         w.run(2.0)
