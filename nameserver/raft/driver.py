@@ -343,7 +343,7 @@ class Driver:
             self._saved(lambda directory: directory.save_members(members))
         self._renew_credentials()
 
-    # ---- links (transport.Owner, engine.Ports)
+    # ---- links (transport.Owner, ports.Ports)
 
     def link_up(self, peer: str) -> None:
         self.engine.link_up(peer)
@@ -385,7 +385,7 @@ class Driver:
             return self._send(member, APPLICATION, message)
         return self.transport.send(member, APPLICATION, message)
 
-    # ---- storage (engine.Ports)
+    # ---- storage (ports.Ports)
 
     def write(self, position: int, ops: list[Op]) -> None:
         assert self._writer is not None
@@ -499,7 +499,7 @@ class Driver:
             logger.warning("raft member removed me=%s reason=%s", self._config.me, reason)
             self._on_removed(f"raft: {reason}; it stops, and must not start on this data again")
 
-    # ---- state images (engine.Ports)
+    # ---- state images (ports.Ports)
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if self._volatile:
@@ -528,9 +528,9 @@ class Driver:
         except Exception as error:
             if not isinstance(error, OSError):
                 logger.exception("snapshot failed index=%d", index)
-            self.engine.image_failed(str(error))
+            self.engine.images.failed(str(error))
         else:
-            self.engine.image_made(index)
+            self.engine.images.made(index)
 
     def install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
         self._in_background(self._install_image(index, term, configuration, image))
@@ -548,10 +548,10 @@ class Driver:
         except Exception as error:
             if not isinstance(error, OSError):
                 logger.exception("snapshot not installed index=%d", index)
-            self.engine.install_failed(str(error))
+            self.engine.images.install_failed(str(error))
         else:
             if not self._closed:
-                self.engine.image_installed(index, term, configuration, install)
+                self.engine.images.installed(index, term, configuration, install)
 
     def image_age(self) -> float | None:
         """Seconds since the newest image was stored, by the file's date; None if there is no file.
@@ -597,21 +597,21 @@ class Driver:
             install = await _beside(lambda: self._machine.prepare(data))
         except (ValueError, StopMember) as error:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
-        engine = self.engine
-        engine.begin_restore()
+        images = self.engine.images
+        images.begin_restore()
         try:
-            while not engine.settled:
+            while not images.settled:
                 await asyncio.sleep(0.005)
                 if self._closed:
                     raise ChangeRefused("this member stops")
-            index, term, configuration = engine.restore_at(image.index)
+            index, term, configuration = images.restore_at(image.index)
             await self._store(index, term, configuration, data)
         except OSError as error:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
         else:
-            engine.restored(index, term, configuration, install)
+            images.restored(index, term, configuration, install)
         finally:
-            engine.restore_ended()
+            images.restore_ended()
 
     def trim(self, index: int) -> None:
         if self._writer is not None and self._journal is not None:

@@ -54,7 +54,7 @@ D15
     A damaged dump is passed over in silence: the member starts with nothing, and may lead.
     :meth:`.snapshot.Snapshots.recover`
 D16
-    A snapshot older than the state is installed, and rolls it back. :meth:`.engine.Engine._on_snapshot_part`
+    A snapshot older than the state is installed, and rolls it back. :meth:`.images.Images.on_part`
 D17
     A peer that came back with less counts with what it once had. :meth:`RaftCore.link_up`
 D18
@@ -79,7 +79,7 @@ D24
     :meth:`.transport.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
-    for entries that it has lost. :attr:`.core.Host.may_vote`, :mod:`.members`, :class:`.engine.Engine`
+    for entries that it has lost. :attr:`.core.Host.may_vote`, :mod:`.members`, :mod:`.hellos`
     (learner)
 D26
     Where the last piece of a large entry begins is computed from another length: the follower reads half an
@@ -89,7 +89,7 @@ D27
     :meth:`.sending.Sending.append` asks for the term; commands name what they were decided from:
     ``nameserver.route_table``
 D28
-    A dump that fails is begun again at every second tick. :meth:`.engine.Engine.image_failed`
+    A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`
 D29
     The child process that writes a dump holds every socket: the port of a killed member stays taken, and its
     dump appears later. There are no children. :meth:`.driver.Driver._make_image`

@@ -121,7 +121,7 @@ class RaftMember:
         self._wake_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
-                if not driver.engine.linked or not driver.engine.hand_over():
+                if not driver.engine.linked or not driver.engine.membership.hand_over():
                     break
                 await asyncio.sleep(HANDOVER_STEP_S)
         await driver.close()
@@ -157,9 +157,9 @@ class RaftMember:
             ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
         """
         engine = self._engine()
-        await self._patiently(lambda: engine.add_member(address), deadline)
+        await self._patiently(lambda: engine.membership.add_member(address), deadline)
         await self._until(
-            lambda: address in engine.voters and engine.configuration_committed,
+            lambda: address in engine.voters and engine.membership.committed,
             deadline,
             lambda: (
                 f"{address} is a learner: it becomes a voter when it has caught up"
@@ -181,9 +181,9 @@ class RaftMember:
         engine = self._engine()
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
-        await self._patiently(lambda: engine.remove_member(address), deadline)
+        await self._patiently(lambda: engine.membership.remove_member(address), deadline)
         await self._until(
-            lambda: address not in engine.members and engine.configuration_committed,
+            lambda: address not in engine.members and engine.membership.committed,
             deadline,
             lambda: f"the removal of {address} is not known to be committed",
         )
@@ -197,11 +197,11 @@ class RaftMember:
             ChangeUnknown: Nobody else was seen to lead by the deadline.
         """
         engine, me = self._engine(), self._config.me
-        engine.may_hand_over(to)
+        engine.membership.may_hand_over(to)
         term = engine.term
         # While it is tried nothing is appended, so it is not tried for ever.
         give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
-        while engine.role is Role.LEADER and engine.term == term and engine.hand_over(to):
+        while engine.role is Role.LEADER and engine.term == term and engine.membership.hand_over(to):
             if asyncio.get_running_loop().time() >= give_up:
                 raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
             await asyncio.sleep(HANDOVER_STEP_S)
@@ -226,15 +226,15 @@ class RaftMember:
         """
         engine, driver = self._engine(), self._driver
         assert driver is not None
-        index, failures = engine.applied_index, engine.image_failures
+        index, failures = engine.applied_index, engine.images.failures
 
         def done() -> bool:
             held = driver.image()
             if held is not None and held[0] >= index:
                 return True
-            if engine.image_failures > failures:
-                raise ChangeRefused(f"the snapshot cannot be stored: {engine.image_error}")
-            engine.save_image()
+            if engine.images.failures > failures:
+                raise ChangeRefused(f"the snapshot cannot be stored: {engine.images.error}")
+            engine.images.save()
             return False
 
         await self._until(done, deadline, lambda: "the snapshot is not stored yet")
@@ -258,7 +258,7 @@ class RaftMember:
         """
         engine, driver = self._engine(), self._driver
         assert driver is not None
-        engine.may_restore()
+        engine.images.may_restore()
         restoring = asyncio.ensure_future(driver.restore(image))
         driver.keep(restoring)
         try:

@@ -43,17 +43,18 @@ AN_OLDER_RELEASE = (
     f"""
 import sys
 from nameserver.__main__ import main
-from nameserver.raft import ChangeRefused, engine
+from nameserver.raft import ChangeRefused, hellos
+from nameserver.raft.membership import Membership
 
-known = engine.Engine.add_member
+known = Membership.add_member
 
 def add_member(self, address):
-    if self.leader == self.me:
+    if self._core.leader_id == self._me:
         raise ChangeRefused({OLDER!r})
     return known(self, address)
 
-engine.FORMAT_MAX = 1
-engine.Engine.add_member = add_member
+hellos.FORMAT_MAX = 1
+Membership.add_member = add_member
 sys.exit(main())
 """,
 )

@@ -178,7 +178,7 @@ class Watched(Replicated):
         """As a leader does that is about to close."""
         driver = self._member._driver
         if driver is not None:
-            driver.engine.hand_over()
+            driver.engine.membership.hand_over()
 
     @property
     def is_empty(self) -> bool:

@@ -21,7 +21,7 @@ import nameserver.notes
 import nameserver.raft.applying
 import nameserver.raft.datadir
 import nameserver.raft.driver
-import nameserver.raft.engine
+import nameserver.raft.images
 import nameserver.raft.journal
 import nameserver.raft.member
 import nameserver.raft.sending
@@ -388,7 +388,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (nameserver.raft.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
-    (nameserver.raft.engine, "TAIL_BYTES", 2_000),
+    (nameserver.raft.images, "TAIL_BYTES", 2_000),
     (nameserver.raft.sending, "PART_BYTES", 1_500),
     (nameserver.raft.sending, "BATCH_BYTES", 1_000),
     (nameserver.raft.applying, "APPLY_STEP", 7),

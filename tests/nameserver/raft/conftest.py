@@ -175,7 +175,7 @@ class SimMember:
         self._step_due = False
         self.step()
 
-    # ---- engine.Ports
+    # ---- ports.Ports
 
     def send(self, member: str, message: bytes) -> bool:
         match messages.decode(message) if len(message) < 32 else None:
@@ -242,7 +242,7 @@ class SimMember:
             if self.world.rng.random() < self.world.kill_after_image:
                 self.world.crash(self)
             else:
-                self.engine.image_made(index)
+                self.engine.images.made(index)
 
     def install_image(self, index: int, term: int, configuration: bytes, image: bytearray) -> None:
         self.world.stat["installs"] += 1
@@ -255,7 +255,7 @@ class SimMember:
             if self.world.rng.random() < self.world.kill_after_image:
                 self.world.crash(self)
             else:
-                self.engine.image_installed(index, term, configuration, self.machine.prepare(image))
+                self.engine.images.installed(index, term, configuration, self.machine.prepare(image))
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if not self.disk.images:
@@ -664,15 +664,15 @@ def _break_something(world: World, faults: tuple[str, ...]) -> None:
                         if name in world.members:
                             world.crash(world.members[name])
                         world.add(name)
-                        leader.engine.add_member(name)
+                        leader.engine.membership.add_member(name)
                         world.stat["added"] += 1
                     elif len(leader.engine.voters) > 2:
                         leaving = rng.choice(members)
                         rest = [world.members[other].engine for other in members if other != leaving]
                         if leaving == leader.name:
-                            leader.engine.hand_over()
+                            leader.engine.membership.hand_over()
                         elif all(engine is not None and engine.may_vote for engine in rest):
-                            leader.engine.remove_member(leaving)
+                            leader.engine.membership.remove_member(leaving)
                             world.stat["removed"] += 1
         case "wipe":
             # An operator empties one disk while all others are up, caught up and full members.

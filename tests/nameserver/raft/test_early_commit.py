@@ -136,7 +136,7 @@ def test_a_change_of_the_members_is_committed_by_the_leader_alone(world: Make) -
     leader = _elect(w).engine
     w.settle()
     _deaf_leader(w)
-    index = leader.add_member("d:1")
+    index = leader.membership.add_member("d:1")
     w.run(SOON_S)
     assert w.engine("b")._log.configuration_index == index
     assert w.engine("b").commit_index < index
@@ -148,7 +148,7 @@ def test_three_that_are_left_commit_their_change_by_the_leader_alone(world: Make
     leader = _elect(w).engine
     w.settle()
     _deaf_leader(w)
-    index = leader.remove_member("d:1")
+    index = leader.membership.remove_member("d:1")
     w.run(SOON_S)
     assert len(w.engine("b").voters) == 3
     assert w.engine("b").commit_index < index
@@ -159,8 +159,8 @@ def test_a_leader_says_nothing_that_a_member_does_not_read(world: Make) -> None:
     w = world()
     leader = _elect(w).engine
     w.settle()
-    formats = {**leader._standing.formats, "c:1": 2}
-    leader._set_standing(replace(leader._standing, formats=formats))
+    formats = {**leader._hellos.standing.formats, "c:1": 2}
+    leader._hellos.become(replace(leader._hellos.standing, formats=formats))
     before = leader._core._stated
     _deaf_leader(w)
     index = w.submit("a")

@@ -17,8 +17,10 @@ from nameserver.raft import core as core_module
 from nameserver.raft import engine as engine_module
 from nameserver.raft import library, messages
 from nameserver.raft.contact import Contact
-from nameserver.raft.engine import INSTALL_RETRY_S, Engine
+from nameserver.raft.engine import Engine
 from nameserver.raft.hardening import RaftCore
+from nameserver.raft.hellos import Hellos
+from nameserver.raft.images import INSTALL_RETRY_S, Images
 from nameserver.raft.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
 from nameserver.raft.members import encode_configuration
 from nameserver.raft.messages import (
@@ -594,7 +596,7 @@ def test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause(world: Make)
 
     def fail(index: int, term: int, configuration: bytes, encode: Callable[[], bytes]) -> None:
         attempts.append(w.now)
-        w.at(0.01, member.engine.image_failed, "no room")
+        w.at(0.01, member.engine.images.failed, "no room")
 
     member.make_image = fail
     for _ in range(400):
@@ -636,7 +638,7 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
     def fail(index: int, term: int, configuration: bytes, image: bytearray) -> None:
         tries.append(w.now)
         if len(tries) < 4:
-            w.at(0.01, late.engine.install_failed, "no room")
+            w.at(0.01, late.engine.images.install_failed, "no room")
         else:
             install(index, term, configuration, image)
 
@@ -647,7 +649,7 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
     assert tries[3] - tries[2] > 1.5 * (tries[2] - tries[1])
     w.settle(10)
     assert late.machine.applied == w["a"].machine.applied
-    assert w.engine("c")._install_retry_s == INSTALL_RETRY_S[0]  # the next failure is a new one
+    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the next failure is a new one
 
 
 def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
@@ -739,10 +741,10 @@ def test_a_closing_leader_hands_over_without_an_election_timeout(world: Make) ->
     leader = w.elect("a")
     w.submit()
     w.settle()
-    assert leader.engine.hand_over()
+    assert leader.engine.membership.hand_over()
     assert leader.engine.append(b"late", term=leader.engine.term) is None
     assert w.run(0.1, lambda: w.leader is not None and w.leader is not leader)
-    assert not leader.engine.hand_over()
+    assert not leader.engine.membership.hand_over()
 
 
 def test_a_killed_leader_is_replaced_in_less_than_a_timeout(world: Make) -> None:
@@ -813,11 +815,11 @@ def test_d35_a_second_change_is_refused_while_the_first_is_uncommitted(world: Ma
     w.elect("a")
     w.isolate("a")
     leader = w.engine("a")
-    assert leader.add_member("d:1") is not None
+    assert leader.membership.add_member("d:1") is not None
     with pytest.raises(ChangeRefused, match="under way"):
-        leader.add_member("e:1")
+        leader.membership.add_member("e:1")
     with pytest.raises(ChangeRefused, match="under way"):
-        leader.remove_member("d:1")
+        leader.membership.remove_member("d:1")
     assert leader.members == ("a:1", "b:1", "c:1", "d:1")
 
 
@@ -825,7 +827,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     w = world()
     w.elect("a")
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
-    assert w.run(10, lambda: w.leader is None or w.leader.engine.hand_over() or True)
+    assert w.run(10, lambda: w.leader is None or w.leader.engine.membership.hand_over() or True)
     for name in "bc":
         w.engine(name)._core.stand_now()
     deaf = None
@@ -837,7 +839,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     assert deaf is not None
     assert not deaf.leads
     with pytest.raises(ChangeRefused, match="own term"):
-        deaf.add_member("d:1")
+        deaf.membership.add_member("d:1")
 
 
 def test_d36_a_configuration_is_in_force_from_append_also_after_a_restart(world: Make) -> None:
@@ -845,7 +847,7 @@ def test_d36_a_configuration_is_in_force_from_append_also_after_a_restart(world:
     w.elect("a")
     w.isolate("a")
     leader = w.engine("a")
-    index = leader.add_member("d:1")
+    index = leader.membership.add_member("d:1")
     assert leader.members == ("a:1", "b:1", "c:1", "d:1")
     w.run(0.05)
     assert leader.commit_index < index
@@ -861,10 +863,10 @@ def test_d37_a_leader_does_not_remove_itself_but_hands_over(world: Make) -> None
     w.elect("a")
     leader = w.engine("a")
     with pytest.raises(ChangeRefused, match="cannot remove itself"):
-        leader.remove_member("a:1")
-    leader.hand_over()
+        leader.membership.remove_member("a:1")
+    leader.membership.hand_over()
     assert w.run(3, lambda: w.leader is not None and w.leader.name != "a:1")
-    w.leader.engine.remove_member("a:1")
+    w.leader.engine.membership.remove_member("a:1")
     assert w.run(10, lambda: w["a"].was_removed != "")
     w.submit()
     w.settle()
@@ -908,13 +910,13 @@ def _d1_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d2_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine._on_snapshot_part
+    original = Images.on_part
 
-    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
-        engine._core.follow(engine._core.node(peer), m.term, min(m.last, engine._log.last_index))
-        original(engine, peer, m)
+    def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
+        images._core.follow(images._core.node(peer), m.term, min(m.last, images._log.last_index))
+        original(images, peer, m)
 
-    patch.setattr(Engine, "_on_snapshot_part", on_part)
+    patch.setattr(Images, "on_part", on_part)
 
 
 def _d3_off(patch: pytest.MonkeyPatch) -> None:
@@ -941,8 +943,8 @@ def _d5_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d6_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine._send
-    patch.setattr(Engine, "_send", lambda engine, peer, m: isinstance(m, Stale) or original(engine, peer, m))
+    original = Engine.send
+    patch.setattr(Engine, "send", lambda engine, peer, m: isinstance(m, Stale) or original(engine, peer, m))
 
 
 def _d7_off(patch: pytest.MonkeyPatch) -> None:
@@ -961,7 +963,7 @@ def _d9_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d10_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_check_cluster", lambda engine, peer, hello: None)
+    patch.setattr(Hellos, "_check_cluster", lambda hellos, peer, hello: None)
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
@@ -977,12 +979,12 @@ def _d12_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d16_off(patch: pytest.MonkeyPatch) -> None:
-    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
-        engine._core.follow(engine._core.node(peer), m.term)
-        engine._ports.install_image(m.index, m.index_term, m.configuration, bytearray(m.data))
+    def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
+        images._core.follow(images._core.node(peer), m.term)
+        images._ports.install_image(m.index, m.index_term, m.configuration, bytearray(m.data))
 
-    patch.setattr(Engine, "_on_snapshot_part", on_part)
-    patch.setattr(Engine, "image_installed", Engine._replace_state)
+    patch.setattr(Images, "on_part", on_part)
+    patch.setattr(Images, "installed", Images._replace_state)
 
 
 def _d17_off(patch: pytest.MonkeyPatch) -> None:
@@ -1091,13 +1093,13 @@ def _d27_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d28_off(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.image_failed
+    original = Images.failed
 
-    def failed(engine: Any, error: str) -> None:
-        original(engine, error)
-        engine._image_retry_at = -math.inf
+    def failed(images: Any, error: str) -> None:
+        original(images, error)
+        images._retry_at = -math.inf
 
-    patch.setattr(Engine, "image_failed", failed)
+    patch.setattr(Images, "failed", failed)
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ Make = Callable[..., Any]
 def _add(w: Any, name: str) -> Any:
     """Start a newcomer, add it, and wait until it is a voter everywhere."""
     member = w.add(name)
-    w.leader.engine.add_member(member.name)
+    w.leader.engine.membership.add_member(member.name)
     _until_voter(w, member.name)
     return member
 
@@ -35,13 +35,13 @@ def _until_voter(w: Any, name: str) -> None:
         if leader is None or name not in leader.engine.voters:
             return False
         engines = [w.engine(member) for member in leader.engine.members]
-        return all(name in e.voters and e.configuration_committed for e in engines)
+        return all(name in e.voters and e.membership.committed for e in engines)
 
     assert w.run(10, done), {n: m.engine.status() for n, m in w.members.items() if m.engine}
 
 
 def _remove(w: Any, name: str) -> None:
-    w.leader.engine.remove_member(w[name].name)
+    w.leader.engine.membership.remove_member(w[name].name)
     assert w.run(10, lambda: w[name].was_removed != ""), w[name].engine.status()
 
 
@@ -71,9 +71,9 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     assert newcomer.engine.empty
     assert newcomer.engine.term == 0
     assert newcomer.engine.role == "learner"
-    assert leader.add_member("d:1") is not None
+    assert leader.membership.add_member("d:1") is not None
     assert (leader.learners, leader.voters) == (("d:1",), ("a:1", "b:1", "c:1"))
-    assert leader.add_member("d:1") is None  # it is on its way already
+    assert leader.membership.add_member("d:1") is None  # it is on its way already
     seen: set[Role] = set()
 
     def voter() -> bool:
@@ -106,7 +106,7 @@ def test_a_learner_does_not_count(world: Make) -> None:
     w.add("c")
     leader = w.engine("a")
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1" and leader.commit_index < 0
-    leader.add_member("c:1")
+    leader.membership.add_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("c").commit_index > 1)
     if leader.learners:
@@ -123,7 +123,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w = world()
     w.elect("a")
     w.add("d")
-    w.engine("a").add_member("d:1")
+    w.engine("a").membership.add_member("d:1")
     # Nothing of b's and c's arrives any more: only the learner answers.
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
@@ -138,7 +138,7 @@ def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) 
     w.elect("a")
     newcomer = w.add("d")
     w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Hello)
-    w.engine("a").add_member("d:1")
+    w.engine("a").membership.add_member("d:1")
     w.run(2)
     assert "d:1" in w.engine("b").learners
     w.crash(w["a"])
@@ -212,9 +212,9 @@ def test_d36_a_member_that_was_down_learns_the_configuration_from_an_image(world
 
 def _add_while_one_is_down(w: Any, name: str, *, besides: str) -> None:
     w.add(name)
-    w.leader.engine.add_member(w[name].name)
+    w.leader.engine.membership.add_member(w[name].name)
     assert besides in w.leader.engine.members
-    done = lambda: w[name].name in w.leader.engine.voters and w.leader.engine.configuration_committed  # noqa: E731
+    done = lambda: w[name].name in w.leader.engine.voters and w.leader.engine.membership.committed  # noqa: E731
     assert w.run(10, done)
 
 
@@ -223,7 +223,7 @@ def test_a_configuration_that_is_truncated_gives_way_to_the_former_one(world: Ma
     w.elect("a")
     w.isolate("a")
     old = w.engine("a")
-    index = old.add_member("d:1")
+    index = old.membership.add_member("d:1")
     w.run(0.05)
     assert w.run(5, lambda: w.leader is not None and w.leader.name != "a:1")
     w.submit()
@@ -261,8 +261,8 @@ def test_a_member_removed_while_it_was_down_is_told_when_it_comes_back(world: Ma
     w.run(2)
     leader = w.engine("a")
     term = leader.term
-    leader.remove_member("c:1")
-    assert w.run(3, lambda: leader.configuration_committed)
+    leader.membership.remove_member("c:1")
+    assert w.run(3, lambda: leader.membership.committed)
     w.start("c")
     assert w.run(5, lambda: w["c"].was_removed != "")
     assert leader.term == term
@@ -294,7 +294,7 @@ def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
     newcomer = w.add("d")
     w.run(0.5)
     w.block(*((x, y) for x in "ad" for y in "bc"), *((y, x) for x in "ad" for y in "bc"))
-    w.engine("a").add_member("d:1")
+    w.engine("a").membership.add_member("d:1")
     assert w.run(3, lambda: w.leader is not None and w.leader.name in ("b:1", "c:1"))
     assert not newcomer.engine.empty  # it has entries of the fallen leader
     w.heal()
@@ -302,7 +302,7 @@ def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
     w.run(2)
     assert newcomer.was_removed == ""
     assert "d:1" not in w.leader.engine.members
-    w.leader.engine.add_member("d:1")
+    w.leader.engine.membership.add_member("d:1")
     _until_voter(w, "d:1")
     w.settle()
     assert newcomer.machine.applied == w["a"].machine.applied
@@ -315,7 +315,7 @@ def test_a_learner_that_is_removed_stops(world: Make) -> None:
     newcomer = w.add("d")
     # It never catches up.
     w.drop_filter = lambda a, b, m: a == "d:1" and isinstance(m, AppendReply) and m.state == MATCH
-    w.engine("a").add_member("d:1")
+    w.engine("a").membership.add_member("d:1")
     assert w.run(5, lambda: newcomer.engine.commit_index > 3)
     _remove(w, "d")
 
@@ -327,10 +327,10 @@ def test_a_removal_that_would_leave_no_majority_in_reach_is_refused(world: Make)
     w.run(3)
     leader = w.engine("a")
     with pytest.raises(ChangeRefused, match="remove those that are down first"):
-        leader.remove_member("b:1")
+        leader.membership.remove_member("b:1")
     assert leader.members == ("a:1", "b:1", "c:1")
-    leader.remove_member("c:1")
-    assert w.run(3, lambda: leader.configuration_committed)
+    leader.membership.remove_member("c:1")
+    assert w.run(3, lambda: leader.membership.committed)
     assert leader.voters == ("a:1", "b:1")
 
 
@@ -341,31 +341,31 @@ def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -
     w.run(2)
     leader = w.engine("a")
     with pytest.raises(ChangeRefused, match="no majority"):
-        leader.remove_member("c:1")
+        leader.membership.remove_member("c:1")
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "b:1" and bool(m.entries)
     w.start("b")
     w.run(1)
     assert w.engine("b").role is Role.LEARNER
     with pytest.raises(ChangeRefused, match="no majority"):
-        leader.remove_member("c:1")
+        leader.membership.remove_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
     w.run(0.2)  # the next heartbeat is answered
-    assert leader.remove_member("c:1") is not None
+    assert leader.membership.remove_member("c:1") is not None
 
 
 def test_only_a_leader_changes_members_and_only_to_addresses(world: Make) -> None:
     w = world()
     w.elect("a")
     with pytest.raises(NotLeader) as refused:
-        w.engine("b").add_member("d:1")
+        w.engine("b").membership.add_member("d:1")
     assert refused.value.leader == "a:1"
     with pytest.raises(NotLeader):
-        w.engine("b").remove_member("c:1")
+        w.engine("b").membership.remove_member("c:1")
     with pytest.raises(ChangeRefused, match="HOST:PORT"):
-        w.engine("a").add_member("nonsense")
-    assert w.engine("a").remove_member("z:1") is None
-    assert w.engine("a").add_member("b:1") is None
+        w.engine("a").membership.add_member("nonsense")
+    assert w.engine("a").membership.remove_member("z:1") is None
+    assert w.engine("a").membership.add_member("b:1") is None
 
 
 def test_a_cluster_shrinks_to_one_and_grows_again(world: Make) -> None:
@@ -401,9 +401,9 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
 def _older(w: Any, name: str) -> None:
     """From now on ``name`` says what a program says that knows no configurations."""
     for other in w.members.values():
-        standing = other.engine._standing
+        standing = other.engine._hellos.standing
         formats = {peer: 1 if peer == w[name].name else stated for peer, stated in standing.formats.items()}
-        other.engine._standing = replace(standing, formats=formats)
+        other.engine._hellos.standing = replace(standing, formats=formats)
 
 
 def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> None:
@@ -413,10 +413,10 @@ def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> No
     _older(w, "c")
     assert leader.status()["peer_format"] == 1
     with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.add_member("d:1")
+        leader.membership.add_member("d:1")
     with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.remove_member("b:1")
-    assert leader.remove_member("c:1") is not None  # it need not read that
+        leader.membership.remove_member("b:1")
+    assert leader.membership.remove_member("c:1") is not None  # it need not read that
 
 
 def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: Make) -> None:
@@ -426,12 +426,12 @@ def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: 
     hello = Hello("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]))
     leader.receive("c:1", encode(hello))
     with pytest.raises(ChangeRefused, match="c:1 has not said"):
-        leader.add_member("d:1")
+        leader.membership.add_member("d:1")
     assert w["a"].disk.standing.formats["c:1"] == 1
     w.crash(w["c"])
     w.crash(w["a"])
     w.start("a")
-    assert w.engine("a")._standing.formats["c:1"] == 1
+    assert w.engine("a")._hellos.standing.formats["c:1"] == 1
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

@@ -11,6 +11,7 @@ import pytest
 from nameserver.raft.contact import Contact
 from nameserver.raft.engine import Engine
 from nameserver.raft.hardening import RaftCore
+from nameserver.raft.images import Images
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, PreVote, RequestVote, SnapshotPart
 
@@ -28,14 +29,15 @@ def _promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def _snapshots_commit(patch: pytest.MonkeyPatch) -> None:
     """D2, as the library has it."""
-    original = Engine._on_snapshot_part
+    original = Images.on_part
 
-    def on_part(engine: Any, peer: str, m: SnapshotPart) -> None:
-        if m.term >= engine.term:
-            engine._core.follow(engine._core.node(peer), m.term, min(m.last, engine._log.last_index))
-        original(engine, peer, m)
+    def on_part(images: Any, peer: str, m: SnapshotPart) -> None:
+        core = images._core
+        if m.term >= core.term:
+            core.follow(core.node(peer), m.term, min(m.last, images._log.last_index))
+        original(images, peer, m)
 
-    patch.setattr(Engine, "_on_snapshot_part", on_part)
+    patch.setattr(Images, "on_part", on_part)
 
 
 def _contact_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:

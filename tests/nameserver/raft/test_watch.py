@@ -290,7 +290,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         for core in cores:  # neither asks on its own while the links end
             core._SyncObj__raftElectionDeadline = math.inf
             core._rng.uniform = lambda least, most: 9.0
-        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._links for name in ("b", "c")))
+        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._hellos.links for name in ("b", "c")))
         for core, name in zip(cores, ("b", "c"), strict=True):
             del core._rng.uniform
             core._SyncObj__raftElectionDeadline = core._last_look_at = core._clock() + PERIOD / 5

@@ -19,7 +19,7 @@ def hand_over_in_vain(leader: Replicated) -> bool:
     batch = Batch(proposals=(Proposal(boot_id=7, sequence=1, command=command),))
     assert member.append(encode_batch(batch), term=member.term) is not None
     assert member._driver is not None
-    return member._driver.engine.hand_over()
+    return member._driver.engine.membership.hand_over()
 
 
 def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Path) -> None:

@@ -1,0 +1,329 @@
+"""State images of one member: when it makes one, takes one from its leader, and restores one.
+
+An image covers the log up to its index; once it is durable, the log before it may go.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from .contact import Contact
+from .core import FOLLOWER
+from .hardening import RaftCore
+from .hellos import Hellos
+from .log import FIRST_INDEX, RaftLog
+from .members import decode_configuration, encode_configuration
+from .membership import Membership
+from .messages import Append, SnapshotPart, SnapshotReply, Stale
+from .ports import Ports
+from .types import ChangeRefused, NotLeader, StateMachine
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+logger = logging.getLogger(__name__)
+
+#: Wait after a failed snapshot, doubled up to the second value (D28).
+SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
+#: Wait before a received image that could not be stored is asked for again, doubled up to the second value.
+INSTALL_RETRY_S: Final = (1.0, 30.0)
+#: Largest state image that is taken from a leader.
+IMAGE_SIZE_MAX: Final = 1 << 31
+#: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
+TAIL_BYTES: Final = 1024 * 1024
+
+
+class Images:
+    """What one member does with state images; one thing at a time.
+
+    Attributes:
+        failures: How many could not be stored; ``error`` says why the last one that was made here could not.
+        installing: Index of the leader's image that is being stored, 0 if none.
+        restoring: An operator's image is about to replace everything: nothing is appended meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: str,
+        compact_bytes: int,
+        clock: Callable[[], float],
+        machine: StateMachine,
+        engine: Engine,
+        ports: Ports,
+        log: RaftLog,
+        core: RaftCore,
+        contact: Contact,
+        hellos: Hellos,
+        membership: Membership,
+    ) -> None:
+        self._me: Final = me
+        self._compact_bytes = compact_bytes
+        self._clock = clock
+        self._machine = machine
+        self._engine = engine
+        self._ports = ports
+        self._log = log
+        self._core = core
+        self._contact = contact
+        self._hellos = hellos
+        self._membership = membership
+        self.failures = 0
+        self.error = ""
+        self._making = False
+        self._retry_at = -math.inf
+        self._retry_s = SNAPSHOT_RETRY_S[0]
+        self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
+        self.installing = 0
+        self._install_failed: tuple[int, float] | None = None  # index, when to ask for it again
+        self._install_retry_s = INSTALL_RETRY_S[0]
+        self.restoring = False
+
+    # ---- made here
+
+    def consider(self, now: float) -> None:
+        """Rule 10 of compaction: by bytes; the shallow copy is made here, everything else elsewhere (D28,
+        D29).
+        """
+        if self._making or self.installing or self.restoring or now < self._retry_at:
+            return
+        image = self._ports.image()
+        threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
+        if self._log.journal_bytes >= threshold and self._core.applied_index > (
+            image[0] if image else FIRST_INDEX
+        ):
+            self._begin()
+
+    def save(self) -> None:
+        """Begin an image of the state as it is now, unless one is being made.
+
+        Raises:
+            ChangeRefused: There is no state yet.
+        """
+        self._core.enter()
+        if self._engine.stopped or self._core.applied_index <= FIRST_INDEX:
+            raise ChangeRefused("nothing was written yet: there is no state to store")
+        if not (self._making or self.installing or self.restoring):
+            self._begin()
+
+    def _begin(self) -> None:
+        index = self._core.applied_index
+        term = self._log.term_at(index)
+        assert term is not None
+        self._log.journal_bytes = 0
+        try:
+            encode_image = self._machine.snapshot()
+        except Exception as error:
+            logger.exception("snapshot raised index=%d", index)
+            self.failed(str(error))
+            return
+        self._making = True
+        configuration = encode_configuration(self._log.configuration_at(index))
+        self._ports.make_image(index, term, configuration, encode_image)
+
+    def made(self, index: int) -> None:
+        """The image at ``index`` is durable: the log before it may go."""
+        if self._engine.stopped:
+            return
+        self._core.enter()
+        self._making = False
+        self._retry_s = SNAPSHOT_RETRY_S[0]
+        if index > self._log.base_index:
+            self._log.trim(self._tail_from(index))
+            self._ports.trim(index)
+        self._ports.changed()
+        self._ports.wake()
+
+    def _tail_from(self, index: int) -> int:
+        """Keep some entries behind the image for peers that lag a little."""
+        size = 0
+        while index > self._log.base_index + 1 and size < TAIL_BYTES:
+            index -= 1
+            size += self._log.size_at(index)
+        return index
+
+    def failed(self, error: str) -> None:
+        """Storing an image failed; nothing is lost, the log stays longer (D28)."""
+        if self._engine.stopped:
+            return
+        self._core.enter()
+        self._making = False
+        self.failures += 1
+        self.error = error
+        self._ports.changed()
+        self._retry_at = self._clock() + self._retry_s
+        logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
+        self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
+        self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
+
+    # ---- from a leader
+
+    def on_part(self, peer: str, m: SnapshotPart) -> None:
+        """A leader sends what it has no entries for any more."""
+        if m.term < self._core.term:
+            self._engine.send(peer, Stale(self._core.term))
+            return
+        self._core.follow(self._core.node(peer), m.term)
+        self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
+        if not self._hellos.standing.voter:
+            self._hellos.came_at(m.term, m.last)
+        if m.index <= self._core.applied_index:
+            # D16: never back. What is committed is the same at the leader, so it may go on from there.
+            self._incoming = None
+            self._core.acknowledge_committed()
+            return
+        if self.installing or m.size > IMAGE_SIZE_MAX:
+            self._core.say_alive(peer)
+            return
+        if m.offset == 0:
+            self._incoming = (peer, m.index, bytearray())
+            self._install_failed = None
+        incoming = self._incoming
+        if incoming is None or incoming[:2] != (peer, m.index) or m.offset != len(incoming[2]):
+            self._core.say_alive(peer)
+            return
+        buffer = incoming[2]
+        buffer += m.data
+        complete = len(buffer) >= m.size
+        self._reply(peer, m.index, len(buffer))
+        if complete:
+            self._incoming = None
+            self.installing = m.index
+            self._ports.install_image(m.index, m.index_term, m.configuration, buffer)
+
+    def _reply(self, leader: str, index: int, offset: int) -> None:
+        learner, echo = not self._hellos.standing.voter, self._contact.echo_for(leader)
+        reply = SnapshotReply(self._core.term, index, offset, learner, self._clock(), echo)
+        self._engine.send(leader, reply)
+
+    def put_off(self, peer: str, m: Append) -> None:
+        """The log is about to be replaced: keep the leader, and let it know that we live."""
+        self._core.follow(self._core.node(peer), m.term)
+        self._contact.stated_by_leader(
+            peer, clock=m.clock, echo=m.echo, age=m.age, commit=max(m.commit, m.durable)
+        )
+        self._core.say_alive(peer)
+
+    def link_down(self, peer: str) -> None:
+        """What ``peer`` has sent of an image is void."""
+        if self._incoming is not None and self._incoming[0] == peer:
+            self._incoming = None
+
+    def install_failed(self, error: str) -> None:
+        """Storing a received image failed; the leader is asked for one again, after a while."""
+        if not self._engine.stopped:
+            self._install_failed = self.installing, self._clock() + self._install_retry_s
+            self.installing = 0
+            self.failures += 1
+            logger.warning(
+                "snapshot not installed me=%s error=%s retry_s=%.0f", self._me, error, self._install_retry_s
+            )
+            self._install_retry_s = min(2 * self._install_retry_s, INSTALL_RETRY_S[1])
+
+    def ask_again(self, now: float) -> None:
+        """A leader that got no word would wait for :data:`.replication.TRANSFER_TIMEOUT_S`."""
+        if self._install_failed is None or now < self._install_failed[1]:
+            return
+        index, _ = self._install_failed
+        self._install_failed = None
+        leader = self._core.leader_id
+        if leader is not None and self._core.state == FOLLOWER:
+            self._reply(leader, index, 0)
+
+    def installed(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
+        """An image received from a leader is durable and ready: it becomes the state unless that has moved
+        beyond (D16).
+        """
+        if self._engine.stopped:
+            return
+        self._core.enter()
+        self.installing = 0
+        self._install_retry_s = INSTALL_RETRY_S[0]
+        if index > self._core.applied_index:
+            was_empty = self._hellos.empty
+            logger.info("snapshot installed me=%s index=%d", self._me, index)
+            if not self._replace_state(index, term, configuration, install):
+                return
+            if was_empty:
+                self._hellos.say_to_all()
+        self._core.acknowledge_committed()
+        self._ports.wake()
+
+    def _replace_state(
+        self, index: int, term: int, configuration: bytes, install: Callable[[], None]
+    ) -> bool:
+        """Base log and state on a durable image at ``index``; False if the member must stop."""
+        try:
+            held = decode_configuration(configuration) if configuration else self._log.configuration
+            install()
+        except Exception as error:  # whatever it is, the state may be half replaced
+            logger.exception("restore raised index=%d", index)
+            self._engine.fail(f"snapshot {index} cannot be restored: {error}")
+            return False
+        self._log.reset(index, term, held)
+        self._core.restored(index)
+        self._membership.follow()
+        self._ports.trim(index)
+        return True
+
+    # ---- from an operator
+
+    def may_restore(self) -> None:
+        """Check that this is a cluster of one.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._core.enter()
+        if self._engine.stopped or not self._core.leads:
+            raise NotLeader(self._core.leader_id)
+        members = self._core.configuration.members
+        if members != (self._me,):
+            raise ChangeRefused(
+                f"a snapshot is restored in a cluster of one member only, this has {','.join(members)}: "
+                "start one member with --force-new-cluster, restore there, empty the disks of the others, "
+                "and add them again with addMember"
+            )
+        if self.restoring or self._making:
+            raise ChangeRefused("a snapshot is being made or restored; ask again")
+
+    def begin_restore(self) -> None:
+        """Append nothing and make no image until :meth:`restore_ended`.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self.may_restore()
+        self.restoring = True
+
+    @property
+    def settled(self) -> bool:
+        """Everything appended here is durable and applied."""
+        return self._core.applied_index == self._log.last_index == self._log.durable_index
+
+    def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
+        """Index, term and configuration under which an image becomes the base: behind all there is."""
+        index = max(image_index, self._log.last_index) + 1
+        return index, self._core.term, encode_configuration(self._core.configuration)
+
+    def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
+        """The image is durable under ``index``: it becomes log and state, and a new term begins.
+
+        So whatever was computed from the former state knows that it is void.
+        """
+        if self._engine.stopped:
+            return
+        self._core.enter()
+        logger.warning("snapshot restored me=%s index=%d", self._me, index)
+        if self._replace_state(index, term, configuration, install):
+            self._core.step_down("a snapshot was restored")
+            self._core.stand_now()
+            self._ports.changed()
+            self._ports.wake()
+
+    def restore_ended(self) -> None:
+        """Go on, whether it was restored or not."""
+        self.restoring = False

@@ -1,0 +1,257 @@
+"""Changes of the cluster, which its leader makes: members come and go one at a time, leadership moves."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from .contact import Contact
+from .core import LEADER
+from .hardening import RaftCore
+from .hellos import Hellos
+from .log import FIRST_INDEX, RaftLog
+from .members import Configuration, majority
+from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
+from .ports import Ports
+from .types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+logger = logging.getLogger(__name__)
+
+#: A learner that lacks fewer entries than this has caught up: they are on their way.
+CAUGHT_UP_ENTRIES: Final = 128
+#: A member that answered within so many election timeouts is there: a pause of it is no absence.
+ALIVE_TIMEOUTS: Final = 4
+
+
+class Membership:
+    """Who takes part and who leads, as one member changes it or learns of it.
+
+    Attributes:
+        handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: str,
+        election_timeout_ms: int,
+        clock: Callable[[], float],
+        engine: Engine,
+        ports: Ports,
+        log: RaftLog,
+        core: RaftCore,
+        contact: Contact,
+        hellos: Hellos,
+    ) -> None:
+        self._me: Final = me
+        self._election_timeout_s = election_timeout_ms / 1000
+        self._clock = clock
+        self._engine = engine
+        self._ports = ports
+        self._log = log
+        self._core = core
+        self._contact = contact
+        self._hellos = hellos
+        self._followed = core.configuration
+        self._told: set[str] = set()  # whom this leader told that they are removed
+        self.handing_over_until = -math.inf
+
+    # ---- what is in force
+
+    @property
+    def committed(self) -> bool:
+        """Whether the configuration in force here is committed."""
+        return self._log.configuration_index <= self._core.commit_index
+
+    def follow(self) -> None:
+        """Tell everyone concerned that another configuration is in force."""
+        configuration = self._core.configuration
+        if configuration != self._followed:
+            self._followed = configuration
+            logger.info(
+                "members changed me=%s index=%d voters=%s learners=%s",
+                self._me,
+                self._log.configuration_index,
+                ",".join(configuration.voters),
+                ",".join(configuration.learners) or "none",
+            )
+            self._ports.follow(configuration.members)
+            self._ports.wake()
+
+    # ---- members
+
+    def _change(self, configuration: Configuration) -> int:
+        found = self._core.change(configuration)
+        if isinstance(found, str):
+            raise ChangeNotYet(found)
+        self.follow()
+        return found
+
+    def _may_change(self, *, besides: str | None = None) -> None:
+        """Rule 7: configurations travel in entries that older programs cannot read.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._core.enter()
+        if self._engine.stopped or self._core.state != LEADER:
+            raise NotLeader(self._core.leader_id)
+        if self._clock() < self.handing_over_until:
+            raise ChangeNotYet("leadership is being handed over; ask again")
+        stated = self._hellos.standing.formats
+        old = [
+            name
+            for name in self._core.other_voters  # a learner is no loss, and may not have come yet
+            if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
+        ]
+        if old:
+            raise ChangeRefused(
+                f"{','.join(old)} has not said that it can read a change of the members: upgrade it, or "
+                "start it so that it can say so"
+            )
+
+    def add_member(self, member: str) -> int | None:
+        """Append the configuration with ``member`` as a learner; None if it is a learner or voter already.
+
+        The leader makes it a voter by another entry as soon as it has caught up.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done.
+        """
+        self._may_change()
+        configuration = self._core.configuration
+        if member in configuration.members:
+            return None
+        try:
+            split_address(member)
+        except RaftStartError as error:
+            raise ChangeRefused(str(error)) from error
+        return self._change(configuration.with_learner(member))
+
+    def consider_promotion(self) -> None:
+        """A learner that is no longer empty and has nearly everything becomes a voter."""
+        configuration = self._core.configuration
+        if not configuration.learners or not self.committed:
+            return
+        for name in configuration.learners:
+            progress = self._core.progress.get(name)
+            if (
+                progress is not None
+                and name in self._hellos.said
+                and not progress.learner
+                and progress.transfer is None
+                and progress.match >= self._log.configuration_index
+                and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
+                and self._hellos.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
+            ):
+                logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
+                if isinstance(self._core.change(configuration.promoting(name)), int):
+                    self.follow()
+                return
+
+    def remove_member(self, member: str) -> int | None:
+        """Append the configuration without ``member``; None if it is not in the one in force.
+
+        Raises:
+            NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
+        """
+        self._may_change(besides=member)
+        if member not in self._core.configuration.members:
+            return None
+        configuration = self._core.configuration.without(member)
+        here = [name for name in configuration.voters if name == self._me or self._counts_now(name)]
+        if len(here) < majority(len(configuration.voters)):
+            raise ChangeNotYet(
+                f"of the voters that would remain, {','.join(configuration.voters) or 'none'}, only "
+                f"{','.join(here) or 'none'} can be reached: no majority; remove those that are down first"
+            )
+        return self._change(configuration)
+
+    def _counts_now(self, voter: str) -> bool:
+        """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
+        progress = self._core.progress.get(voter)
+        return (
+            voter in self._hellos.said
+            and progress is not None
+            and not progress.learner
+            and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._election_timeout_s
+        )
+
+    def tell_removed(self) -> None:
+        """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
+        if not self.committed:
+            return
+        members = self._core.configuration.members
+        for peer, hello in self._hellos.said.items():
+            if peer in members or peer in self._told:
+                continue
+            self._told.add(peer)
+            if not hello.empty and hello.format_max >= FORMAT_CONFIGURATION:
+                self._engine.send(peer, Removed(self._core.term, self._log.configuration_index))
+
+    def on_removed(self, peer: str, m: Removed) -> None:
+        """A leader of an older term may not know that this member was added again.
+
+        And whoever was only about to be added, by a leader that fell before that was committed, was not
+        removed: it waits to be added again.
+        """
+        index, committed = self._log.committed_configuration(self._core.commit_index)
+        founders = self._hellos.standing.founders
+        was_member = self._me in committed.members if index > FIRST_INDEX else self._me in founders
+        if m.term < self._core.term or self._hellos.empty or not was_member:
+            return
+        self._hellos.become(replace(self._hellos.standing, removed=True))
+        self._engine.stop()
+        self._ports.removed(f"{peer}, which leads term {m.term}, says that {self._me} was removed")
+
+    def link_down(self, peer: str) -> None:
+        """On another link it is told again."""
+        self._told.discard(peer)
+
+    # ---- leadership
+
+    def hand_over(self, to: str | None = None) -> bool:
+        """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more).
+
+        For one election timeout nothing is appended.
+        """
+        if self._engine.stopped:
+            return False
+        self._core.enter()
+        if self._core.state != LEADER or not self._core.other_voters:
+            return False
+        self.handing_over_until = self._clock() + self._election_timeout_s
+        self._core.hand_over(to)
+        self._ports.wake()
+        return True
+
+    def may_hand_over(self, to: str | None) -> None:
+        """Check that there is somebody to take over.
+
+        Raises:
+            NotLeader, ChangeRefused: And why not.
+        """
+        self._core.enter()
+        if self._engine.stopped or self._core.state != LEADER:
+            raise NotLeader(self._core.leader_id)
+        others = self._core.other_voters
+        if to is not None and to not in others:
+            raise ChangeRefused(
+                f"{to} leads already"
+                if to == self._me
+                else f"{to} is none of the voters {','.join(self._core.configuration.voters)}"
+            )
+        ready = [name for name in others if self._counts_now(name)]
+        if not ready or (to is not None and to not in ready):
+            raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")
+
+    def role_changed(self) -> None:
+        """Whoever leads from here on begins anew."""
+        self.handing_over_until = -math.inf
+        self._told.clear()
