@@ -23,7 +23,7 @@ from broker.errors import BrokerError, SettingError
 from broker.server import BrokerServer
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties, parse_properties
-from remoting.transport.aio import split_address
+from remoting.transport import split_address
 from remoting.transport.server import is_loopback
 
 logger = logging.getLogger("broker")

@@ -40,7 +40,7 @@ from remoting.errors import RemotingError
 from remoting.fields import ConsumerGroupFields
 from remoting.message import Host, StoredMessage
 from remoting.route import DataVersion
-from remoting.transport.aio import split_address
+from remoting.transport import split_address
 from remoting.transport.server import Connection, RemotingServer, ServerLimits
 
 logger = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, assert_never
 
 from client.admin import Admin
-from client.blocking import http_fetch, local_identity
+from client.blocking import local_identity
 from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
 from client.core import PEER_REQUESTS, ClientCore
 from client.errors import ClientClosed
+from client.fetch import http_fetch
 from client.operation import (
     Clock,
     Deliver,
@@ -45,7 +46,8 @@ from client.operation import (
 from client.producer import Message, ProducerCore, QueueSelector, SendResult
 from remoting.bodies import MessageQueue
 from remoting.command import RemotingCommand
-from remoting.transport.aio import Hook, RemotingClient
+from remoting.transport import Hook
+from remoting.transport.aio import RemotingClient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -18,12 +18,11 @@ gevent's patching::
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does
-(``remoting.transport.aio.Hook``).
+(``remoting.transport.Hook``).
 """
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import logging
 import os
@@ -32,8 +31,6 @@ import secrets
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar, assert_never
@@ -48,21 +45,19 @@ from client.operation import (
     Deliver,
     Effect,
     Fetch,
-    FetchReply,
     Instant,
     Invoke,
     Oneway,
     Operation,
     Sleep,
     Spawn,
-    Unreached,
     Wait,
 )
 from client.producer import Message, ProducerCore, QueueSelector, SendResult
 from remoting.bodies import MessageQueue
 from remoting.command import RemotingCommand
 from remoting.route import TopicRouteData
-from remoting.transport.aio import Hook
+from remoting.transport import Hook
 from remoting.transport.blocking import BlockingClient
 
 log = logging.getLogger(__name__)
@@ -234,6 +229,9 @@ class Client:
             case Deliver():
                 return effect.call(effect.argument)
             case Fetch():
+                # HTTP and TLS are 30 ms of loading, and most commands speak remoting only
+                from client.fetch import http_fetch
+
                 return http_fetch(effect)
             case _:
                 assert_never(effect)
@@ -352,52 +350,3 @@ def local_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-class _Connection(http.client.HTTPConnection):
-    """Tells a connection that was not made from one that broke."""
-
-    def connect(self) -> None:
-        try:
-            super().connect()
-        except OSError as error:
-            raise Unreached(error.strerror or str(error)) from None
-
-
-class _Handler(urllib.request.HTTPHandler):
-    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, request)
-
-
-#: Nameservers are asked themselves: a proxy of the environment would be told tokens, and may see other hosts.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler())
-
-
-def http_fetch(fetch: Fetch) -> FetchReply:
-    """Ask over HTTP; a status other than 200 is a reply, not an error.
-
-    Raises:
-        OSError: If there is no reply, or one above the limit; Unreached if nothing was sent.
-        ValueError: If the URL is none or not HTTP.
-    """
-    url = fetch.url
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{url!r} is no HTTP address")
-    request = urllib.request.Request(url, fetch.body, dict(fetch.headers), method=fetch.method)
-    try:
-        with _OPENER.open(request, timeout=fetch.timeout_s) as reply:
-            data = reply.read(fetch.reply_max + 1)
-            status = reply.status
-    except urllib.error.HTTPError as error:
-        with error:
-            data = error.read(fetch.reply_max + 1)
-        status = error.code
-    except urllib.error.URLError as error:
-        raise error.reason if isinstance(error.reason, OSError) else error from None
-    except http.client.InvalidURL as error:
-        raise ValueError(f"{url!r} is no HTTP address: {error}") from None
-    except http.client.HTTPException as error:
-        raise OSError(f"no HTTP reply: {type(error).__name__} {error}") from None
-    if len(data) > fetch.reply_max:
-        raise OSError(f"reply of {url} is above {fetch.reply_max} bytes")
-    return FetchReply(status, data)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, Self, cast
+from typing import Final, Self, cast
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, RequestTimeout, TooManyRequests
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+from remoting.transport import Hook, split_address
 
 log = logging.getLogger(__name__)
 
@@ -22,28 +23,6 @@ CONNECTIONS_MAX: Final = 4096
 
 #: A peer's request to us: ``(address, request)``; the answer is ignored for oneway requests.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
-
-
-class Hook(Protocol):
-    """Sees each request before it is sent and each answer before its caller does."""
-
-    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request to send in its place."""
-        ...
-
-    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
-
-
-def split_address(addr: str) -> tuple[str, int]:
-    """Split ``host:port`` or ``[v6]:port``.
-
-    Raises:
-        LocalProtocolError: If it is neither.
-    """
-    host, _, port = addr.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise LocalProtocolError(f"address {addr!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 class RemotingClient:

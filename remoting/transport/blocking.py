@@ -17,7 +17,7 @@ from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
-from remoting.transport.aio import Hook, split_address
+from remoting.transport import Hook, split_address
 
 log = logging.getLogger(__name__)
 

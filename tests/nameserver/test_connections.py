@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from remoting.command import RemotingCommand
-from remoting.transport.aio import split_address
+from remoting.transport import split_address
 from remoting.transport.blocking import BlockingClient
 
 pytestmark = pytest.mark.faults

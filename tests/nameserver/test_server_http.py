@@ -38,7 +38,8 @@ from remoting.route import (
     decode_route,
     encode_register_body,
 )
-from remoting.transport.aio import RemotingClient, split_address
+from remoting.transport import split_address
+from remoting.transport.aio import RemotingClient
 
 
 class LeaderLost(Independent):

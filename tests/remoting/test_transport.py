@@ -25,7 +25,8 @@ from remoting.errors import (
 )
 from remoting.frame import FrameDecoder
 from remoting.session import Broken, ClientSession, PeerRequest, Response
-from remoting.transport.aio import RemotingClient, split_address
+from remoting.transport import split_address
+from remoting.transport.aio import RemotingClient
 from remoting.transport.blocking import BlockingClient
 from remoting.transport.server import (
     Connection,
