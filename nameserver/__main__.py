@@ -32,7 +32,6 @@ from nameserver.config import (
 )
 from nameserver.consistency import Consistency
 from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file, load_token
-from nameserver.http import HttpServer
 from nameserver.independent import Independent
 from nameserver.raft import RaftStartError
 from nameserver.replicated import Replicated
@@ -114,6 +113,9 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
         StartError: If an address cannot be bound.
     """
     current = settings.current
+    if current.http_listen is not None:
+        # aiohttp is 0.15 s of CPU, a third of a start: help, a bad setting and who has HTTP off do without
+        from nameserver.http import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,13 +124,14 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
-        http = HttpServer(
-            consistency=consistency, server=server, settings=settings, version=_version(), token=token
-        )
+        http = None
         try:
             listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
             http_listen = "off"
             if current.http_listen is not None:
+                http = HttpServer(
+                    consistency=consistency, server=server, settings=settings, version=_version(), token=token
+                )
                 http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
             settings.bound(listen=listen, http=http_listen)
             _say_if_private(current)
@@ -140,7 +143,8 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
             )
             await ending.wait()
         finally:
-            await http.close()
+            if http is not None:
+                await http.close()
             await server.close(drain_s=float(current.drain_s))
             await consistency.close()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
