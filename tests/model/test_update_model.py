@@ -25,12 +25,12 @@ from nameserver.commands import (
     decode_command,
     encode_command,
 )
-from nameserver.handlers import Registration
 from nameserver.route_state import encode_image
 from nameserver.route_table import RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, Moved
-from remoting.route import DataVersion, TopicNumbers
+from remoting.route import DataVersion
+from tests.registrations import as_it_came
 
 CLUSTER = ClusterName("c1")
 OTHER_CLUSTER = ClusterName("c2")
@@ -396,31 +396,6 @@ class UpdateMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.short.check()
-
-
-def as_it_came(command: RegisterBroker) -> Registration:
-    return Registration(
-        broker=command.broker,
-        broker_name=command.broker_name,
-        broker_id=command.broker_id,
-        ha_server_addr=command.ha_server_addr,
-        lease_ms=command.lease_ms,
-        enable_acting_master=command.enable_acting_master,
-        zone_name=command.zone_name,
-        data_version=command.data_version,
-        table={
-            queues.topic: TopicNumbers(
-                queues.topic,
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                queues.perm,
-                queues.topic_sys_flag,
-            )
-            for queues in command.topics
-        },
-        filter_servers=command.filter_servers,
-        mappings=command.mappings,
-    )
 
 
 def copy_of(table: RouteTable) -> RouteTable:

@@ -28,12 +28,12 @@ from nameserver.commands import (
     Update,
     WipeWritePerm,
 )
-from nameserver.handlers import Registration
 from nameserver.route_state import ImageError, decode_image, encode_image
 from nameserver.route_table import LINES_SPARE, SETS_SPARE, RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
-from remoting.route import DataVersion, TopicNumbers
+from remoting.route import DataVersion
+from tests.registrations import as_it_came
 
 C = ClusterName("c")
 A = BrokerName("a")
@@ -86,25 +86,6 @@ def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
         assert isinstance(table.apply(registration(table, name, topics)), Applied)
     table.check()
     return table
-
-
-def as_it_came(command: RegisterBroker) -> Registration:
-    return Registration(
-        broker=command.broker,
-        broker_name=command.broker_name,
-        broker_id=command.broker_id,
-        ha_server_addr=command.ha_server_addr,
-        lease_ms=command.lease_ms,
-        enable_acting_master=command.enable_acting_master,
-        zone_name=command.zone_name,
-        data_version=command.data_version,
-        table={
-            queues.topic: TopicNumbers(queues.topic, queues.read_queue_nums, queues.write_queue_nums)
-            for queues in command.topics
-        },
-        filter_servers=command.filter_servers,
-        mappings=command.mappings,
-    )
 
 
 # -- differences ------------------------------------------------------------------------------------------
