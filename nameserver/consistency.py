@@ -19,7 +19,7 @@ from nameserver.handlers import (
     decide,
     decide_registration,
 )
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from nameserver.verdicts import Moved, Verdict
 from remoting.codes import ResponseCode

@@ -20,7 +20,7 @@ from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.exchange import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
 from nameserver.exchange import FORMAT as MESSAGE_FORMAT
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
-from nameserver.route_state import Record
+from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId, LeaveReason
 
 REPORT_PERIOD_S: Final = 1.0

@@ -39,8 +39,8 @@ from nameserver.config import (
     parse_changes,
 )
 from nameserver.liveness import Liveness, Standing
-from nameserver.route_state import KvEntry
-from nameserver.route_table import RouteView
+from nameserver.routes.entries import KvEntry
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList

@@ -25,7 +25,7 @@ from nameserver.explain import Explanation, in_words
 from nameserver.http_admin import RaftAdmin
 from nameserver.metrics import Samples, add_raft_figures, names_of
 from nameserver.problem import HEADERS, JSON, Problem, check_query, json_answer
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from nameserver.server import NameServer
 from remoting.route import RouteDialect, encode_route
 

@@ -39,7 +39,8 @@ from nameserver.handlers import (
 )
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.notes import note_change, note_late_farewell
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.settings_file import SettingsFile
 from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request

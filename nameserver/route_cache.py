@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 from nameserver.config import NamesrvSettings
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import GetRouteFields

@@ -25,7 +25,7 @@ from nameserver.consistency import (
 from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from nameserver.liveness import Standing
 from nameserver.route_cache import RouteCache
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand

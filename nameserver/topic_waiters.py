@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.verdicts import Applied
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from nameserver.route_state import KvEntry
+from nameserver.routes.entries import KvEntry
 from nameserver.types import BrokerKey, BrokerName, LeaveReason, MinBrokerChange
 
 
@@ -81,6 +81,34 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     def of_topics_alone(self) -> bool:
         """Nobody came or went; most registrations are like that."""
         return not (self.left or self.lost or self.min_changes or self.kv_changed or self.joined is not None)
+
+
+class Facts:
+    """What one change did, gathered while it is made."""
+
+    __slots__ = ("joined", "kv_changed", "left", "lost", "min_changes", "names", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, None] = {}
+        self.names: dict[str, None] = {}
+        self.joined: BrokerKey | None = None
+        self.left: list[BrokerLeft] = []
+        self.lost: list[TopicsLost] = []
+        self.min_changes: list[MinBrokerChange] = []
+        self.kv_changed = False
+
+    def applied(self, revision: int, reply: Reply = None) -> Applied:
+        return Applied(
+            revision=revision,
+            reply=reply,
+            topics=tuple(self.topics),
+            names=tuple(self.names),
+            joined=self.joined,
+            left=tuple(self.left),
+            lost=tuple(self.lost),
+            min_changes=tuple(self.min_changes),
+            kv_changed=self.kv_changed,
+        )
 
 
 class NoChange(msgspec.Struct, frozen=True, kw_only=True):

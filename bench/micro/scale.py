@@ -42,8 +42,8 @@ from nameserver.commands import Evict, RegisterBroker, decode_command, encode_co
 from nameserver.config import NamesrvSettings
 from nameserver.handlers import decide_registration, decode_registration
 from nameserver.raft.driver import TURN_S
-from nameserver.route_state import encode_image
-from nameserver.route_table import RouteTable
+from nameserver.routes.image import encode_image
+from nameserver.routes.table import RouteTable
 from nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied
 from remoting.codes import RequestCode

@@ -45,7 +45,7 @@ from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.handlers import Registration, answer_for, decide_registration, decode_registration
 from nameserver.raft import RaftConfig
 from nameserver.replicated import Replicated
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.server import NameServer
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Applied

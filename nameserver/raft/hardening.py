@@ -87,7 +87,7 @@ D26
 D27
     A command waits in a deposed leader's queue and is applied over what is newer.
     :meth:`.sending.Sending.append` asks for the term; commands name what they were decided from:
-    ``nameserver.route_table``
+    ``nameserver.routes``
 D28
     A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`
 D29

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from nameserver.raft import StopMember
-from nameserver.route_state import encode_image
-from nameserver.route_table import RouteTable
+from nameserver.routes.image import encode_image
+from nameserver.routes.table import RouteTable
 
 IMAGE_FORMAT: Final = 1
 

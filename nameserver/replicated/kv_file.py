@@ -12,7 +12,7 @@ from nameserver.config import LiveSettings
 from nameserver.consistency import NoQuorum, OutcomeUnknown
 from nameserver.files import encode_kv, load_kv_file, write_atomic
 from nameserver.proposals import WRITE_DEADLINE_S
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.verdicts import Applied, Moved
 
 from .writes import Writes

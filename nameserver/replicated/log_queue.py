@@ -21,7 +21,7 @@ from nameserver.commands import (
 from nameserver.exchange import FIRST_COMMAND_FORMAT, Deferral, Deferred
 from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftMember, Role
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 
 from .office import Decoded, Office
 

@@ -36,7 +36,8 @@ from nameserver.handlers import explain_route
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftConfig, RaftMember, StopMember
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied

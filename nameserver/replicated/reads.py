@@ -17,7 +17,8 @@ from nameserver.evidence import Reporter
 from nameserver.exchange import Barrier, Reached
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer
 
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links

@@ -16,7 +16,8 @@ from nameserver.liveness import Liveness
 from nameserver.notes import note_late_farewell
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 
 from .reports import Reports

@@ -15,8 +15,8 @@ from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter
 from nameserver.exchange import Acknowledgement, Report
 from nameserver.liveness import Liveness
 from nameserver.raft import RaftMember, Role
-from nameserver.route_state import Record
-from nameserver.route_table import RouteTable
+from nameserver.routes.entries import Record
+from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 
 from .contact import Links

@@ -11,7 +11,8 @@ from nameserver.consistency import Freshness, NoQuorum, OutcomeUnknown, serve
 from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember, SnapshotInfo
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.settings_file import SettingsFile
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Verdict

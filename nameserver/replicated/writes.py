@@ -21,7 +21,7 @@ from nameserver.evidence import Reporter
 from nameserver.exchange import Deferred, Propose
 from nameserver.proposals import WRITE_DEADLINE_S, ProposalBook
 from nameserver.raft import RaftMember
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 

@@ -29,8 +29,8 @@ from nameserver.commands import (
     decode_command,
     encode_command,
 )
-from nameserver.route_state import encode_image
-from nameserver.route_table import RouteTable
+from nameserver.routes.image import encode_image
+from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange
 from remoting.route import DataVersion

@@ -25,8 +25,8 @@ from nameserver.commands import (
     decode_command,
     encode_command,
 )
-from nameserver.route_state import encode_image
-from nameserver.route_table import RouteTable
+from nameserver.routes.image import encode_image
+from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, Moved
 from remoting.route import DataVersion
@@ -200,7 +200,7 @@ class UpdateMachine(RuleBasedStateMachine):
         same = said_zone == entry.zone_name and filters in (None, record.filter_servers)
         same = same and key.cluster_name in entry.clusters
         drops = delete_absent and not command.incremental
-        assert (short is not None) == (same and not drops and self.short.would_change(command))
+        assert (short is not None) == (same and not drops and self.short.view.would_change(command))
         if short is None:
             return
         assert len(short.topics) <= len(command.topics)

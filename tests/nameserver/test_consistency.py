@@ -23,7 +23,8 @@ from nameserver.consistency import (
 )
 from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange, decode_registration
 from nameserver.liveness import Standing
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, Moved, Verdict
 from remoting.codes import RequestCode

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from nameserver.evidence import FORGET_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch, judge
 from nameserver.exchange import Acknowledgement, Line, Report, decode, encode
 from nameserver.liveness import Contact, Liveness
-from nameserver.route_state import Record
+from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion
 

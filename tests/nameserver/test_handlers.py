@@ -29,7 +29,7 @@ from nameserver.handlers import (
     note_applied,
 )
 from nameserver.liveness import Standing
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied, Moved
 from remoting.codes import HeaderCodec, RequestCode

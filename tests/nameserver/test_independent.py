@@ -17,7 +17,7 @@ from nameserver.consistency import Consistency, Freshness, FreshnessNotOffered, 
 from nameserver.explain import Note
 from nameserver.files import load_kv_file
 from nameserver.independent import Independent
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.types import (
     Answer,
     BrokerAddr,

@@ -14,7 +14,8 @@ from nameserver.config import NamesrvSettings
 from nameserver.handlers import decide
 from nameserver.liveness import Standing
 from nameserver.route_cache import BATCH_MAX, RouteCache
-from nameserver.route_table import RouteTable, RouteView
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
 from nameserver.verdicts import Applied
 from remoting.codes import HeaderCodec, LanguageCode

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver import route_table
 from nameserver.commands import (
     BrokerQueues,
     Command,
@@ -28,8 +27,10 @@ from nameserver.commands import (
     Update,
     WipeWritePerm,
 )
-from nameserver.route_state import ImageError, decode_image, encode_image
-from nameserver.route_table import LINES_SPARE, SETS_SPARE, RouteTable
+from nameserver.routes import registrations
+from nameserver.routes.image import ImageError, decode_image, encode_image
+from nameserver.routes.table import RouteTable
+from nameserver.routes.topics import LINES_SPARE, SETS_SPARE
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
 from remoting.route import DataVersion
@@ -367,7 +368,7 @@ def test_topics_with_equal_queues_share_one_set_however_they_came_to_it() -> Non
 
 
 def test_sets_with_equal_marks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.route_state.mark_of", lambda *parts: 7)
+    monkeypatch.setattr("nameserver.routes.entries.mark_of", lambda *parts: 7)
     table = RouteTable()
     table.apply(registration(table, "a", ("t1", "t2")))
     table.apply(registration(table, "b", ("u1", "u2")))
@@ -383,7 +384,7 @@ def test_queue_sets_without_a_topic_are_forgotten() -> None:
         command = registration(table, "a", ("t1", "t2"), data_version=version)
         table.apply(msgspec.structs.replace(command, topics=(queues, command.topics[1])))
     table.check()
-    assert len(table._sets) <= SETS_SPARE + 3
+    assert len(table._store.topics._sets) <= SETS_SPARE + 3
 
 
 _AGAIN = st.fixed_dictionaries(
@@ -431,11 +432,11 @@ def test_the_short_way_of_a_registration_comes_to_what_the_general_way_comes_to(
             for topic, count in step["numbers"]
         )
         command = msgspec.structs.replace(command, topics=topics)
-        would_change = short.would_change(command)
+        would_change = short.view.would_change(command)
         verdict = short.apply(command)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(route_table, "_says_the_same", lambda *_: False)
-            assert general.would_change(command) == would_change
+            patch.setattr(registrations, "_says_the_same", lambda *_: False)
+            assert general.view.would_change(command) == would_change
             assert general.apply(command) == verdict
         assert general.state_digest() == short.state_digest()
     short.check()
@@ -447,7 +448,7 @@ def test_queue_data_without_a_topic_are_forgotten() -> None:
         topics = (TopicQueues(topic="t1", read_queue_nums=counter, write_queue_nums=1, perm=6),)
         command = registration(table, data_version=DataVersion(counter=counter))
         assert isinstance(table.apply(msgspec.structs.replace(command, topics=topics)), Applied)
-    assert len(table._pools["a"].lines) <= LINES_SPARE + 5
+    assert len(table._store.topics.pools["a"].lines) <= LINES_SPARE + 5
     table.check()
 
 
@@ -543,11 +544,12 @@ def test_image_of_another_format_or_with_another_digest_is_refused() -> None:
 
 def test_check_sees_a_table_that_was_bent() -> None:
     table = filled("a")
-    table._topics["t1"] = msgspec.structs.replace(table._topics["t1"], revision=99)
+    entries = table._store.topics.entries
+    entries["t1"] = msgspec.structs.replace(entries["t1"], revision=99)
     with pytest.raises(AssertionError):
         table.check()
     table = filled("a")
-    del table._records[key("a")]
+    del table._store.brokers.records[key("a")]
     with pytest.raises(AssertionError):
         table.check()
 

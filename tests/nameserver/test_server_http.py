@@ -23,7 +23,7 @@ from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Freshness, NoQuorum
 from nameserver.http import HttpServer
 from nameserver.independent import Independent
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from nameserver.server import NameServer
 from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request
 from remoting.bodies import KVTable, TopicList

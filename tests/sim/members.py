@@ -20,7 +20,7 @@ from nameserver.evidence import Judgement
 from nameserver.handlers import Farewell, Renewal
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.replicated import Replicated, raft_config
-from nameserver.route_table import RouteView
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import RequestCode, ResponseCode

@@ -29,7 +29,11 @@ from nameserver.raft.messages import Append, AppendReply, PreVote
 from nameserver.raft.snapshot import Image
 from nameserver.replicated import Replicated, reads, registrations, serving
 from nameserver.replicated.reports import Reports
-from nameserver.route_table import Record, RouteTable, RouteView
+from nameserver.routes import table, updates
+from nameserver.routes.entries import Record
+from nameserver.routes.store import RouteStore
+from nameserver.routes.table import RouteTable
+from nameserver.routes.view import RouteView
 from nameserver.types import Answer, LeaveReason, Request
 from remoting.codes import RequestCode
 
@@ -44,16 +48,12 @@ def apply_ignores_the_revision(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_update_does_not_notice_that_a_topic_was_dropped(patch: pytest.MonkeyPatch) -> None:
-    def unaware(table: Any, command: Update) -> Update:
-        return msgspec.structs.replace(command, lines=table._line_count(command.broker_name))
+    def unaware(store: RouteStore, command: Update) -> Update:
+        return msgspec.structs.replace(command, lines=len(store.topics.of_name(command.broker_name)))
 
-    moved, update = RouteTable.moved, RouteTable._update
-    patch.setattr(RouteTable, "_update", lambda table, command: update(table, unaware(table, command)))
-    patch.setattr(
-        RouteTable,
-        "moved",
-        lambda table, c: moved(table, unaware(table, c) if isinstance(c, Update) else c),
-    )
+    for name in ("apply_update", "update_moved"):
+        real = getattr(updates, name)
+        patch.setattr(table, name, lambda store, c, real=real: real(store, unaware(store, c)))
 
 
 def a_deletion_of_nothing_is_answered_without_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def a_deletion_of_nothing_is_answered_without_the_log(patch: pytest.MonkeyPatch)
 
 
 def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RouteTable, "_moved_at", lambda table, kind, key: table._present(kind, key) or 0)
+    patch.setattr(RouteStore, "moved_at", lambda store, kind, key: store.present(kind, key) or 0)
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ from nameserver.evidence import Judgement
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
 from nameserver.raft.core import LEADER
-from nameserver.route_state import Record
-from nameserver.route_table import RouteView
+from nameserver.routes.entries import Record
+from nameserver.routes.view import RouteView
 from nameserver.types import BrokerKey, LeaveReason
 from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
 from remoting.codes import MASTER_ID

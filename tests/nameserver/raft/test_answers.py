@@ -18,7 +18,7 @@ from nameserver.consistency import NoQuorum
 from nameserver.proposals import RESEND_S, ProposalBook, Waiting
 from nameserver.replicated import Replicated
 from nameserver.replicated.writes import Writes
-from nameserver.route_table import RouteTable
+from nameserver.routes.table import RouteTable
 from nameserver.types import ConnectionId, MinBrokerChange
 from nameserver.verdicts import Applied, Moved
 

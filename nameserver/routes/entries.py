@@ -1,0 +1,153 @@
+"""What the route table keeps, as immutable values, and the marks that stand for them in digests.
+
+Most topics have equal queue data at the same brokers: one :class:`QueueSet` serves all of them. Values that
+there are many of are unknown to the garbage collector (they cannot be part of a cycle), so that a collection
+does not walk over a large table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from operator import mul
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from nameserver.commands import QueueMapping
+from nameserver.types import BrokerKey, BrokerName, ClusterName
+from remoting.route import DataVersion, QueueData
+
+NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
+
+SLICE: Final = 5_000
+"""Topics that one call into C deals with while a thread works on an image."""
+
+MASK: Final = (1 << 128) - 1
+"""Digests are sums modulo 2**128."""
+
+_encode_parts: Final = msgspec.msgpack.Encoder().encode
+
+
+def mark_of(*parts: Any) -> int:
+    """Return 128 bits that stand for a fact in a digest; equal in every process."""
+    return int.from_bytes(blake2b(_encode_parts(parts), digest_size=16).digest(), "big")
+
+
+def mark_of_topic(topic: str) -> int:
+    """Return 128 bits that stand for a topic; no other fact is encoded like the bare text."""
+    return int.from_bytes(blake2b(topic.encode(), digest_size=16).digest(), "big")
+
+
+def sum_of_products(left: list[int], right: list[int]) -> int:
+    """Return the sum of each number times its neighbour, in slices: see :data:`SLICE`."""
+    total = 0
+    for start in range(0, len(left), SLICE):
+        end = start + SLICE
+        total += sum(map(mul, left[start:end], right[start:end]))
+    return total
+
+
+class Line(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """Queue data that one broker name has of some topics; a table keeps one of each, compared by identity.
+
+    Attributes:
+        mark: Stands for the data in digests.
+    """
+
+    data: QueueData
+    mark: int
+
+    @classmethod
+    def of(cls, data: QueueData) -> Line:
+        return cls(
+            data,
+            mark_of(
+                "q",
+                data.broker_name,
+                data.read_queue_nums,
+                data.write_queue_nums,
+                data.perm,
+                data.topic_sys_flag,
+            ),
+        )
+
+
+class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
+
+    Attributes:
+        by_name: Broker name to queue data; never empty, never changed.
+        mark: Sum of the lines' marks, modulo 2**128.
+    """
+
+    by_name: Mapping[str, QueueData]
+    mark: int
+
+
+class TopicEntry(msgspec.Struct, frozen=True, gc=False):
+    """A topic. Entries and their maps are replaced, never changed, so copies may share them.
+
+    Attributes:
+        queue_set: Queue data by broker name.
+        mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
+        revision: Of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
+        mark: Of the topic, see :func:`mark_of_topic`.
+    """
+
+    queue_set: QueueSet
+    mappings: Mapping[str, QueueMapping]
+    revision: int
+    mark: int
+
+    @property
+    def queues(self) -> Mapping[str, QueueData]:
+        """Broker name to queue data; never empty."""
+        return self.queue_set.by_name
+
+
+class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker name: a master and its slaves.
+
+    Attributes:
+        cluster: Of the first registration; kept while the name exists, as documented.
+        clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
+        addrs: Broker id to record key; never empty.
+        revision: Of the last change of addresses, ids or permissions.
+        route_revision: Of the last change that all its topics' routes show.
+    """
+
+    cluster: ClusterName
+    clusters: tuple[ClusterName, ...]
+    addrs: Mapping[int, BrokerKey]
+    enable_acting_master: bool
+    zone_name: str | None
+    revision: int
+    route_revision: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered broker process.
+
+    Attributes:
+        complete: False after an incremental registration: it then equals no data version.
+        filter_servers: Empty if it has none.
+        revision: Of the last change, or of the last :class:`Touch`.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    broker_id: int
+    ha_server_addr: str
+    data_version: DataVersion
+    complete: bool
+    lease_ms: int
+    filter_servers: tuple[str, ...]
+    revision: int
+
+
+class KvEntry(NamedTuple):
+    """One value of the KV configuration."""
+
+    value: str | None
+    revision: int

@@ -1,0 +1,142 @@
+"""All that the route table keeps: at which revision, what moved since another one, digests and images."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, assert_never
+
+from nameserver.commands import BaseKind
+
+from .brokers import BrokerStore
+from .entries import MASK, mark_of
+from .image import Image, ImageError, decode_image, encode_image
+from .kv import KvStore
+from .tombstones import Tombstones
+from .topics import TopicStore
+
+
+class RouteStore:
+    """State of a route table. Whoever changes it first raises the revision, by one for each command.
+
+    Attributes:
+        revision: Number of changes applied.
+    """
+
+    __slots__ = ("brokers", "kv", "revision", "tombstones", "topics")
+
+    def __init__(self, tombstones_max: int) -> None:
+        self.revision = 0
+        self.tombstones = Tombstones(tombstones_max)
+        self.brokers = BrokerStore(self.tombstones)
+        self.topics = TopicStore(self.tombstones)
+        self.kv = KvStore(self.tombstones)
+
+    # -- revisions
+
+    def moved_at(self, kind: BaseKind, key: Hashable) -> int:
+        """Return the revision at which something last changed, came or went; at least the floor if absent."""
+        present = self.present(kind, key)
+        return self.tombstones.removed_at(kind, key) if present is None else present
+
+    def present(self, kind: BaseKind, key: Any) -> int | None:
+        """Return the revision of something, None if it is absent."""
+        match kind:
+            case "record":
+                record = self.brokers.records.get(key)
+                return None if record is None else record.revision
+            case "name":
+                entry = self.brokers.names.get(key)
+                return None if entry is None else entry.revision
+            case "topic":
+                return self._topic_revision(key)
+            case "key":
+                value = self.kv.value(*key)
+                return None if value is None else value.revision
+        assert_never(kind)
+
+    def _topic_revision(self, topic: str) -> int | None:
+        entry = self.topics.entries.get(topic)
+        if entry is None:
+            return None
+        latest = entry.revision
+        names = self.brokers.names
+        for name in entry.queues:
+            revision = names[name].route_revision  # type: ignore[index]  # invariant: it is a broker name
+            if revision > latest:
+                latest = revision
+        return latest
+
+    # -- digests
+
+    def digest(self) -> str:
+        """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
+        return f"{self._shown():032x}"
+
+    def _shown(self) -> int:
+        return (self.brokers.shown + self.topics.shown + self.kv.shown) & MASK
+
+    def state_digest(self) -> str:
+        """Return the digest of all replicated state, revisions and remembered removals included."""
+        rest = (self.brokers.rest() + self.topics.rest + self.kv.rest) & MASK
+        tombstones = self.tombstones
+        parts = (self._shown(), rest, tombstones.mark)
+        summary = (*(f"{part:032x}" for part in parts), self.revision, tombstones.floor)
+        return f"{mark_of(*summary):032x}"
+
+    # -- images
+
+    def copy(self) -> Image:
+        """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
+        brokers, tombstones = self.brokers, self.tombstones
+        return Image(
+            revision=self.revision,
+            floor=tombstones.floor,
+            kv_seen=self.kv.seen,
+            digest=self._shown(),
+            topics=self.topics.entries.copy(),
+            names=brokers.names.copy(),
+            records=brokers.records.copy(),
+            kv=self.kv.spaces.copy(),
+            tombstones={kind: removals.copy() for kind, removals in tombstones.by_kind.items()},
+        )
+
+    def take(self, data: bytes) -> None:
+        """Take over an encoded image; the store is new. May run in any thread.
+
+        Raises:
+            ImageError: If the image is damaged, or of a format this program does not know.
+        """
+        image = decode_image(data)
+        self.revision = image.revision
+        self.brokers.take(image.names, image.records, image.revision)
+        self.topics.take(image.topics)
+        self.kv.take(image.kv, seen=image.kv_seen)
+        self.tombstones.take(image.tombstones, image.floor)
+        if self._shown() != image.digest:
+            raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
+
+    def exchange(self, other: RouteStore) -> None:
+        """Exchange state with another store, at once whatever their sizes."""
+        self.revision, other.revision = other.revision, self.revision
+        self.tombstones, other.tombstones = other.tombstones, self.tombstones
+        self.brokers, other.brokers = other.brokers, self.brokers
+        self.topics, other.topics = other.topics, self.topics
+        self.kv, other.kv = other.kv, self.kv
+
+    # -- checks
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        self.brokers.check(self.revision)
+        self.topics.check(self.brokers.names)
+        floor = self.tombstones.floor
+        for kind, removals in self.tombstones.by_kind.items():
+            for key, removed_at in removals.items():
+                assert self.present(kind, key) is None, f"{kind} {key} is both there and removed"
+                # At the floor: removed by the very change that raised it.
+                assert floor <= removed_at <= self.revision, f"{kind} {key} removed at {removed_at}"
+        again = RouteStore(self.tombstones.max)
+        again.take(encode_image(self.copy()))
+        assert again.state_digest() == self.state_digest(), (
+            "the digest kept differs from the digest made anew"
+        )

@@ -1,0 +1,101 @@
+"""What the route table remembers of things that were removed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from itertools import chain
+from typing import Any, Final
+
+from nameserver.commands import BaseKind
+
+from .entries import MASK, mark_of, mark_of_topic, sum_of_products
+
+TOMBSTONES_MAX: Final = 100_000
+"""Removals that are remembered one by one. Above it the older half is replaced by one floor revision, which
+can only make commands decide again, never apply over something newer."""
+
+_KINDS: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
+
+
+class Tombstones:
+    """Removals by kind and key, with the revision of each, and their part of the digest of all state.
+
+    Attributes:
+        max: How many there are at most, see :data:`TOMBSTONES_MAX`.
+        by_kind: Kind to key to the revision of its removal.
+        floor: Something absent that is not listed was removed at or before it, or never was.
+    """
+
+    __slots__ = ("_mark", "by_kind", "floor", "max")
+
+    def __init__(self, tombstones_max: int) -> None:
+        self.max = tombstones_max
+        self._mark = 0
+        self.by_kind: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _KINDS}
+        self.floor = 0
+
+    @property
+    def mark(self) -> int:
+        """What stands for the removals in the digest of all state."""
+        return self._mark
+
+    @property
+    def topics(self) -> dict[Hashable, int]:
+        """The removals of topics, kept by who keeps the topics: see :meth:`topics_came`."""
+        return self.by_kind["topic"]
+
+    def removed_at(self, kind: BaseKind, key: Hashable) -> int:
+        """Return the revision of a removal; of what is not listed, the floor."""
+        return max(self.by_kind[kind].get(key, 0), self.floor)
+
+    def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
+        """Remember a removal, or forget it when the thing is there again."""
+        removals = self.by_kind[kind]
+        removed_at = removals.pop(key, None)
+        if removed_at is not None:
+            self._mark = (self._mark - mark_of(kind, key) * removed_at) & MASK
+        if not present:
+            removals[key] = revision
+            self._mark = (self._mark + mark_of(kind, key) * revision) & MASK
+            self._bound()
+
+    def topics_came(self, marks: int) -> None:
+        """Note that removals were taken from :attr:`topics`.
+
+        Args:
+            marks: Sum of each topic's mark times the revision of its removal.
+        """
+        self._mark = (self._mark - marks) & MASK
+
+    def topics_left(self, marks: int) -> None:
+        """Note that removals were put into :attr:`topics`; ``marks`` as of :meth:`topics_came`."""
+        self._mark = (self._mark + marks) & MASK
+        self._bound()
+
+    def _bound(self) -> None:
+        """Forget the older half of the removals if there are too many, and raise the floor above them."""
+        kinds = self.by_kind
+        if sum(map(len, kinds.values())) <= self.max:
+            return
+        # By revision, not by order of insertion: a restored table has another order.
+        revisions = sorted(chain.from_iterable(removals.values() for removals in kinds.values()))
+        floor = self.floor = revisions[len(revisions) // 2]
+        for kind, removals in kinds.items():
+            kinds[kind] = {key: at for key, at in removals.items() if at > floor}
+        self._mark = _mark_of_all(kinds)
+
+    def take(self, by_kind: Mapping[BaseKind, Mapping[Hashable, int]], floor: int) -> None:
+        """Take over what an image has; there is nothing yet."""
+        self.floor = floor
+        for kind, removals in by_kind.items():
+            self.by_kind[kind].update(removals)
+        self._mark = _mark_of_all(self.by_kind)
+
+
+def _mark_of_all(by_kind: Mapping[BaseKind, Mapping[Any, int]]) -> int:
+    topics = by_kind["topic"]
+    total = sum_of_products([mark_of_topic(str(topic)) for topic in topics], list(topics.values()))
+    for kind, removals in by_kind.items():
+        if kind != "topic":
+            total += sum(mark_of(kind, key) * removed_at for key, removed_at in removals.items())
+    return total & MASK

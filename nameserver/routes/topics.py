@@ -1,0 +1,335 @@
+"""The topics of a route table: who has which queues, how that is shared, and its part of the digests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Mapping
+from typing import Final
+
+from nameserver.commands import QueueMapping
+from nameserver.types import BrokerName
+from remoting.route import QueueData
+
+from .entries import (
+    MASK,
+    NO_MAPPINGS,
+    SLICE,
+    Line,
+    QueueSet,
+    TopicEntry,
+    mark_of,
+    mark_of_topic,
+    sum_of_products,
+)
+from .tombstones import Tombstones
+
+LINES_SPARE: Final = 1000
+"""Queue data without a topic that are kept for a broker name, in case that topics have them again."""
+
+SETS_SPARE: Final = 1000
+"""Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
+for over all topics, which may cost next to nothing per change."""
+
+NO_LINES: Final[Mapping[str, Line]] = {}
+
+
+class Pool:
+    """What is derived from the topics for one broker name.
+
+    Attributes:
+        topics: Topics of which the name has queue data, and which.
+        lines: By read queues, write queues, permission and flag. Most topics of a broker have equal ones: one
+            object serves all of them, and unequal objects are unequal lines.
+    """
+
+    __slots__ = ("lines", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Line] = {}
+        self.lines: dict[tuple[int, int, int, int], Line] = {}
+
+
+class TopicStore:
+    """Queue data of topics by broker name; who changes them names the revision of the change.
+
+    The part of digests is kept up to date. A topic's is a product, its own mark times the mark of its queue
+    set (or times its revision), so that a change of a topic costs a multiplication and no hashing: one
+    registration may change 100,000 topics while everybody waits for the loop.
+
+    Attributes:
+        entries: By topic; none is without queue data, and no mapping is without its queue data.
+        pools: By broker name.
+        shown: Part of the digest of what clients see.
+        rest: Part of the digest of what is replicated beside that, but for removals.
+    """
+
+    __slots__ = ("_sets", "_tombstones", "entries", "pools", "rest", "shown")
+
+    def __init__(self, tombstones: Tombstones) -> None:
+        self._tombstones = tombstones
+        self.entries: dict[str, TopicEntry] = {}
+        self.pools: dict[str, Pool] = {}
+        # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
+        self._sets: dict[int, QueueSet] = {}
+        self.shown = 0
+        self.rest = 0
+
+    # -- looking
+
+    def pool(self, name: str) -> Pool:
+        """Return what is derived for a broker name, made anew if there is nothing."""
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = Pool()
+        return pool
+
+    def line(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> Line:
+        """Return the one line with this content."""
+        lines = self.pool(name).lines
+        key = (reads, writes, perm, sys_flag)
+        line = lines.get(key)
+        if line is None:
+            line = lines[key] = Line.of(
+                QueueData(
+                    broker_name=name,
+                    read_queue_nums=reads,
+                    write_queue_nums=writes,
+                    perm=perm,
+                    topic_sys_flag=sys_flag,
+                )
+            )
+        return line
+
+    def of_name(self, name: str) -> Mapping[str, Line]:
+        """Return a broker name's queue data by topic, in the order in which the topics came."""
+        pool = self.pools.get(name)
+        return NO_LINES if pool is None else pool.topics
+
+    def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Line]:
+        """Return the lines that a change of permissions makes, by topic; of those only that differ."""
+        pool = self.pools.get(name)
+        if pool is None:
+            return {}
+        after: dict[Line, Line] = {}
+        for line in tuple(pool.lines.values()):
+            data = line.data
+            perm = perm_of(data.perm)
+            if perm != data.perm:
+                after[line] = self.line(
+                    name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag
+                )
+        return {topic: after[line] for topic, line in pool.topics.items() if line in after}
+
+    # -- writing
+
+    def put(self, name: BrokerName, lines: Mapping[str, Line], revision: int) -> None:
+        """Give a broker name other queue data of some topics, by topic."""
+        pool = self.pool(name)
+        entries, listed, gone = self.entries, pool.topics, self._tombstones.topics
+        digest = rest = back = 0
+        # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
+        # done once per set, or per run of topics alike, is not done per topic.
+        steps: dict[tuple[QueueSet | None, Line], tuple[QueueSet, int]] = {}
+        old: QueueSet | None = None
+        run_line: Line | None = None
+        run_revision = change = marks = 0
+        for topic, line in lines.items():
+            before = entries.get(topic)
+            if before is None:
+                if old is not None or line is not run_line:
+                    digest += marks * change
+                    rest += marks * (revision - run_revision)
+                    old, run_line, run_revision, marks = None, line, 0, 0
+                    step = steps.get((None, line))
+                    if step is None:
+                        step = steps[None, line] = self._step(None, None, line)
+                    queue_set, change = step
+                mark = mark_of_topic(topic)
+                entries[topic] = TopicEntry(queue_set, NO_MAPPINGS, revision, mark)
+                if gone:
+                    back += mark * gone.pop(topic, 0)
+            else:
+                if before.queue_set is not old or line is not run_line or before.revision != run_revision:
+                    digest += marks * change
+                    rest += marks * (revision - run_revision)
+                    old, run_line, run_revision, marks = before.queue_set, line, before.revision, 0
+                    step = steps.get((old, line))
+                    if step is None:
+                        step = steps[old, line] = self._step(old, listed.get(topic), line)
+                    queue_set, change = step
+                mark = before.mark
+                entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
+            marks += mark
+        digest += marks * change
+        rest += marks * (revision - run_revision)
+        listed.update(lines)
+        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
+            self._bound_lines(pool)
+        self.shown = (self.shown + digest) & MASK
+        self.rest = (self.rest + rest) & MASK
+        if back:
+            self._tombstones.topics_came(back)
+
+    def put_line(self, pool: Pool, topic: str, line: Line, revision: int) -> bool:
+        """As :meth:`put`, of one topic that is there already; returns whether it was there."""
+        before = self.entries.get(topic)
+        if before is None:
+            return False
+        listed = pool.topics
+        queue_set, change = self._step(before.queue_set, listed.get(topic), line)
+        mark = before.mark
+        self.entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
+        self.shown = (self.shown + mark * change) & MASK
+        self.rest = (self.rest + mark * (revision - before.revision)) & MASK
+        listed[topic] = line
+        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
+            self._bound_lines(pool)
+        return True
+
+    @staticmethod
+    def _bound_lines(pool: Pool) -> None:
+        """Forget lines without a topic."""
+        in_use = frozenset(pool.topics.values())
+        pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
+
+    def remove(self, topics: Collection[str], name: str, revision: int) -> None:
+        """Take a broker name's queue data from topics that have some; who has no others is removed."""
+        listed = self.pools[name].topics
+        entries, gone = self.entries, self._tombstones.topics
+        digest = rest = removed = 0
+        steps: dict[QueueSet, tuple[QueueSet | None, int]] = {}
+        for topic in topics:
+            before = entries[topic]
+            old = before.queue_set
+            step = steps.get(old)
+            if step is None:
+                step = steps[old] = self._step_without(old, name, listed[topic])
+            queue_set, change = step
+            mark = before.mark
+            digest += mark * change
+            mappings = before.mappings
+            if name in mappings:
+                digest -= _mapping_mark(name, mappings[name])
+                mappings = {n: kept for n, kept in mappings.items() if n != name}
+            if queue_set is None:
+                del entries[topic]
+                rest -= mark * before.revision
+                gone[topic] = revision
+                removed += mark
+            else:
+                rest += mark * (revision - before.revision)
+                entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
+        if len(topics) == len(listed):
+            listed.clear()
+        else:
+            for topic in topics:
+                del listed[topic]
+        self.shown = (self.shown + digest) & MASK
+        self.rest = (self.rest + rest) & MASK
+        if removed:
+            self._tombstones.topics_left(removed * revision)
+
+    def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
+        """Put the mapping of a static topic of which the broker name has queue data."""
+        before = self.entries[mapping.topic]
+        old = before.mappings.get(name)
+        change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
+        self.shown = (self.shown + change) & MASK
+        self._put_mappings(mapping.topic, before, {**before.mappings, name: mapping}, revision)
+
+    def renew(self, topic: str, revision: int) -> bool:
+        """Note that something changed which only this topic's route shows; return whether it is there."""
+        entry = self.entries.get(topic)
+        if entry is None:
+            return False
+        self._put_mappings(topic, entry, entry.mappings, revision)
+        return True
+
+    def _put_mappings(
+        self, topic: str, before: TopicEntry, mappings: Mapping[str, QueueMapping], revision: int
+    ) -> None:
+        self.rest = (self.rest + before.mark * (revision - before.revision)) & MASK
+        self.entries[topic] = TopicEntry(before.queue_set, mappings, revision, before.mark)
+
+    def forget_name(self, name: str) -> None:
+        """Forget what is kept for a broker name that has no queue data any more."""
+        self.pools.pop(name, None)
+
+    # -- sets
+
+    def _step(self, old: QueueSet | None, was: Line | None, line: Line) -> tuple[QueueSet, int]:
+        """Return the set with one line put, and by how much its mark is greater."""
+        before: Mapping[str, QueueData] = {} if old is None else old.by_name
+        change = line.mark - (0 if was is None else was.mark)
+        mark = ((0 if old is None else old.mark) + change) & MASK
+        return self._set({**before, line.data.broker_name: line.data}, mark), change
+
+    def _step_without(self, old: QueueSet, name: str, was: Line) -> tuple[QueueSet | None, int]:
+        """Return the set without a name, None if nothing is left, and by how much its mark is greater."""
+        by_name = {n: data for n, data in old.by_name.items() if n != name}
+        return self._set(by_name, (old.mark - was.mark) & MASK) if by_name else None, -was.mark
+
+    def _set(self, by_name: Mapping[str, QueueData], mark: int) -> QueueSet:
+        """Return the one set with this content."""
+        found = self._sets.get(mark)
+        if found is not None and found.by_name == by_name:
+            return found
+        in_use_max = len(self.entries)
+        if len(self._sets) > SETS_SPARE + in_use_max + in_use_max // 4:
+            self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
+        made = self._sets[mark] = QueueSet(by_name, mark)
+        return made
+
+    # -- images and checks
+
+    def take(self, entries: Mapping[str, TopicEntry]) -> None:
+        """Take over an image's topics, and derive what is kept beside them."""
+        members: dict[QueueSet, list[str]] = {}
+        for topic, kept in entries.items():
+            found = members.get(kept.queue_set)
+            if found is None:
+                members[kept.queue_set] = [topic]
+            else:
+                found.append(topic)
+        for queue_set, topics in members.items():
+            self._sets[queue_set.mark] = queue_set
+            for name, data in queue_set.by_name.items():
+                pool = self.pool(name)
+                key = (data.read_queue_nums, data.write_queue_nums, data.perm, data.topic_sys_flag)
+                line = pool.lines.get(key)
+                if line is None:
+                    line = pool.lines[key] = Line.of(data)
+                for start in range(0, len(topics), SLICE):
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], line))
+        values = entries.values()
+        marks = [entry.mark for entry in values]
+        self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
+        self.rest += sum_of_products(marks, [entry.revision for entry in values])
+        for entry in values:
+            if entry.mappings:
+                self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
+        self.entries = dict(entries)
+
+    def check(self, names: Container[str]) -> None:
+        """Raise AssertionError if an invariant is broken.
+
+        Args:
+            names: The registered broker names.
+        """
+        members: dict[str, set[str]] = {}
+        for topic, kept in self.entries.items():
+            assert kept.queues, f"{topic} has no queue data"
+            assert set(kept.mappings) <= set(kept.queues), f"{topic} has a mapping without queue data"
+            for name, data in kept.queues.items():
+                assert name in names, f"{topic} names {name}, which is not registered"
+                assert data.broker_name == name, f"{topic} has {data} under {name}"
+                members.setdefault(name, set()).add(topic)
+            assert self._sets.get(kept.queue_set.mark) is kept.queue_set, f"{topic} has a set of its own"
+        derived = {name: set(pool.topics) for name, pool in self.pools.items() if pool.topics}
+        assert derived == members, "topics by broker name differ from the topics"
+        for name, pool in self.pools.items():
+            for topic, line in pool.topics.items():
+                assert self.entries[topic].queues[name] == line.data, f"{name} has other queues of {topic}"
+
+
+def _mapping_mark(name: str, mapping: QueueMapping) -> int:
+    return mark_of("m", mapping.topic, name, mapping.epoch, mapping.info)

@@ -1,0 +1,246 @@
+"""What the routes, brokers and KV configuration of a route table look like to those who read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from nameserver.commands import BaseKind, RegisterBroker
+from nameserver.types import BrokerKey, BrokerName
+from nameserver.verdicts import Applied, RegisterReply
+from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
+from remoting.route import BrokerData, ClusterInfo, TopicRouteData
+
+from .entries import KvEntry, NameEntry, Record, TopicEntry
+from .registrations import register_reply, would_change
+from .store import RouteStore
+
+ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
+
+
+class RouteView:
+    """Read-only face of the live table, valid until the caller next awaits. Its values are immutable."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: RouteStore) -> None:
+        self._store = store
+
+    @property
+    def revision(self) -> int:
+        """Number of changes applied."""
+        return self._store.revision
+
+    def digest(self) -> str:
+        """Return the digest of what clients can read, 32 hex digits."""
+        return self._store.digest()
+
+    def state_digest(self) -> str:
+        """Return the digest of all replicated state, 32 hex digits."""
+        return self._store.state_digest()
+
+    # -- topics and routes
+
+    def topic_revision(self, topic: str) -> int:
+        """Return the revision of the last change of the answer to 105; of its removal if it is gone, or 0."""
+        return self._store.moved_at("topic", topic)
+
+    def route(
+        self, topic: str, *, acting_master: bool = False, order_conf: bool = False
+    ) -> TopicRouteData | None:
+        """Return where a topic lives, None if nowhere. Lists are in order of broker names.
+
+        Args:
+            acting_master: Setting ``supportActingMaster``: show the smallest id of a name without master,
+                but with enableActingMaster and no write permission, as id 0.
+            order_conf: Setting ``orderMessageEnable``: add the KV value of ``ORDER_TOPIC_CONFIG``.
+
+        Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
+        that have some; 5.x lists the others with null once any broker has some, and no client can tell.
+        """
+        store = self._store
+        entry = store.topics.entries.get(topic)
+        if entry is None:
+            return None
+        names, records = store.brokers.names, store.brokers.records
+        brokers = []
+        filters: dict[str, tuple[str, ...] | None] = {}
+        acting = acting_master and not topic.startswith(ACTING_MASTER_EXEMPT)
+        listed = sorted(entry.queues)
+        for name in listed:
+            kept = names[BrokerName(name)]
+            data = self._broker_data(BrokerName(name), kept)
+            for key in kept.addrs.values():
+                servers = records[key].filter_servers
+                if servers:
+                    filters[key.broker_addr] = servers
+            if (
+                acting
+                and data.enable_acting_master
+                and MASTER_ID not in data.broker_addrs
+                and not entry.queues[name].perm & PERM_WRITE
+            ):
+                smallest = min(data.broker_addrs)
+                addrs = {MASTER_ID if i == smallest else i: addr for i, addr in data.broker_addrs.items()}
+                data = replace(data, broker_addrs=addrs)
+            brokers.append(data)
+        order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
+        return TopicRouteData(
+            queue_datas=tuple(entry.queues[name] for name in listed),
+            broker_datas=tuple(brokers),
+            filter_server_table=filters,
+            order_topic_conf=None if order is None else order.value,
+            topic_queue_mapping_by_broker=(
+                {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
+                if entry.mappings
+                else None
+            ),
+        )
+
+    def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
+        """Return what a topic's route is made of; equal shapes, also of another time, have equal routes.
+
+        None if there is no route, or if something in it is the topic's own: mappings, an order configuration.
+        Shapes refer to values of this table, so they do not last beyond it.
+
+        Args:
+            order_conf: As of the route; its ``acting_master`` must be the same for all.
+        """
+        store = self._store
+        entry = store.topics.entries.get(topic)
+        if entry is None or entry.mappings:
+            return None
+        if order_conf and self.kv_value(ORDER_TOPIC_NAMESPACE, topic) is not None:
+            return None
+        names = store.brokers.names
+        # Whatever all routes of a name show moves its revision above all that there were.
+        latest = max(names[BrokerName(name)].route_revision for name in entry.queues)
+        return entry.queue_set, latest, topic.startswith(ACTING_MASTER_EXEMPT)
+
+    def topics(self) -> list[str]:
+        """Return all topics, sorted."""
+        return sorted(self._store.topics.entries)
+
+    def topic(self, topic: str) -> TopicEntry | None:
+        """Return a topic's entry."""
+        return self._store.topics.entries.get(topic)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._store.topics.entries)
+
+    def topics_of_name(self, name: str) -> Collection[str]:
+        """Return the topics of which a broker name has queue data, in no order."""
+        return self._store.topics.of_name(name).keys()
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the topics that any broker of a cluster has, sorted; none if the cluster is unknown."""
+        found: set[str] = set()
+        for name, entry in self._store.brokers.names.items():
+            if cluster in entry.clusters:
+                found.update(self.topics_of_name(name))
+        return sorted(found)
+
+    def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
+        """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
+        return sorted(
+            topic
+            for topic, entry in self._store.topics.entries.items()
+            if any(accept(data.topic_sys_flag) for data in entry.queues.values())
+        )
+
+    # -- brokers
+
+    def name(self, name: str) -> NameEntry | None:
+        """Return what is kept of a broker name."""
+        return self._store.brokers.names.get(BrokerName(name))
+
+    def names(self) -> Iterator[tuple[BrokerName, NameEntry]]:
+        """Yield broker names and entries, sorted by name."""
+        return iter(sorted(self._store.brokers.names.items(), key=lambda pair: pair[0]))
+
+    @property
+    def name_count(self) -> int:
+        return len(self._store.brokers.names)
+
+    def record(self, broker: BrokerKey) -> Record | None:
+        """Return a broker's record."""
+        return self._store.brokers.records.get(broker)
+
+    def records(self) -> Collection[Record]:
+        """Return all records, in no order; valid until the caller next awaits."""
+        return self._store.brokers.records.values()
+
+    def broker_data(self, name: str) -> BrokerData | None:
+        """Return the addresses behind a broker name."""
+        entry = self._store.brokers.names.get(BrokerName(name))
+        return None if entry is None else self._broker_data(BrokerName(name), entry)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers and clusters, sorted: the answer to 106."""
+        brokers: dict[str, BrokerData] = {n: self._broker_data(n, entry) for n, entry in self.names()}
+        clusters: dict[str, list[str]] = {}
+        for name, entry in self.names():
+            for cluster in entry.clusters:
+                clusters.setdefault(cluster, []).append(name)
+        return ClusterInfo(
+            broker_addr_table=brokers,
+            cluster_addr_table={cluster: tuple(clusters[cluster]) for cluster in sorted(clusters)},
+        )
+
+    @staticmethod
+    def _broker_data(name: BrokerName, entry: NameEntry) -> BrokerData:
+        return BrokerData(
+            cluster=entry.cluster,
+            broker_name=name,
+            broker_addrs={i: key.broker_addr for i, key in entry.addrs.items()},
+            enable_acting_master=entry.enable_acting_master,
+            zone_name=entry.zone_name,
+        )
+
+    # -- KV configuration
+
+    def kv(self, namespace: str) -> Mapping[str, str | None] | None:
+        """Return a namespace's values by key, None if it never existed."""
+        values = self._store.kv.spaces.get(namespace)
+        return None if values is None else {key: values[key].value for key in sorted(values)}
+
+    def kv_value(self, namespace: str, key: str) -> KvEntry | None:
+        """Return one value, None if there is none."""
+        return self._store.kv.value(namespace, key)
+
+    def kv_table(self) -> dict[str, dict[str, str | None]]:
+        """Return the whole KV configuration, sorted: what the KV file holds."""
+        return {
+            namespace: {key: values[key].value for key in sorted(values)}
+            for namespace, values in sorted(self._store.kv.spaces.items(), key=lambda pair: pair[0])
+        }
+
+    # -- what a decision is computed from
+
+    def base(self, kind: BaseKind, key: Hashable) -> int:
+        """Return the revision that a command names for something: the thing's, or the table's if absent."""
+        present = self._store.present(kind, key)
+        return self._store.revision if present is None else present
+
+    def would_change(self, command: RegisterBroker) -> bool:
+        """Whether applying a registration would change the table."""
+        return would_change(self._store, command)
+
+    def register_reply(self, broker_name: BrokerName, broker: BrokerKey, broker_id: int) -> RegisterReply:
+        """Say what a broker is told when its registration succeeds on the table as it is."""
+        return register_reply(self._store, broker_name, broker, broker_id)
+
+    def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:
+        """Yield those of the waiting topics of which a change shows in the route."""
+        if not waiting:
+            return
+        yield from (topic for topic in applied.topics if topic in waiting)
+        for name in applied.names:
+            topics = self.topics_of_name(name)
+            smaller, larger = (topics, waiting) if len(topics) < len(waiting) else (waiting, topics)
+            yield from (topic for topic in smaller if topic in larger)
