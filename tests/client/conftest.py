@@ -306,6 +306,8 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "broker-a",
         "--store",
         str(folder / "store"),
+        "--set",
+        "messageDelayLevel=1s 1s 1s 2s",  # a first retry comes on level 3, after 10 s by default
         log=folder / "log",
     )
     with client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
