@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import select
 import signal
@@ -265,7 +264,6 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             )
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
