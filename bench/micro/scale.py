@@ -178,11 +178,11 @@ def longest_hold_ms(work: Callable[[], object]) -> float:
         thread = threading.Thread(target=work)
         thread.start()
         assert thread.ident is not None
-        clock = time.pthread_getcpuclockid(thread.ident)
         before = 0.0
-        while thread.is_alive():
-            time.sleep(TURN_S / 2)
-            with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has ended
+            clock = time.pthread_getcpuclockid(thread.ident)
+            while thread.is_alive():
+                time.sleep(TURN_S / 2)
                 now = time.clock_gettime(clock)
                 longest, before = max(longest, now - before), now
         thread.join()
