@@ -31,7 +31,7 @@ def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
             answers = await asyncio.gather(
                 *(ask(group.running[i % 3], request) for i, request in enumerate(requests))
             )
-            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+            assert [answer for answer in answers if answer.code != ResponseCode.SUCCESS] == []
             await group.equal()
             for member in group.running:
                 name = member.view(Freshness.STALE).name("broker-a")
