@@ -87,15 +87,18 @@ def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that look back on a long time last, so that the time passes with the others.
+    """Put these tests last, because Apache's programs go on using the machine until the session ends.
 
+    Of them those that look back on a long time come at the end, so that the time passes with the others.
     While the cache is cold, the first test includes Maven's downloads.
     """
     patience_s = WARM_S if all(map(jars_ready, RELEASES)) else COLD_S
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(patience_s))
-    items.sort(key=lambda item: "patience" in getattr(item, "fixturenames", ()))
+    items.sort(
+        key=lambda item: (item.path.is_relative_to(HERE), "patience" in getattr(item, "fixturenames", ()))
+    )
 
 
 @pytest.fixture
