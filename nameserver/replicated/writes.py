@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -88,7 +89,8 @@ class Writes:
         self._work_soon = work_soon
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[int, _Waiter] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
@@ -157,7 +159,7 @@ class Writes:
         sequence = self._book.add(data, deadline=deadline)
         until = deadline - ANSWER_MARGIN_S
         self._waiters[sequence] = _Waiter(told, until)
-        if self._timer is None or self._timer.when() > until:
+        if until < self._timer_at:
             self._give_up_at(until)
         self._decoded[self._book.boot_id, sequence] = command
         if registration is not None:
@@ -267,10 +269,10 @@ class Writes:
         """One timer for all who wait: nearly all have their verdict long before it fires."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(until, self._give_up_late)
+        self._timer, self._timer_at = self._loop.call_at(until, self._give_up_late), until
 
     def _give_up_late(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         now = self._loop.time()
         for sequence in [sequence for sequence, waiter in self._waiters.items() if waiter.until <= now]:
             self._give_up(sequence)

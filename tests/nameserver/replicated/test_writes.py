@@ -6,9 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
 from nameserver.consistency import OUTCOME_UNKNOWN_TAG, Freshness
+from nameserver.replicated import ANSWER_MARGIN_S
 from nameserver.types import Answer, ConnectionId, LeaveReason
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
@@ -67,6 +69,22 @@ def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(
             assert leader.view(Freshness.STALE).topics() == []
 
     run(body)
+
+
+def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> None:
+    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            (member,) = group.running
+            now = asyncio.get_running_loop().time()
+            _, answer = await asyncio.gather(
+                member.execute(put_kv("late", "v"), ONE, deadline=now + ANSWER_MARGIN_S),
+                member.execute(put_kv("k", "v"), ONE, deadline=now + CONDITION_S),
+            )
+            assert answer.code == ResponseCode.SUCCESS
+
+    uvloop.run(body())
 
 
 def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path: Path) -> None:
