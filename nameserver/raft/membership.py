@@ -199,11 +199,11 @@ class Membership:
         """A leader of an older term may not know that this member was added again.
 
         And whoever was only about to be added, by a leader that fell before that was committed, was not
-        removed: it waits to be added again.
+        removed: it waits to be added again. Without a committed change in its log it cannot be a voter, so a
+        voter is a member since the founding, also if it was emptied since and no founder knows its instance.
         """
         index, committed = self._log.committed_configuration(self._core.commit_index)
-        founders = self._hellos.standing.founders
-        was_member = self._me in committed.members if index > FIRST_INDEX else self._me in founders
+        was_member = self._me in committed.members if index > FIRST_INDEX else self._hellos.standing.voter
         if m.term < self._core.term or self._hellos.empty or not was_member:
             return
         self._hellos.become(replace(self._hellos.standing, removed=True))

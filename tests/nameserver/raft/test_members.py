@@ -279,6 +279,21 @@ def test_who_was_removed_comes_back_with_an_empty_disk(world: Make) -> None:
     assert newcomer.machine.applied == w["a"].machine.applied
 
 
+@pytest.mark.parametrize("volatile", [False, True])
+def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
+    world: Make, volatile: bool
+) -> None:
+    w = world(volatile=volatile)
+    w.elect("a")
+    w.crash(w["c"], wipe=True)
+    w.start("c")
+    assert w.run(5, lambda: not w.engine("c").empty)
+    w.submit()
+    assert w.run(5, lambda: w.engine("c").may_vote)
+    assert w.engine("c").status()["snapshot_index"] == 0  # its log alone says who its members are
+    _remove(w, "c")
+
+
 def test_a_leader_of_an_older_term_removes_nobody(world: Make) -> None:
     w = world()
     w.elect("a")
