@@ -328,10 +328,11 @@ def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge) -> A
     return refusal(str(error))
 
 
-Told = Callable[[Verdict | ConsistencyError, bool], None]
-"""Called once with what came of a proposal, and whether a copy of it may yet turn up in a log.
+Told = Callable[[Verdict | ConsistencyError], None]
+"""Called once with what came of a proposal.
 
-*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown.
+*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
+and NoQuorum no copy of the proposal can be applied any more.
 """
 
 
@@ -387,7 +388,6 @@ class Registering:
         "_mode",
         "_origin",
         "_request",
-        "_unsure",
         "broker",
         "renewal",
     )
@@ -411,7 +411,6 @@ class Registering:
         self._command: RegisterBroker | Update | Touch | None = None
         self.renewal: Renewal | None = None
         """What it was answered by without the log."""
-        self._unsure = False  # an earlier command of this request may yet turn up in a log
 
     def decide(self) -> Answer | None:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
@@ -434,11 +433,10 @@ class Registering:
             registration = self.broker, self._origin
             mode.enter(command, deadline=self._deadline, told=self._told, registration=registration)
         except (ConsistencyError, CommandTooLarge) as error:
-            return self._refusal(error)
+            return refusal_of(self._request, error)
         return None
 
-    def _told(self, outcome: Verdict | ConsistencyError, may_turn_up: bool) -> None:
-        self._unsure = self._unsure or may_turn_up
+    def _told(self, outcome: Verdict | ConsistencyError) -> None:
         try:
             answer = self._answer_to(outcome)
         except Exception as error:  # the boundary of one request
@@ -452,14 +450,9 @@ class Registering:
         if isinstance(outcome, Moved):
             return self.decide()
         if isinstance(outcome, ConsistencyError):
-            return self._refusal(outcome)
+            return refusal_of(self._request, outcome)
         assert self._command is not None, "told before it was decided"
         return answer_for(self._command, outcome, self._request, self._mode.settings.current)
-
-    def _refusal(self, error: ConsistencyError | CommandTooLarge) -> Answer:
-        if self._unsure and isinstance(error, NoQuorum):
-            error = OutcomeUnknown(str(error))
-        return refusal_of(self._request, error)
 
 
 def refusal(remark: str) -> Answer:

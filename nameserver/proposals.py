@@ -2,8 +2,10 @@
 
 The proposer learns a verdict by applying, never from an answer; what it sent may be sent again at once after
 a leader change or a lost link, because a command applies at most once and never over anything newer than it
-saw. The leader gathers what arrives while a commit is in flight into the next entry, and does not append a
-registration that is certain to be *moved*: it names the entry after which to decide again.
+saw. What a request is decided to be once more is another command: that is proposed only when no copy of the
+former one can be applied any more, or the request would take effect twice. The leader gathers what arrives
+while a commit is in flight into the next entry, and does not append a registration that is certain to be
+*moved*: it names the entry after which to decide again.
 
 Pure: deadlines are loop times in seconds that are passed in.
 """
@@ -19,6 +21,7 @@ import msgspec
 
 from nameserver.commands import (
     ENTRY_BYTES_MAX,
+    FIRST_FORMAT,
     Batch,
     Command,
     Evict,
@@ -55,7 +58,8 @@ class Waiting(msgspec.Struct, kw_only=True):
         deadline: When its request must be answered.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
-        copies: How many times it may have reached a log; 0 means that it certainly is in none.
+        copies: How many times it may have reached the log of the route's term.
+        older: As copies, in the terms before that one.
         deferred: Index that must be applied before deciding again, and the term of the leader that said so.
     """
 
@@ -64,7 +68,13 @@ class Waiting(msgspec.Struct, kw_only=True):
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     copies: int = 0
+    older: int = 0
     deferred: tuple[int, int] | None = None
+
+    @property
+    def may_turn_up(self) -> bool:
+        """False if it certainly is in no log from which it has yet to be applied here."""
+        return self.copies + self.older > 0
 
 
 class ProposalBook:
@@ -80,6 +90,8 @@ class ProposalBook:
         # are looked at after each turn of the loop, and most turns find them empty.
         self._fresh: dict[int, Waiting] = {}
         self._deferred: dict[int, Waiting] = {}
+        self._newer: dict[int, Waiting] = {}  # than the first format
+        self._applied_term = 0
         self._route: tuple[int, int] | None = None
         self._stale_at = math.inf  # before that nothing is sent again over the same route
 
@@ -90,6 +102,11 @@ class ProposalBook:
     def defers(self) -> bool:
         """Whether a leader deferred anything of what is here."""
         return bool(self._deferred)
+
+    @property
+    def has_newer(self) -> bool:
+        """Whether anything here is of a newer format than the first."""
+        return bool(self._newer)
 
     def has_room(self, command: bytes) -> bool:
         """Whether one more command of this size may be on its way."""
@@ -104,7 +121,10 @@ class ProposalBook:
         """Enter a command; returns its sequence."""
         sequence = self._sequence = self._sequence + 1
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
-        self._waiting[sequence] = self._fresh[sequence] = Waiting(proposal=proposal, deadline=deadline)
+        waiting = Waiting(proposal=proposal, deadline=deadline)
+        self._waiting[sequence] = self._fresh[sequence] = waiting
+        if format_of(command) > FIRST_FORMAT:
+            self._newer[sequence] = waiting
         self._bytes += len(command)
         return sequence
 
@@ -112,14 +132,20 @@ class ProposalBook:
         """Return a proposal that still waits."""
         return self._waiting.get(sequence)
 
-    def outgoing(self, route: tuple[int, int], *, now: float) -> Iterator[Proposal]:
-        """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`."""
+    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[Proposal]:
+        """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`.
+
+        Args:
+            understood: A newer format than that is not for this leader, see :meth:`beyond`.
+        """
         if route != self._route or now >= self._stale_at:
             self._route = route
             self._fresh = dict(self._waiting)
             self._stale_at = math.inf
         for waiting in list(self._fresh.values()):
             if waiting.deferred is not None or now >= waiting.deadline:
+                continue
+            if self._newer and format_of(waiting.proposal.command) > understood:
                 continue
             if waiting.route != route or now - waiting.handed_at >= RESEND_S:
                 yield waiting.proposal
@@ -136,6 +162,8 @@ class ProposalBook:
         """
         waiting = self._waiting.get(sequence)
         if waiting is not None:
+            if waiting.route is not None and waiting.route[0] != route[0]:
+                waiting.older, waiting.copies = waiting.older + waiting.copies, 0
             waiting.route = route
             waiting.handed_at = now
             waiting.copies += may_reach_log
@@ -159,22 +187,56 @@ class ProposalBook:
             if waiting.route[1]:
                 waiting.copies -= 1  # the copy that this answers is in no log
 
-    def released(self, *, applied_index: int, term: int) -> tuple[int, ...]:
-        """Return deferred proposals that can be decided again: so far applied, or the term is over."""
+    def applied(self, term: int) -> None:
+        """Note that an entry of this term was applied here, and what it settled is struck out.
+
+        A leader's first entry follows all that can ever be committed of the terms before. So a copy that was
+        handed to a leader of those has been applied here, and had its verdict, or never will be.
+        """
+        if term <= self._applied_term:
+            return
+        self._applied_term = term
+        for waiting in self._waiting.values():
+            if waiting.route is not None and waiting.route[0] <= term:
+                waiting.older = 0
+                if waiting.route[0] < term:
+                    waiting.copies = 0
+
+    def released(self, *, applied_index: int) -> tuple[int, ...]:
+        """Return deferred proposals to decide again: that leader's log is applied so far, or is over.
+
+        Each copy handed to this leader or to one before is then applied, was not taken, or never will be.
+        """
         return tuple(
             sequence
             for sequence, waiting in self._deferred.items()
-            if waiting.deferred is not None
-            and (waiting.deferred[0] <= applied_index or waiting.deferred[1] != term)
+            if waiting.deferred is not None and self._is_over(*waiting.deferred, applied_index)
         )
 
+    def _is_over(self, index: int, term: int, applied_index: int) -> bool:
+        # The index alone does not do: it may be another leader's entry.
+        return term < self._applied_term or (term == self._applied_term and index <= applied_index)
+
     def beyond(self, understood: int) -> tuple[int, ...]:
-        """Return proposals of a newer format than that: they are to be decided again, in an older one."""
+        """Return proposals of a newer format than that which can be decided again, in an older one.
+
+        The others wait until they are understood, or until it is known that they are in no log.
+        """
         return tuple(
             sequence
-            for sequence, waiting in self._waiting.items()
-            if format_of(waiting.proposal.command) > understood
+            for sequence, waiting in self._newer.items()
+            if not waiting.may_turn_up and format_of(waiting.proposal.command) > understood
         )
+
+    def unseen(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return proposals that a table which came as an image may hold, and differences that it cannot.
+
+        The former have an outcome that nobody will ever learn here. The latter are to be decided again:
+        revisions of another table may be the same by chance.
+        """
+        unknown = tuple(sequence for sequence, waiting in self._waiting.items() if waiting.may_turn_up)
+        again = tuple(sequence for sequence, waiting in self._newer.items() if not waiting.may_turn_up)
+        return unknown, again
 
     def remove(self, sequence: int) -> Waiting | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
@@ -183,6 +245,7 @@ class ProposalBook:
             self._bytes -= len(waiting.proposal.command)
             self._fresh.pop(sequence, None)
             self._deferred.pop(sequence, None)
+            self._newer.pop(sequence, None)
         return waiting
 
 

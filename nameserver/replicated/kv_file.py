@@ -71,9 +71,7 @@ class KvFile:
         command = ImportKv(table=self._found)
         while not self._table.view.kv_table():
             try:
-                verdict, _ = await self._writes.propose(
-                    command, deadline=self._loop.time() + WRITE_DEADLINE_S
-                )
+                verdict = await self._writes.propose(command, deadline=self._loop.time() + WRITE_DEADLINE_S)
             except (NoQuorum, OutcomeUnknown):
                 await asyncio.sleep(IMPORT_RETRY_S)
                 continue

@@ -437,6 +437,7 @@ class Replicated:
         if not batch.proposals and live:
             self._reports.take_office(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
+        self._writes.applied(term)
         if self._office.sequencer is not None:
             self._office.sequencer.applied(index)
         if live:
@@ -456,5 +457,5 @@ class Replicated:
         """Replace the state by a prepared one."""
         self._table.adopt(table)
         self._led_term = led_term
-        self._writes.table_replaced()
+        self._writes.table_replaced(term=led_term)
         self._changes.replaced()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from nameserver.commands import Command
 from nameserver.config import LiveSettings
-from nameserver.consistency import Freshness, NoQuorum, OutcomeUnknown, serve
+from nameserver.consistency import Freshness, serve
 from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember, SnapshotInfo
@@ -69,7 +69,6 @@ class _Serving:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._unsure = False  # an earlier command of this request may yet turn up in a log
 
     @property
     def settings(self) -> LiveSettings:
@@ -91,14 +90,7 @@ class _Serving:
         return self._requests.registrations.renew(renewal, origin)
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        try:
-            verdict, may_turn_up = await self._requests.writes.propose(command, deadline=deadline)
-        except NoQuorum as error:
-            if self._unsure:
-                raise OutcomeUnknown(str(error)) from None
-            raise
-        self._unsure = self._unsure or may_turn_up
-        return verdict
+        return await self._requests.writes.propose(command, deadline=deadline)
 
     async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
         return self._requests.registrations.part(farewell, origin)

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from nameserver import exchange
-from nameserver.commands import FIRST_FORMAT, Command, Proposal, encode_command, format_of
+from nameserver.commands import FORMAT_VERSION, Command, Proposal, encode_command, format_of
 from nameserver.consistency import ConsistencyError, NoQuorum, OutcomeUnknown, Told
 from nameserver.evidence import Reporter
 from nameserver.exchange import Deferred, Propose
@@ -94,31 +94,27 @@ class Writes:
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Registrations under way, also after their request was answered: their verdict dates evidence.
         self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
-        self._understood = reporter.understood  # as of the last time that anything was handed out
         self._closed = False
 
     def __len__(self) -> int:
         """Return how many have no verdict yet."""
         return len(self._book)
 
-    async def propose(self, command: Command, *, deadline: float) -> tuple[Verdict, bool]:
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command and wait for its verdict.
-
-        Returns:
-            As :data:`Told` has it.
 
         Raises:
             NoQuorum, OutcomeUnknown, CommandTooLarge: As :meth:`Mode.propose`.
         """
-        waiter: asyncio.Future[tuple[Verdict, bool]] = self._loop.create_future()
+        waiter: asyncio.Future[Verdict] = self._loop.create_future()
 
-        def told(outcome: Verdict | ConsistencyError, may_turn_up: bool) -> None:
+        def told(outcome: Verdict | ConsistencyError) -> None:
             if waiter.done():
                 return
             if isinstance(outcome, ConsistencyError):
                 waiter.set_exception(outcome)
             else:
-                waiter.set_result((outcome, may_turn_up))
+                waiter.set_result(outcome)
 
         sequence = self.enter(command, deadline=deadline, told=told)
         try:
@@ -173,11 +169,11 @@ class Writes:
         """Give the leader what it does not have yet."""
         if not self._book:
             return
-        self._follow_understood()
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
+        understood = self._reporter.understood
         sequencer = self._office.sequencer
         if sequencer is not None and sequencer.term == term:
-            for proposal in self._book.outgoing((term, 0), now=now):
+            for proposal in self._book.outgoing((term, 0), now=now, understood=understood):
                 self._book.handed(proposal.sequence, (term, 0), now=now, may_reach_log=False)
                 self._queue.offer(proposal, self._me)
             return
@@ -186,7 +182,7 @@ class Writes:
         route = (term, self._links.number(leader))
         chunk: list[Proposal] = []
         size = 0
-        for proposal in self._book.outgoing(route, now=now):
+        for proposal in self._book.outgoing(route, now=now, understood=understood):
             if chunk and size + len(proposal.command) > PROPOSE_BYTES:
                 if not self._send_chunk(leader, route, chunk, now):
                     return
@@ -201,31 +197,44 @@ class Writes:
         for deferral in message.deferrals:
             self._book.defer(deferral, term=message.term)
 
+    def applied(self, term: int) -> None:
+        """Note that an entry of a term was applied; :meth:`settle` came before."""
+        self._book.applied(term)
+
     def release(self) -> None:
-        """Let deferred proposals be decided again."""
-        if not self._book.defers:
-            return
-        for sequence in self._book.released(applied_index=self._member.applied_index, term=self._member.term):
-            self._decide_again(sequence)
-
-    def table_replaced(self) -> None:
-        """Have differences decided again: revisions of another table may be the same by chance."""
-        for sequence in self._book.beyond(FIRST_FORMAT):
-            waiter, copies = self._strike_out(sequence)
-            if waiter is not None:  # told later: this is called amid the engine's work
-                self._loop.call_soon(waiter.told, Moved(revision=self._table.revision), copies > 0)
-
-    def _follow_understood(self) -> None:
-        """Have decided again what not every member understands, as far as the present leader knows."""
-        before, self._understood = self._understood, self._reporter.understood
-        if self._understood < before:
-            for sequence in self._book.beyond(self._understood):
+        """Have decided again what a leader deferred, and differences that a member does not know."""
+        if self._book.defers:
+            for sequence in self._book.released(applied_index=self._member.applied_index):
+                self._decide_again(sequence)
+        if self._book.has_newer and self._reporter.understood < FORMAT_VERSION:
+            for sequence in self._book.beyond(self._reporter.understood):
                 self._decide_again(sequence)
 
+    def table_replaced(self, *, term: int) -> None:
+        """Settle what cannot have its verdict any more: an image came in place of entries.
+
+        Args:
+            term: Of the last leader that took office in the image.
+        """
+        unknown, again = self._book.unseen()
+        for sequence in unknown:
+            waiter = self._strike_out(sequence)
+            if waiter is not None:  # told later, here and below: this is called amid the engine's work
+                self.unknown += 1
+                unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
+                self._loop.call_soon(waiter.told, unknown_yet)
+        for sequence in again:
+            self._queue.withdraw(sequence)
+            waiter = self._strike_out(sequence)
+            if waiter is not None:
+                self._loop.call_soon(waiter.told, Moved(revision=self._table.revision))
+        self._book.applied(term)
+
     def _decide_again(self, sequence: int) -> None:
-        waiter, copies = self._strike_out(sequence)
+        self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
+        waiter = self._strike_out(sequence)
         if waiter is not None:
-            waiter.told(Moved(revision=self._table.revision), copies > 0)
+            waiter.told(Moved(revision=self._table.revision))
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
@@ -244,7 +253,7 @@ class Writes:
         settled, self._to_tell = self._to_tell, []
         for told, verdict in settled:
             try:
-                told(verdict, False)
+                told(verdict)
             except Exception:
                 logger.exception("a change was not answered index=%d", index)
 
@@ -259,11 +268,11 @@ class Writes:
         for sequence in list(self._waiters):
             self._give_up(sequence)
 
-    def _strike_out(self, sequence: int) -> tuple[_Waiter | None, int]:
-        """Forget a proposal; return who waited for it, and how many copies may yet turn up in a log."""
+    def _strike_out(self, sequence: int) -> _Waiter | None:
+        """Forget a proposal; return who waited for it."""
         self._decoded.pop((self._book.boot_id, sequence), None)
-        waiting = self._book.remove(sequence)
-        return self._waiters.pop(sequence, None), 0 if waiting is None else waiting.copies
+        self._book.remove(sequence)
+        return self._waiters.pop(sequence, None)
 
     def _give_up_at(self, until: float) -> None:
         """One timer for all who wait: nearly all have their verdict long before it fires."""
@@ -281,18 +290,19 @@ class Writes:
 
     def _give_up(self, sequence: int) -> None:
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
-        waiter, copies = self._strike_out(sequence)
+        waiting = self._book.get(sequence)
+        waiter = self._strike_out(sequence)
         if waiter is None:
             return
-        if not copies:
+        if waiting is None or not waiting.may_turn_up:
             self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
             self._registering.pop(sequence, None)
             self.refused += 1
-            waiter.told(NoQuorum(f"not applied: {self._contact.why_not()}"), False)
+            waiter.told(NoQuorum(f"not applied: {self._contact.why_not()}"))
         else:
             self.unknown += 1
             unknown = f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._contact.why_not()}"
-            waiter.told(OutcomeUnknown(unknown), True)
+            waiter.told(OutcomeUnknown(unknown))
 
     def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
         message = Propose(term=route[0], proposals=tuple(chunk))

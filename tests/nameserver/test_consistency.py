@@ -151,7 +151,7 @@ class DelayedLog:
     def tell(self) -> None:
         """Apply the oldest command without a verdict, and tell it."""
         told = self.waiting.pop(0)
-        told(self.table.apply(self.proposed[-1]), False)
+        told(self.table.apply(self.proposed[-1]))
 
 
 def put(table: RouteTable, value: str) -> None:
@@ -199,17 +199,15 @@ def test_renewal_that_the_mode_vouches_for_is_answered_at_once_and_proposes_noth
     assert log.answers == [Answer()]
 
 
-@pytest.mark.parametrize(
-    ("may_turn_up", "tag"), [(False, "[NO_QUORUM]"), (True, "[OUTCOME_UNKNOWN]")], ids=["none", "a copy"]
-)
-def test_registration_whose_former_command_may_turn_up_is_never_said_to_be_not_applied(
-    may_turn_up: bool, tag: str
+@pytest.mark.parametrize(("error", "tag"), [(NoQuorum, "[NO_QUORUM]"), (OutcomeUnknown, "[OUTCOME_UNKNOWN]")])
+def test_registration_that_moved_is_decided_again_and_says_what_came_of_that(
+    error: type[ConsistencyError], tag: str
 ) -> None:
     log = DelayedLog()
     assert log.register() is None
-    log.waiting.pop()(Moved(revision=0), may_turn_up)
+    log.waiting.pop()(Moved(revision=0))
     assert len(log.proposed) == 2
-    log.waiting.pop()(NoQuorum("no leader"), False)
+    log.waiting.pop()(error("no leader"))
     assert log.answers == [Answer(code=1, remark=f"{tag} no leader")]
     assert log.calls == ["answered"]
 

@@ -29,6 +29,7 @@ from nameserver.proposals import RESEND_S, ProposalBook, Sequencer
 from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
 
+ONE, TWO = b"\x01one", b"\x01two"  # of the first format
 TO_LEADER = (3, 1)
 """Term 3 over link number 1."""
 HERE = (3, 0)
@@ -108,10 +109,10 @@ def proposal(sequence: int, *, boot_id: int = 1, size: int = 10) -> Proposal:
 
 def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=10.0)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0)] == [sequence]
+    sequence = book.add(ONE, deadline=10.0)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0, understood=1)] == [sequence]
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    assert list(book.outgoing(TO_LEADER, now=0.1)) == []
+    assert list(book.outgoing(TO_LEADER, now=0.1, understood=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -121,21 +122,21 @@ def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
 )
 def test_same_bytes_are_sent_again(route: tuple[int, int], now: float) -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=10.0)
-    (first,) = book.outgoing(TO_LEADER, now=0.0)
+    sequence = book.add(ONE, deadline=10.0)
+    (first,) = book.outgoing(TO_LEADER, now=0.0, understood=1)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    assert list(book.outgoing(route, now=now)) == [first]
+    assert list(book.outgoing(route, now=now, understood=1)) == [first]
 
 
 def test_nothing_is_sent_after_the_deadline() -> None:
     book = ProposalBook(boot_id=1)
-    book.add(b"one", deadline=2.5)
-    assert list(book.outgoing(TO_LEADER, now=2.5)) == []
+    book.add(ONE, deadline=2.5)
+    assert list(book.outgoing(TO_LEADER, now=2.5, understood=1)) == []
 
 
 def test_proposal_that_never_left_is_in_no_log() -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
+    sequence = book.add(ONE, deadline=2.5)
     waiting = book.remove(sequence)
     assert waiting is not None
     assert waiting.copies == 0
@@ -144,7 +145,7 @@ def test_proposal_that_never_left_is_in_no_log() -> None:
 
 def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
+    sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, HERE, now=0.0, may_reach_log=False)
     waiting = book.get(sequence)
     assert waiting is not None
@@ -153,49 +154,71 @@ def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
     assert waiting.copies == 1
 
 
-def test_deferred_proposal_is_decided_again_once_so_far_applied() -> None:
+def deferred(*, index: int) -> tuple[ProposalBook, int]:
+    """A proposal that the leader of term 3 deferred."""
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
+    sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=3)
-    assert book.released(applied_index=8, term=3) == ()
-    assert list(book.outgoing((4, 1), now=0.1)) == [], "it waits to be decided again"
-    assert book.released(applied_index=9, term=3) == (sequence,)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=index), term=3)
+    return book, sequence
+
+
+def test_deferred_proposal_is_decided_again_once_that_leaders_log_is_applied_so_far() -> None:
+    book, sequence = deferred(index=9)
+    assert book.released(applied_index=9) == (), "that was another leader's entry"
+    book.applied(3)
+    assert book.released(applied_index=8) == ()
+    assert list(book.outgoing((4, 1), now=0.1, understood=1)) == [], "it waits to be decided again"
+    assert book.released(applied_index=9) == (sequence,)
     waiting = book.remove(sequence)
     assert waiting is not None
-    assert waiting.copies == 0, "the leader said that it is not in the log"
+    assert not waiting.may_turn_up, "the leader said that it is not in the log"
 
 
-def test_deferral_ends_with_its_term() -> None:
-    book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=3)
-    assert book.released(applied_index=0, term=4) == (sequence,)
+def test_deferral_ends_with_the_first_entry_of_a_later_term() -> None:
+    book, sequence = deferred(index=9)
+    book.applied(3)
+    assert book.released(applied_index=8) == ()
+    book.applied(4)
+    assert book.released(applied_index=8) == (sequence,)
 
 
 def test_deferral_of_another_process_or_term_is_ignored() -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
+    sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.defer(Deferral(boot_id=2, sequence=sequence, index=0), term=3)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=0), term=2)
     book.defer(Deferral(boot_id=1, sequence=sequence + 1, index=0), term=3)
-    assert book.released(applied_index=9, term=3) == ()
+    book.applied(4)
+    assert book.released(applied_index=9) == ()
 
 
-def test_copy_sent_to_a_former_leader_stays_possible_after_a_deferral() -> None:
+def test_copy_sent_to_a_former_leader_may_turn_up_until_an_entry_of_a_later_one_is_applied() -> None:
     book = ProposalBook(boot_id=1)
-    sequence = book.add(b"one", deadline=2.5)
+    sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.handed(sequence, (4, 1), now=0.1, may_reach_log=True)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=4)
     waiting = book.get(sequence)
     assert waiting is not None
-    assert waiting.copies == 1
+    book.applied(3)
+    assert waiting.may_turn_up
+    book.applied(4)
+    assert not waiting.may_turn_up
 
 
-def test_what_a_member_may_not_know_is_found_in_the_book() -> None:
+def test_copy_handed_to_the_present_leader_may_turn_up_whatever_is_applied() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(ONE, deadline=2.5)
+    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    book.applied(3)
+    waiting = book.get(sequence)
+    assert waiting is not None
+    assert waiting.may_turn_up
+
+
+def test_what_a_member_may_not_know_is_decided_again_if_it_never_left() -> None:
     book = ProposalBook(boot_id=1)
     book.add(encode_command(PUT), deadline=2.5)
     newer = book.add(encode_command(update()), deadline=2.5)
@@ -203,25 +226,47 @@ def test_what_a_member_may_not_know_is_found_in_the_book() -> None:
     assert book.beyond(1) == (newer,)
 
 
+def test_what_a_member_may_not_know_waits_while_it_may_be_in_a_log() -> None:
+    book = ProposalBook(boot_id=1)
+    newer = book.add(encode_command(update()), deadline=2.5)
+    book.handed(newer, TO_LEADER, now=0.0, may_reach_log=True)
+    assert book.beyond(1) == (), "decided again it would take effect twice"
+    assert list(book.outgoing((4, 1), now=0.1, understood=1)) == []
+    assert [proposal.sequence for proposal in book.outgoing((4, 1), now=0.1, understood=2)] == [newer]
+    book.applied(4)
+    assert book.beyond(1) == (newer,)
+
+
+def test_an_image_leaves_unknown_what_may_be_in_it() -> None:
+    book = ProposalBook(boot_id=1)
+    put_sent, put_here, update_sent, update_here = (
+        book.add(encode_command(command), deadline=2.5) for command in (PUT, PUT, update(), update())
+    )
+    for sequence in (put_sent, update_sent):
+        book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    assert book.unseen() == ((put_sent, update_sent), (update_here,))
+    assert book.get(put_here) is not None
+
+
 def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> None:
     book = ProposalBook(boot_id=1)
-    first = book.add(b"one", deadline=10.0)
+    first = book.add(ONE, deadline=10.0)
     book.handed(first, TO_LEADER, now=0.0, may_reach_log=True)
-    second = book.add(b"two", deadline=10.0)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.5)] == [second]
+    second = book.add(TWO, deadline=10.0)
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.5, understood=1)] == [second]
     book.handed(second, TO_LEADER, now=0.5, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S)] == [first]
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S, understood=1)] == [first]
     book.handed(first, TO_LEADER, now=RESEND_S, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S + 0.5)] == [second]
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S + 0.5, understood=1)] == [second]
 
 
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
-    sequences_ = [book.add(b"one", deadline=10.0) for _ in range(3)]
+    sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
     for _ in range(2):  # the link takes nothing
-        assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0)] == sequences_
+        assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
     book.handed(sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.1)] == sequences_[1:]
+    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
 
 
 def test_book_is_bounded_in_bytes() -> None:

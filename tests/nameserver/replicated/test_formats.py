@@ -19,7 +19,7 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.consistency import NO_QUORUM_TAG, Freshness
+from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.proposals import Waiting
 from nameserver.raft import StopMember
 from nameserver.replicated import Replicated, registrations, writes
@@ -72,59 +72,94 @@ def kinds_under_way(member: Replicated) -> set[str]:
 
 @contextlib.asynccontextmanager
 async def change_that_gets_lost(
-    group: Group, patch: pytest.MonkeyPatch
+    group: Group, patch: pytest.MonkeyPatch, *, leaves: bool = True
 ) -> AsyncIterator[tuple[Replicated, asyncio.Task[Answer]]]:
-    """A registration at a follower that adds topic ``V``; what it sends is lost until the block ends."""
+    """A registration at a follower that adds topic ``V``; nothing that it sends arrives until the block ends.
+
+    Args:
+        leaves: It is sent, as far as the follower knows.
+    """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
     await until(lambda: follower._writes._reporter.understood >= UPDATE_FORMAT, "all have said so")
     patch.setattr(registrations, "WRITE_DEADLINE_S", CONDITION_S)
     with pytest.MonkeyPatch.context() as lost:
-        lost.setattr(follower.member, "send", lambda member, message: True)
+        lost.setattr(follower.member, "send", lambda member, message: leaves)
         lost.setattr(follower._writes._reporter, "acknowledged", lambda answer: False)
         deadline = asyncio.get_running_loop().time() + CONDITION_S
         request = register(counter=2, topics=("T", "V"))
         asking = asyncio.create_task(follower.execute(request, ONE, deadline=deadline))
         await until(lambda: kinds_under_way(follower) == {"Update"}, "it is proposed as its difference")
         yield follower, asking
+
+
+async def takes_effect(group: Group, asking: asyncio.Task[Answer]) -> None:
     assert (await asking).code == ResponseCode.SUCCESS
     await group.equal()
-    assert follower.view(Freshness.STALE).topics() == ["T", "U", "V"]
+    assert group.running[0].view(Freshness.STALE).topics() == ["T", "U", "V"]
 
 
 def test_what_a_registration_changes_goes_through_the_log_as_the_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
-            (waiting,) = under_way(follower)
-            command = decode_command(waiting.proposal.command)
-            assert isinstance(command, Update)
-            assert [queues.topic for queues in command.topics] == ["V"]
+        async with group_of(tmp_path) as group:
+            async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
+                (waiting,) = under_way(follower)
+                command = decode_command(waiting.proposal.command)
+                assert isinstance(command, Update)
+                assert [queues.topic for queues in command.topics] == ["V"]
+            await takes_effect(group, asking)
 
     run(body)
 
 
-def test_a_difference_goes_whole_if_a_member_may_not_know_it(
+def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
-            monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
-            await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
+        async with group_of(tmp_path) as group:
+            async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
+                (before,) = under_way(follower)
+                await until(lambda: before.may_turn_up, "it is sent")
+                monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
+                follower._work()
+                assert under_way(follower) == [before], "decided again it might take effect twice"
+                follower._writes.applied(follower.member.term + 1)  # that leader's first entry
+                await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
+            await takes_effect(group, asking)
 
     run(body)
 
 
-def test_a_difference_to_another_table_is_decided_again(
+def test_what_a_state_image_may_hold_has_an_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path) as group, change_that_gets_lost(group, monkeypatch) as (follower, _):
-            (before,) = (waiting.proposal.sequence for waiting in under_way(follower))
-            follower._writes.table_replaced()
-            await until(lambda: kinds_under_way(follower) == {"Update"}, "it is decided again")
-            assert [waiting.proposal.sequence for waiting in under_way(follower)] != [before]
+        async with (
+            group_of(tmp_path) as group,
+            change_that_gets_lost(group, monkeypatch) as (follower, asking),
+        ):
+            (before,) = under_way(follower)
+            await until(lambda: before.may_turn_up, "it is sent")
+            follower._writes.table_replaced(term=follower.member.term)
+            answer = await asking
+            assert answer.remark is not None
+            assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
+
+    run(body)
+
+
+def test_a_difference_to_another_table_that_never_left_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            async with change_that_gets_lost(group, monkeypatch, leaves=False) as (follower, asking):
+                (before,) = under_way(follower)
+                follower._writes.table_replaced(term=follower.member.term)
+                await until(lambda: under_way(follower) not in ([], [before]), "it is decided again")
+            await takes_effect(group, asking)
 
     run(body)
 
