@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, Self, cast
 
@@ -228,7 +229,8 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
@@ -288,7 +290,7 @@ class _Connection(asyncio.Protocol):
         self._futures[opaque] = future
         self.moved_at = now
         transport.write(frame)
-        if self._timer is None or self._timer.when() > deadline:
+        if deadline < self._timer_at:
             self._schedule()
         try:
             return await future
@@ -326,11 +328,13 @@ class _Connection(asyncio.Protocol):
     def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer, self._timer_at = None, math.inf
         deadline = self._session.next_deadline()
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._expire)
+        if deadline is not None:
+            self._timer, self._timer_at = self._loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         expired = self._session.expire(self._loop.time())
         for opaque in expired:
             future = self._futures.pop(opaque)

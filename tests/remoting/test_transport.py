@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from remoting.codes import FLAG_RESPONSE, HeaderCodec
 from remoting.command import RemotingCommand, decode_command
@@ -485,6 +486,27 @@ def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
         assert not refused.value.sent
 
     asyncio.run(main())
+
+
+def test_request_behind_one_whose_deadline_has_come_is_answered() -> None:
+    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+
+    async def main() -> None:
+        handlers: dict[int, Handler] = {1: echo, 2: lambda _c, r: slow_echo(r, 30)}
+        async with serving(handlers) as (_, addr), RemotingClient(close_on_timeout=False) as client:
+            await client.invoke(addr, request(1))
+            late, answer = await asyncio.gather(
+                client.invoke(addr, request(2), timeout_s=0.0),
+                client.invoke(addr, request(1, b"x")),
+                return_exceptions=True,
+            )
+            assert isinstance(late, RequestTimeout)
+            assert isinstance(answer, RemotingCommand), answer
+            assert answer.body == b"x"
+            with pytest.raises(RequestTimeout):
+                await client.invoke(addr, request(2), timeout_s=0.05)
+
+    uvloop.run(main())
 
 
 def test_no_listener_means_not_sent() -> None:
