@@ -7,6 +7,7 @@ import errno
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import socket
 import time
@@ -196,7 +197,8 @@ class BrokerServer:
         self._topics_file: StateFile
         self._groups_file: StateFile
         self._parked: ParkedPulls[Pull] = ParkedPulls()
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.Handle | None = None
+        self._expiry_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._arrived: set[tuple[str, int]] = set()
         self._waking = False
         self._hosts: dict[int, Host] = {}
@@ -504,19 +506,21 @@ class BrokerServer:
             pull, owner=pull.connection, topic=pull.topic, queue_id=pull.queue_id, deadline=deadline
         ):
             return False
-        if self._expiry is None or self._expiry.when() > deadline:
+        if deadline < self._expiry_at:
             self._arm_expiry()
         return True
 
     def _arm_expiry(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+            self._expiry, self._expiry_at = None, math.inf
         deadline = self._parked.next_deadline()
-        loop = asyncio.get_running_loop()
-        self._expiry = None if deadline is None else loop.call_at(deadline, self._expire_pulls)
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry, self._expiry_at = loop.call_at(deadline, self._expire_pulls), deadline
 
     def _expire_pulls(self) -> None:
-        self._expiry = None
+        self._expiry, self._expiry_at = None, math.inf
         for pull in self._parked.expire(asyncio.get_running_loop().time()):
             self._send(pull.connection, time_over(self._state, pull))
         self._arm_expiry()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import zlib
+from pathlib import Path
 from typing import Protocol
 
 import pytest
+import uvloop
 
+from broker import server
+from broker.config import BrokerConfig
+from broker.handlers import Outcome, serve
+from broker.server import BrokerServer
+from broker.state import BrokerState, Call
 from remoting.bodies import (
     ConsumerConnection,
     ConsumerData,
@@ -30,6 +38,7 @@ from remoting.bodies import (
 )
 from remoting.codes import HeaderCodec
 from remoting.command import RemotingCommand
+from remoting.fields import PullMessageFields
 from remoting.message import (
     BatchItem,
     decode_messages,
@@ -39,6 +48,7 @@ from remoting.message import (
     tag_hash,
 )
 from remoting.route import TopicConfig
+from remoting.transport.aio import RemotingClient
 
 
 class WireLike(Protocol):
@@ -343,6 +353,41 @@ def test_waiting_pull_ends_on_time(wire: WireLike) -> None:
     started = time.monotonic()
     assert pulled(wire, "Ends", 0, sys_flag=6, suspend_ms=300) == (19, [], 0)
     assert 0.25 < time.monotonic() - started < 10.0
+
+
+def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+
+    def slow(state: BrokerState, call: Call) -> Outcome:
+        time.sleep(0.002)  # as a busy machine does
+        return serve(state, call)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        fields = PullMessageFields(
+            consumer_group="G",
+            topic="SELF_TEST_TOPIC",
+            queue_id=0,
+            queue_offset=0,
+            max_msg_nums=32,
+            sys_flag=6,
+            suspend_timeout_ms=1,
+            subscription="*",
+        )
+        pull = RemotingCommand.request(11, fields.to_ext())
+        async with asyncio.TaskGroup() as group, RemotingClient() as client:
+            config = BrokerConfig(listen_port=0)
+            group.create_task(BrokerServer(config, tmp_path).run(stop, bound.set_result))
+            addr = await bound
+            answers = await asyncio.gather(*(client.invoke(addr, pull) for _ in range(3)))
+            stop.set()
+        assert [answer.code for answer in answers] == [19, 19, 19]
+
+    monkeypatch.setattr(server, "serve", slow)
+    uvloop.run(main())
 
 
 def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: BrokerLike) -> None:
