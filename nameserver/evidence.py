@@ -5,6 +5,9 @@ Both sides keep copies that are brought up to date by differences: whatever chan
 other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the receiver does not
 hold; its answer names what it holds, and the next message starts there.
 
+A message is dated by its arrival: an age in it is never too great, but too small by the time for which a link
+held it up. So a broker that falls silent may stay listed for that much longer, and none goes early.
+
 Pure: clocks are passed in, in seconds, always the liveness clock of the process that runs the code.
 """
 

@@ -47,7 +47,7 @@ from .actors import Client
 if TYPE_CHECKING:
     from nameserver.raft.engine import Engine
 
-    from .members import Watched
+    from .members import Member, Watched
     from .world import World
 
 REPORT_S = 1.3
@@ -390,10 +390,29 @@ class Truth:
             if record is None:
                 self._ghosts.pop(key, None)
                 continue
+            if self._is_held_up(key, leader.host):
+                continue
             self._ghosts[key] = self._ghosts.get(key, 0.0) + passed
             if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S + self._stood_still(key):
                 self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
                 self._ghosts[key] = -math.inf
+
+    def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
+        """Whether a report to the leader that may name this broker waits where nothing passes.
+
+        What it tells will be dated by its arrival, as much too young as it has waited.
+        """
+        members = {member.name: member for member in self.world.members}
+        for (source, target), ends in self.world.net.held.items():
+            waiting = [end for end in ends if end._held and not end.peer.closed]
+            if target != leader.name or not waiting:
+                continue
+            member = members.get(source)
+            if member is None or not member.ready or any(end.life != member.life for end in waiting):
+                return True  # who sent it is gone: nobody can be asked what is in it
+            if any(broker in heard for _, _, heard in member.running._reports._reporter._outstanding):
+                return True
+        return False
 
     def _stood_still(self, broker: BrokerKey) -> float:
         """How much too young a member may date a hearing: its liveness clock does not count its pauses, and

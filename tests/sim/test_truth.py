@@ -1,0 +1,64 @@
+"""What the simulator holds to be wrong, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nameserver.evidence import Evidence
+
+from .seams import installed
+from .world import World
+
+HELD_UP_S = 2.5
+"""Less than a lease, so that the broker is still listed when the report arrives."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with installed():
+        world = World(1, tmp_path)
+        world.open()
+        try:
+            world.begin()
+            yield world
+        finally:
+            world.close()
+
+
+def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -> None:
+    """It is dated by its arrival, and so is the hearing in it."""
+    leader, broker = world.leader(), world.brokers[0]
+    assert leader is not None
+    cut = {(next(member.name for member in world.members if member is not leader), leader.name)}
+    world.net.blocked |= cut
+    die_silently(world)
+    died_at = world.clock.now
+    world.run(HELD_UP_S)
+    world.net.heal(cut)
+    world.run(10.0, lambda: leader.running.view_now().record(broker.key) is None)
+    assert not world.truth.violations
+    assert leader.running.view_now().record(broker.key) is None
+    assert world.clock.now - died_at > HELD_UP_S + world.lease_s
+
+
+def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in it says nothing of the broker."""
+    monkeypatch.setattr(Evidence, "judge", lambda *_, **__: ())
+    leader = world.leader()
+    assert leader is not None
+    die_silently(world)
+    world.run(1.5)
+    world.net.blocked.add((next(m.name for m in world.members if m is not leader), leader.name))
+    assert not world.run(4.0)
+    assert any("is dead and listed after" in violation for violation in world.truth.violations)
+
+
+def die_silently(world: World) -> None:
+    """Have the first broker heard by all members, then fall silent."""
+    for member in world.members:
+        world.brokers[0].register_at(member)
+    world.run(0.01)
+    world.brokers[0].die(power=True)
