@@ -274,27 +274,7 @@ class Broker(Actor):
     def _register(self, topics: dict[str, int] | None = None) -> Request:
         self.said[self.version] = dict(self.topics)
         topics = self.topics if topics is None else topics
-        body = encode_register_body(
-            RegisterBody(
-                data_version=self.version,
-                topic_configs=tuple(
-                    TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
-                    for topic, queues in sorted(topics.items())
-                ),
-                filter_servers=(),
-                mapping_infos={},
-            ),
-            compressed=False,
-            version=479,
-        )
-        fields = {
-            "haServerAddr": "",
-            "bodyCrc32": str(body_crc32(body)),
-            "heartbeatTimeoutMillis": str(int(self.world.lease_s * 1000)),
-        }
-        return Request(
-            code=RequestCode.REGISTER_BROKER, ext_fields=self._identity() | fields, body=body, peer=self.name
-        )
+        return _registration(self.name, self._identity(), self.version, topics, lease_s=self.world.lease_s)
 
     def _question(self) -> Request:
         return Request(
@@ -307,6 +287,30 @@ class Broker(Actor):
 
     def _goodbye(self) -> Request:
         return Request(code=RequestCode.UNREGISTER_BROKER, ext_fields=self._identity())
+
+
+def _registration(
+    peer: str, identity: dict[str, str], version: DataVersion, topics: Mapping[str, int], *, lease_s: float
+) -> Request:
+    body = encode_register_body(
+        RegisterBody(
+            data_version=version,
+            topic_configs=tuple(
+                TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+                for topic, queues in sorted(topics.items())
+            ),
+            filter_servers=(),
+            mapping_infos={},
+        ),
+        compressed=False,
+        version=479,
+    )
+    fields = {
+        "haServerAddr": "",
+        "bodyCrc32": str(body_crc32(body)),
+        "heartbeatTimeoutMillis": str(int(lease_s * 1000)),
+    }
+    return Request(code=RequestCode.REGISTER_BROKER, ext_fields=identity | fields, body=body, peer=peer)
 
 
 class Admin(Actor):
@@ -373,6 +377,8 @@ class Client(Actor):
     KEYS = ("x", "y", "z")
     TOPICS = ("t", "u")
     NAMES = ("broker-a", "broker-b")
+    INSISTS = 0.3
+    """How often a write is sent again whose outcome is unknown."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"{type(self).__name__.lower()}-{number}")
@@ -412,6 +418,8 @@ class Client(Actor):
         rng = self.world.clock.rng
         topic, kind = rng.choice(self.TOPICS), rng.random()
         if kind < 0.5:
+            if rng.random() < 0.3:
+                topic = rng.choice(self.world.registers).name
             self.read_topic(member, topic, then, linearizable=kind < 0.2)
         elif kind < 0.7:
             self._put_topic(member, topic, then)
@@ -441,7 +449,7 @@ class Client(Actor):
             if answer is not None and answer.code != ResponseCode.SYSTEM_ERROR:
                 route = decode_route(answer.body).queue_datas if answer.code == ResponseCode.SUCCESS else ()
                 found = {data.broker_name: data.write_queue_nums for data in route}
-                for name in self.NAMES:
+                for name in self.NAMES if topic in self.TOPICS else (topic,):
                     key = (topic, name)
                     self._record(key, Operation.READ, found.get(name), begun, Outcome.OK, lag=lag)
             then()
@@ -494,7 +502,7 @@ class Client(Actor):
             for key, value in values.items():
                 self._record(key, Operation.WRITE, value, begun, outcome)
             rng = self.world.clock.rng
-            if outcome is Outcome.UNKNOWN and self.busy and rng.random() < 0.3:
+            if outcome is Outcome.UNKNOWN and self.busy and rng.random() < self.INSISTS:
                 self._send_write(rng.choice(self.world.members), request, values, then)
             else:
                 then()
@@ -547,5 +555,55 @@ class Reader(Client):
         self.world.clock.at(self.world.clock.rng.uniform(0.0, 0.08), self.go)
 
     def act(self, member: Member, then: Callable[[], None]) -> None:
-        key = self.world.clock.rng.choice((*self.KEYS, *self.TOPICS))
-        (self.read_topic if key in self.TOPICS else self.read)(member, key, then, linearizable=True)
+        registers = (register.name for register in self.world.registers)
+        key = self.world.clock.rng.choice((*self.KEYS, *self.TOPICS, *registers))
+        (self.read if key in self.KEYS else self.read_topic)(member, key, then, linearizable=True)
+
+
+class Register:
+    """A broker with one topic of its own name: its number of queues is a value that many write."""
+
+    LEASE_S = 60.0
+
+    def __init__(self, number: int) -> None:
+        self.name = f"register-{number}"
+        self.key = BrokerKey(ClusterName("C"), BrokerAddr(f"10.9.0.{number}:10911"))
+        self.said: dict[DataVersion, dict[str, int]] = {}
+        """As of :class:`Broker`."""
+        self.queues: int | None = None
+        """What the log made of it so far."""
+        self.former: set[int] = set()
+
+    def registration(self, queues: int, peer: str) -> Request:
+        """Register it with so many queues, once."""
+        version, topics = DataVersion(counter=queues), {self.name: queues}
+        self.said[version] = topics
+        identity = {
+            "brokerName": self.name,
+            "brokerAddr": self.key.broker_addr,
+            "clusterName": self.key.cluster_name,
+            "brokerId": "0",
+        }
+        return _registration(peer, identity, version, topics, lease_s=self.LEASE_S)
+
+
+class Registrant(Client):
+    """Registers a register, each time with another value, in the instant in which others do so elsewhere.
+
+    Nothing cuts it off, and it keeps its connections: so a register is not evicted while it can be heard.
+    """
+
+    INSISTS = 0.0  # a value is sent once
+    PERIOD_S = 0.6
+
+    def _again(self) -> None:
+        clock = self.world.clock
+        wait = self.PERIOD_S - clock.now % self.PERIOD_S
+        clock.at(wait + clock.rng.uniform(0.0, 0.005), self.go)
+
+    def act(self, member: Member, then: Callable[[], None]) -> None:
+        register = self.world.clock.rng.choice(self.world.registers)
+        self._value += 1
+        queues = self._number * 100_000 + self._value
+        request = register.registration(queues, self.name)
+        self._send_write(member, request, {(register.name, register.name): queues}, then)

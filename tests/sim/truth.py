@@ -87,6 +87,7 @@ class Truth:
         self._put: set[tuple[Hashable, Value]] = set()
         self._drops: list[tuple[int, Call]] = []
         """What broker names took with them, with the index; until something is acknowledged behind it."""
+        self._judged_topics = {*Client.TOPICS, *(register.name for register in world.registers)}
         self._marks: dict[tuple[int, int], int] = {}
         self._changed: dict[tuple[str, Hashable], int] = {}
         self._judged: dict[tuple[int, int], int] = {}
@@ -128,6 +129,7 @@ class Truth:
         if first is None:
             self.log[index] = Entry(payload, term, verdicts)
             self._first_applied(index, term, decode_batch(payload), member.verdicts)
+            self._check_registers(member.view_now(), index)
         elif first.payload != payload or first.term != term:
             self.fail(f"{name} applies another entry at {index} than was applied before")
         elif first.verdicts != verdicts:
@@ -150,7 +152,7 @@ class Truth:
                     self._drops += [
                         (index, _drop((topic, lost.broker_name), now))
                         for topic in lost.topics
-                        if topic in Client.TOPICS
+                        if topic in self._judged_topics
                     ]
         match command:
             case RegisterTopic(topic=topic, queues=queues) if not isinstance(verdict, Moved):
@@ -190,6 +192,18 @@ class Truth:
                 self.fail(
                     f"{topic} of {command.broker} is {line} at {index}, but it registered {queues} queues"
                 )
+
+    def _check_registers(self, view: RouteView, index: int) -> None:
+        """Each value of a register was sent once: when it is gone, it never comes back."""
+        for register in self.world.registers:
+            line = self._line(view, register.name, register.name)
+            queues = None if line is None else line[0]
+            if queues != register.queues:
+                if queues in register.former:
+                    self.fail(f"{register.name} has {queues} queues again at {index}, a second time")
+                if register.queues is not None:
+                    register.former.add(register.queues)
+                register.queues = queues
 
     @staticmethod
     def _line(view: RouteView, topic: str, name: str) -> tuple[int, int] | None:

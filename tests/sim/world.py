@@ -11,7 +11,7 @@ from bench.linearizability import Undecided, check
 from nameserver.raft import Role
 from nameserver.types import BrokerKey
 
-from .actors import Admin, Broker, Client, Reader
+from .actors import Admin, Broker, Client, Reader, Register, Registrant
 from .clock import Clock, restart_numbers
 from .faults import Victim
 from .members import Member, Watched
@@ -55,6 +55,8 @@ class World:
         brokers: int = 4,
         clients: int = 4,
         readers: int = 1,
+        registers: int = 1,
+        registrants: int = 3,
         lease_s: float = 3.0,
         durability: str = "journal",
         election_timeout_ms: int = 300,
@@ -68,6 +70,7 @@ class World:
         self.durability = durability
         self.election_timeout_ms = election_timeout_ms
         self.compact_bytes = compact_bytes
+        self.registers = [Register(number) for number in range(registers)]
         self.truth = Truth(self)
         self._folder = folder
         self._machines = 0
@@ -80,6 +83,7 @@ class World:
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self.clients = [Client(self, number) for number in range(clients)]
         self.clients += [Reader(self, number) for number in range(readers)]
+        self.registrants = [Registrant(self, number) for number in range(registrants)]
         self.admin = Admin(self, "admin")
         self.operator = Operator(self)
         self.memory_from = 0.0
@@ -130,7 +134,7 @@ class World:
             self.truth.fail("no first leader")
         for broker in self.brokers:
             self.clock.at(self.clock.rng.uniform(0.0, 0.5), broker.start)
-        for client in self.clients:
+        for client in (*self.clients, *self.registrants):
             client.go()
         self._watch()
         self.run(1.0)
@@ -153,8 +157,9 @@ class World:
         leading = [m for m in self.members if m.ready and m.running.member.leads]
         return max(leading, key=lambda m: m.running.member.term, default=None)
 
-    def broker(self, key: BrokerKey) -> Broker:
-        return next(broker for broker in self.brokers if broker.key == key)
+    def broker(self, key: BrokerKey) -> Broker | Register:
+        found: tuple[Broker | Register, ...] = (*self.brokers, *self.registers)
+        return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
         """The leader in office that judges, if it can run."""
@@ -248,7 +253,7 @@ class World:
         """After healing everything works and is as it should be."""
         if self.truth.violations:
             return
-        for client in self.clients:
+        for client in (*self.clients, *self.registrants):
             client.busy = False
         if not self._settle() and not self.truth.violations:
             self.truth.fail(f"not well {SETTLE_S} s after healing: {self._what_is_wrong()}")
@@ -271,19 +276,20 @@ class World:
                 return
         self.run(1.0)
         reads: list[str] = []
+        topics = (*Client.TOPICS, *(register.name for register in self.registers))
         for member in self.members:
             for linearizable in (False, True):
                 for key in Client.KEYS:
                     client.read(member, key, lambda: reads.append("read"), linearizable=linearizable)
-                for topic in Client.TOPICS:
+                for topic in topics:
                     client.read_topic(member, topic, lambda: reads.append("read"), linearizable=linearizable)
-        things = len(Client.KEYS) + len(Client.TOPICS)
+        things = len(Client.KEYS) + len(topics)
         self.run(4.0, lambda: len(reads) == 2 * len(self.members) * things)
 
     def _check_history(self) -> None:
         if self.truth.violations:
             return
-        for client in self.clients:
+        for client in (*self.clients, *self.registrants):
             client.give_up()
         count, history = self.truth.count, self.truth.whole_history()
         count["calls"] = len(history)
@@ -330,6 +336,8 @@ class World:
             return "states differ"
         view = modes[0].view_now()
         listed = {record.broker: record for record in view.records()}
+        for register in self.registers:
+            listed.pop(register.key, None)
         for broker in self.brokers:
             record = listed.pop(broker.key, None)
             if not broker.alive:
