@@ -57,7 +57,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a core is given at its construction."""
+    """What the parts of one member are given at their construction."""
 
     me: str
     log: RaftLog
@@ -65,7 +65,11 @@ class Surroundings:
     contact: Contact
     clock: Callable[[], float]
     rng: random.Random
-    election_timeout_s: float
+    election_timeout_ms: int
+
+    @property
+    def election_timeout_s(self) -> float:
+        return self.election_timeout_ms / 1000
 
     @property
     def period(self) -> float:

@@ -90,50 +90,27 @@ class Engine:
         self.stopped = False
         self._stepping = False
         self._seen: tuple[object, ...] = ()
-        self._core = RaftCore(
-            Surroundings(
-                me=me,
-                log=self._log,
-                host=self,
-                contact=self._contact,
-                clock=clock,
-                rng=rng,
-                election_timeout_s=election_timeout_ms / 1000,
-            )
-        )
-        self._hellos = Hellos(
+        given = Surroundings(
             me=me,
-            http=http,
-            election_timeout_ms=election_timeout_ms,
-            standing=standing,
-            engine=self,
-            ports=ports,
             log=self._log,
-            core=self._core,
-        )
-        self.membership = Membership(
-            me=me,
-            election_timeout_ms=election_timeout_ms,
-            clock=clock,
-            engine=self,
-            ports=ports,
-            log=self._log,
-            core=self._core,
+            host=self,
             contact=self._contact,
-            hellos=self._hellos,
+            clock=clock,
+            rng=rng,
+            election_timeout_ms=election_timeout_ms,
         )
+        self._core = core = RaftCore(given)
+        self._hellos = hellos = Hellos(given, self, ports, core, http=http, standing=standing)
+        self.membership = membership = Membership(given, self, ports, core, hellos=hellos)
         self.images = Images(
-            me=me,
-            compact_bytes=compact_bytes,
-            clock=clock,
+            given,
+            self,
+            ports,
+            core,
+            hellos=hellos,
+            membership=membership,
             machine=machine,
-            engine=self,
-            ports=ports,
-            log=self._log,
-            core=self._core,
-            contact=self._contact,
-            hellos=self._hellos,
-            membership=self.membership,
+            compact_bytes=compact_bytes,
         )
 
     # ---- public state

@@ -10,8 +10,9 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from .core import Surroundings
 from .hardening import RaftCore
-from .log import FIRST_INDEX, RaftLog
+from .log import FIRST_INDEX
 from .members import Configuration, Standing, found, waiting_for
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX, Append, Hello, MessageError
 from .ports import Ports
@@ -34,27 +35,25 @@ class Hellos:
 
     def __init__(
         self,
-        *,
-        me: str,
-        http: str,
-        election_timeout_ms: int,
-        standing: Standing,
+        given: Surroundings,
         engine: Engine,
         ports: Ports,
-        log: RaftLog,
         core: RaftCore,
+        *,
+        http: str,
+        standing: Standing,
     ) -> None:
-        self._me: Final = me
-        self._http = http
-        self._election_timeout_ms = election_timeout_ms
+        self._me: Final = given.me
+        self._log = given.log
+        self._election_timeout_ms = given.election_timeout_ms
         self._engine = engine
         self._ports = ports
-        self._log = log
         self._core = core
+        self._http = http
         self.standing = standing
         self.links: set[str] = set()
         self.said: dict[str, Hello] = {}
-        self.contact_limit = election_timeout_ms / 1000
+        self.contact_limit = given.election_timeout_s
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
         self._said_waiting_for: tuple[str, ...] = ()

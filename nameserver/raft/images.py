@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from .contact import Contact
-from .core import FOLLOWER
+from .core import FOLLOWER, Surroundings
 from .hardening import RaftCore
 from .hellos import Hellos
-from .log import FIRST_INDEX, RaftLog
+from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import Append, SnapshotPart, SnapshotReply, Stale
@@ -47,30 +46,27 @@ class Images:
 
     def __init__(
         self,
-        *,
-        me: str,
-        compact_bytes: int,
-        clock: Callable[[], float],
-        machine: StateMachine,
+        given: Surroundings,
         engine: Engine,
         ports: Ports,
-        log: RaftLog,
         core: RaftCore,
-        contact: Contact,
+        *,
         hellos: Hellos,
         membership: Membership,
+        machine: StateMachine,
+        compact_bytes: int,
     ) -> None:
-        self._me: Final = me
-        self._compact_bytes = compact_bytes
-        self._clock = clock
-        self._machine = machine
+        self._me: Final = given.me
+        self._log = given.log
+        self._contact = given.contact
+        self._clock = given.clock
         self._engine = engine
         self._ports = ports
-        self._log = log
         self._core = core
-        self._contact = contact
         self._hellos = hellos
         self._membership = membership
+        self._machine = machine
+        self._compact_bytes = compact_bytes
         self.failures = 0
         self.error = ""
         self._making = False

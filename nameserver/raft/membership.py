@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from .contact import Contact
-from .core import LEADER
+from .core import LEADER, Surroundings
 from .hardening import RaftCore
 from .hellos import Hellos
-from .log import FIRST_INDEX, RaftLog
+from .log import FIRST_INDEX
 from .members import Configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
 from .ports import Ports
@@ -38,25 +36,21 @@ class Membership:
 
     def __init__(
         self,
-        *,
-        me: str,
-        election_timeout_ms: int,
-        clock: Callable[[], float],
+        given: Surroundings,
         engine: Engine,
         ports: Ports,
-        log: RaftLog,
         core: RaftCore,
-        contact: Contact,
+        *,
         hellos: Hellos,
     ) -> None:
-        self._me: Final = me
-        self._election_timeout_s = election_timeout_ms / 1000
-        self._clock = clock
+        self._me: Final = given.me
+        self._log = given.log
+        self._contact = given.contact
+        self._clock = given.clock
+        self._election_timeout_s = given.election_timeout_s
         self._engine = engine
         self._ports = ports
-        self._log = log
         self._core = core
-        self._contact = contact
         self._hellos = hellos
         self._followed = core.configuration
         self._told: set[str] = set()  # whom this leader told that they are removed
