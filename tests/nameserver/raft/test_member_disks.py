@@ -17,26 +17,40 @@ import pytest
 from nameserver.raft.datadir import DataDirectory
 from tests.nameserver.raft.cluster import cluster_of, run
 
-_MEMBER = """
-    import asyncio, json, resource, sys
+#: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
+_ALONE = """
+    import asyncio, json, os, resource, sys
     from pathlib import Path
     from nameserver.raft import RaftConfig, RaftMember
 
     class Machine:
-        def __init__(self): self.applied = 0
-        def apply(self, payload, *, index, term, live): self.applied = index
+        def apply(self, payload, *, index, term, live): pass
         def snapshot(self): return lambda: b""
         def prepare(self, image): return lambda: None
 
-    async def main():
+    async def until(condition):
+        async with asyncio.timeout(20):
+            while not condition(): await asyncio.sleep(0.01)
+
+    async def main(scenario):
         member = RaftMember(
             RaftConfig(me="a:0", peers=("a:0",), listen="127.0.0.1:0", data_dir=Path(sys.argv[1])),
             Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
         await member.start()
-        async def until(condition):
-            async with asyncio.timeout(20):
-                while not condition(): await asyncio.sleep(0.01)
         await until(lambda: member.leads)
+        await scenario(member)
+        await member.close()
+"""
+
+
+def _run_alone(scenario: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    program = textwrap.dedent(_ALONE) + textwrap.dedent(scenario) + "\nasyncio.run(main(scenario))\n"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+_FULL = """
+    async def scenario(member):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
         last = None
@@ -49,19 +63,11 @@ _MEMBER = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await until(lambda: member.leads and member.applied_index > last)
         print(json.dumps([durable, last, member.applied_index]))
-        await member.close()
-
-    asyncio.run(main())
 """
 
 
 def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_MEMBER), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = _run_alone(_FULL, tmp_path)
     assert done.returncode == 0, done.stderr
     durable, last, applied = json.loads(done.stdout)
     assert durable < last < applied
@@ -70,41 +76,20 @@ def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path
 
 
 _BROKEN = """
-    import asyncio, errno, os, sys
-    from pathlib import Path
-    from nameserver.raft import RaftConfig, RaftMember
-
-    class Machine:
-        def apply(self, payload, *, index, term, live): pass
-        def snapshot(self): return lambda: b""
-        def prepare(self, image): return lambda: None
-
-    async def main():
-        member = RaftMember(
-            RaftConfig(me="a:0", peers=("a:0",), listen="127.0.0.1:0", data_dir=Path(sys.argv[1])),
-            Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
-        await member.start()
-        while not member.leads: await asyncio.sleep(0.01)
+    async def scenario(member):
         # The journal's descriptor now means a device on which every write fails.
         journal = member._driver._journal._file
         broken = os.open(sys.argv[2], os.O_RDONLY)
         os.dup2(broken, journal)
         member.append(b"x", term=member.term)
         await asyncio.sleep(10)
-
-    asyncio.run(main())
 """
 
 
 def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
     victim = tmp_path / "readonly"
     victim.write_bytes(b"")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_BROKEN), str(tmp_path / "data"), str(victim)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = _run_alone(_BROKEN, tmp_path / "data", victim)
     assert done.returncode == 70, done.stderr
     assert "raft member stops" in done.stderr
     assert "Bad file descriptor" in done.stderr
