@@ -6,6 +6,7 @@ HTTP addresses that were given, by what each says of itself, else at the one tha
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,33 @@ ADDRESS: Final = re.compile(
 
 class NoAnswer(NotApplied):
     """An address gave no answer that can be used; nothing was changed."""
+
+
+def http_address(addr: str, settings: Mapping[str, str]) -> str:
+    """Return where a nameserver serves HTTP, from its settings as it tells them over the wire.
+
+    Its own address stays: what it says decides the port alone, not where an operator's token is sent.
+
+    Raises:
+        NoAnswer: If it serves none, or not there.
+    """
+    listen = settings.get("httpListen", "off")
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise NoAnswer(f"name server[{addr}] does not say where it serves HTTP (httpListen={listen})")
+    at = addr.rpartition(":")[0]
+    if _is_loopback(host) and not _is_loopback(at):
+        raise NoAnswer(f"name server[{addr}] serves HTTP to its own machine only (httpListen={listen})")
+    return f"{at}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,13 +76,14 @@ def _run(
         return 1
     try:
         text = args.get("n") or environment.get("NAMESRV_ADDR", "")
-        addrs = parse_nameservers(text) if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
-        config = ClientConfig(nameservers=addrs, call_timeout_s=_CALL_TIMEOUT_S)
+        addrs = parse_nameservers(text)
+        used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
+        config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S)
         client = Client(config)
     except RemotingError as error:
         print(f"mqadmin {command.name}: {error}", file=err)
         return 1
-    context = Context(name=command.name, client=client, out=out, err=err)
+    context = Context(name=command.name, nameservers=addrs, client=client, out=out, err=err)
     try:
         return command.run(context, args)
     except (UsageError, RemotingError) as error:

@@ -17,9 +17,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Surroundings of one subcommand."""
+    """Surroundings of one subcommand.
+
+    Attributes:
+        nameservers: Those that ``-n`` or NAMESRV_ADDR named.
+    """
 
     name: str
+    nameservers: tuple[str, ...]
     client: Client
     out: TextIO
     err: TextIO

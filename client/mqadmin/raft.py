@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from client.errors import NotApplied
-from client.group import ADDRESS, Done, Group, NoAnswer
+from client.admin import properties
+from client.errors import NotApplied, describe
+from client.group import ADDRESS, Done, Group, NoAnswer, http_address
 from client.mqadmin.context import Context
 from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from client.operation import Operation
@@ -26,7 +27,7 @@ _HTTP: Final = Option(
     short="a",
     long="http",
     description="HTTP addresses of name servers, eg: '192.168.0.1:9880;192.168.0.2:9880'"
-    f" (default {_HTTP_DEFAULT})",
+    f" (default: those of the name servers given by -n, else {_HTTP_DEFAULT})",
 )
 _TOKEN: Final = Option(
     short="k", long="token-file", description="file with the token of the name servers' --http-token-file"
@@ -36,13 +37,37 @@ _TIMEOUT: Final = Option(
 )
 
 
-def _group(context: Context, args: Arguments) -> Group:
+def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list[str]]:
+    """Return HTTP addresses, and for each name server of ``-n`` that has told none the reason.
+
+    Raises:
+        NotApplied: If there is no address.
+    """
+    if "a" not in args and context.nameservers:
+        found, missing = [], []
+        for answer in context.run(context.client.admin.namesrv_config()):
+            try:
+                if answer.error is not None:
+                    raise NoAnswer(f"name server[{answer.addr}] failed: {describe(answer.error)}")
+                assert answer.response is not None
+                found.append(http_address(answer.addr, properties(answer.response.body)))
+            except NoAnswer as error:
+                missing.append(str(error))
+        if not found:
+            raise NotApplied(f"{'; '.join(missing)}; give the HTTP addresses with --http")
+        return tuple(dict.fromkeys(found)), missing
     addresses = tuple(
         dict.fromkeys(part.strip() for part in (args.get("a") or _HTTP_DEFAULT).split(";") if part.strip())
     )
     wrong = [address for address in addresses if not ADDRESS.fullmatch(address)]
     if not addresses or wrong:
         raise UsageError(f"http='{''.join(wrong[:1])}', allowed HOST:PORT, several separated by ;")
+    return addresses, []
+
+
+def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
+    """Return the group, and for each name server of ``-n`` that is not among its addresses the reason."""
+    addresses, missing = _addresses(context, args)
     token = None
     if "k" in args:
         try:
@@ -52,12 +77,13 @@ def _group(context: Context, args: Arguments) -> Group:
             raise NotApplied(f"token file {args.text('k')} cannot be read: {reason}") from None
         if not token or any(not "!" <= letter <= "~" for letter in token):
             raise NotApplied(f"token file {args.text('k')} does not hold one word of visible ASCII")
-    return Group(
+    group = Group(
         addresses,
         token=token,
         read_timeout_s=context.client.core.config.call_timeout_s,
         change_timeout_s=float(args.number("w", "timeout", 30, low=1, high=100)),
     )
+    return group, missing
 
 
 # -- status -------------------------------------------------------------------------------------------------
@@ -72,9 +98,11 @@ _TO_THE_RIGHT: Final = {"#Term", "#Applied", "#Lag", "#Contact", "#Links"}
 
 def _raft_status(context: Context, args: Arguments) -> int:
     as_json = args.json()
-    group = _group(context, args)
+    group, missing = _group(context, args)
     found: dict[str, Mapping[str, Any]] = {}
     code = 0
+    for reason in missing:
+        code = context.fail(reason)
     for address in group.addresses:
         try:
             general = context.run(group.read(address, "/v1/status"))
@@ -172,7 +200,7 @@ def _change(
     begin: Callable[[Group, Arguments], Operation[Done]], words: Callable[[Done, Arguments], Iterable[str]]
 ) -> Callable[[Context, Arguments], int]:
     def run(context: Context, args: Arguments) -> int:
-        done = context.run(begin(_group(context, args), args))
+        done = context.run(begin(_group(context, args)[0], args))
         for line in words(done, args):
             context.line(line)
         return 0
@@ -185,7 +213,7 @@ def _members_line(done: Done) -> str:
 
 
 def _snapshot_save(context: Context, args: Arguments) -> int:
-    group = _group(context, args)
+    group, _ = _group(context, args)
     target = None if args.get("f") is None else Path(args.text("f"))
     if target is None:
         done = context.run(group.save_snapshot(content=False))
@@ -214,7 +242,7 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
         image = Path(args.text("f")).read_bytes()
     except OSError as error:
         return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
-    done = context.run(_group(context, args).restore_snapshot(image))
+    done = context.run(_group(context, args)[0].restore_snapshot(image))
     found = done.document
     context.line(
         f"snapshot restored at {done.http}: revision={found['revision']} index={found['applied_index']}"
@@ -228,8 +256,9 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
 
 def _explain_route(context: Context, args: Arguments) -> int:
     as_json = args.json()
-    reply, address, unreached = None, "", list[str]()
-    for address in _group(context, args).addresses:
+    reply, address = None, ""
+    group, unreached = _group(context, args)
+    for address in group.addresses:
         try:
             reply = context.run(context.client.admin.explain_route(address, args.text("t")))
             break
@@ -281,12 +310,14 @@ def _leaf(value: Any) -> str:
 
 def _route_diff(context: Context, args: Arguments) -> int:
     as_json = args.json()
-    group = _group(context, args)
-    if len(group.addresses) < 2:
-        raise UsageError("http names one name server, at least two are compared")
+    group, missing = _group(context, args)
+    if len(group.addresses) + len(missing) < 2:
+        raise UsageError("one name server is named, at least two are compared")
     only = args.get("t")
     digests: dict[str, str] = {}
     code = 0
+    for reason in missing:
+        code = context.fail(reason)
     for address in group.addresses:
         try:
             digests[address] = context.run(group.read(address, "/v1/digest"))["digest"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.errors import NotApplied, OutcomeUnknown
-from client.group import Done, Group
+from client.group import Done, Group, NoAnswer, http_address
 from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Sleep, Unreached
 
 A, B, C = "a:9880", "b:9880", "c:9880"
@@ -184,3 +184,37 @@ def test_snapshot_travels_as_bytes(begin: Callable[[Group], Operation[Done]]) ->
     assert servers.run(begin(group())).reply.data == b"\xffimage"
     headers = servers.asked[0].headers
     assert "application/octet-stream" in (headers.get("Accept"), headers.get("Content-Type"))
+
+
+@pytest.mark.parametrize(
+    ("addr", "listen", "http"),
+    [
+        ("ns1:9876", "0.0.0.0:9880", "ns1:9880"),
+        ("ns1:9876", "192.168.0.7:9880", "ns1:9880"),
+        ("[fd00::1]:9876", "[::]:9880", "[fd00::1]:9880"),
+        ("127.0.0.1:9876", "localhost:80", "127.0.0.1:80"),
+        ("localhost:9876", "127.0.0.1:9880", "localhost:9880"),
+    ],
+)
+def test_http_address_is_the_port_told_at_the_address_that_was_asked(
+    addr: str, listen: str, http: str
+) -> None:
+    assert http_address(addr, {"listenPort": "9876", "httpListen": listen}) == http
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"httpListen": "off"}, "does not say where it serves HTTP (httpListen=off)"),
+        ({"listenPort": "9876"}, "does not say where it serves HTTP"),
+        ({"httpListen": "0.0.0.0:0"}, "does not say where"),
+        ({"httpListen": "0.0.0.0:65536"}, "does not say where"),
+        ({"httpListen": "127.0.0.1:9880"}, "to its own machine only (httpListen=127.0.0.1:9880)"),
+        ({"httpListen": "[::1]:9880"}, "to its own machine only"),
+    ],
+)
+def test_a_nameserver_without_http_for_us_is_named(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(NoAnswer) as caught:
+        http_address("ns1:9876", settings)
+    assert str(caught.value).startswith("name server[ns1:9876] ")
+    assert words in str(caught.value)

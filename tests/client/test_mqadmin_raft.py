@@ -81,6 +81,7 @@ class Group:
 
 def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str) -> Member:
     log = stack.enter_context(root.with_suffix(".log").open("wb"))
+    (http,) = free_addresses(1)
     popen = subprocess.Popen(
         [
             *(
@@ -94,7 +95,7 @@ def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str)
                 "--peers",
                 ",".join(peers),
             ),
-            *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", str(root), *more),
+            *("--listen", "127.0.0.1:0", "--http", http, "--data", str(root), *more),
             *(
                 "--election-timeout-ms",
                 "2000",
@@ -108,7 +109,8 @@ def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str)
     assert popen.stdout is not None
     facts = dict(part.split("=", 1) for part in popen.stdout.readline().split() if "=" in part)
     assert "http" in facts, root.with_suffix(".log").read_text()[-2000:]
-    return Member(raft, facts["listen"], facts["http"], popen)
+    assert facts["http"] == http
+    return Member(raft, facts["listen"], http, popen)
 
 
 def end(popen: subprocess.Popen[str]) -> None:
@@ -154,6 +156,26 @@ def test_status_is_a_table_with_a_row_for_each_and_says_who_votes(group: Group) 
         assert row.index(cells[1]) == head.index("#Member")
         assert row.index(cells[-1]) == head.index("#Ready")
     assert rows[3:] == [f"voters: {', '.join(sorted(member.raft for member in group.members))}"]
+
+
+def test_name_servers_are_asked_for_their_http_addresses(group: Group) -> None:
+    wire = ";".join(member.addr for member in group.members)
+    group.leader()
+    code, out, err = mqadmin("raftStatus", "-n", wire)
+    assert (code, err) == (0, "")
+    assert [row.split()[0] for row in out.splitlines()[1:4]] == [member.http for member in group.members]
+    (nobody,) = free_addresses(1)
+    code, out, err = mqadmin("raftStatus", "-n", f"{nobody};{wire}")
+    assert code == 1
+    assert err.startswith(f"mqadmin raftStatus: name server[{nobody}] failed: ")
+    assert len(err.splitlines()) == 1
+    assert all(member.http in out for member in group.members)
+    code, out, err = mqadmin("transferLeader", "-n", f"{nobody};{wire}", "--token-file", str(group.token))
+    assert (code, err) == (0, "")
+    group.leader()
+    code, out, err = mqadmin("routeDiff", "-n", nobody)
+    assert (code, out) == (1, "")
+    assert err.endswith("; give the HTTP addresses with --http\n")
 
 
 def test_status_of_one_that_is_away_names_it_and_fails(group: Group) -> None:
