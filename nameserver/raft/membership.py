@@ -185,8 +185,8 @@ class Membership:
         for peer, hello in self._hellos.said.items():
             if peer in members or peer in self._told:
                 continue
-            self._told.add(peer)
             if not hello.empty and hello.format_max >= FORMAT_CONFIGURATION:
+                self._told.add(peer)
                 self._engine.send(peer, Removed(self._core.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:

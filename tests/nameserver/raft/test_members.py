@@ -294,6 +294,27 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
     _remove(w, "c")
 
 
+def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
+    """Until then it is empty, and what is empty is not to be told."""
+    w = world(compact_bytes=2000)
+    w.elect("a")
+    newcomer = _add(w, "d")
+    for _ in range(60):
+        w.submit(size=100)
+        w.run(0.02)
+    w.crash(newcomer, wipe=True)
+    waiting: list[tuple[Any, ...]] = []
+    install, newcomer.install_image = newcomer.install_image, lambda *image: waiting.append(image)
+    w.start("d")
+    assert w.run(10, lambda: bool(waiting))
+    w.leader.engine.membership.remove_member(newcomer.name)
+    assert w.run(5, lambda: w.leader.engine.membership.committed)
+    w.run(0.5)
+    assert newcomer.engine.empty
+    install(*waiting[0])
+    assert w.run(5, lambda: newcomer.was_removed != ""), newcomer.engine.status()
+
+
 def test_a_leader_of_an_older_term_removes_nobody(world: Make) -> None:
     w = world()
     w.elect("a")
