@@ -282,7 +282,7 @@ class Evidence:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Note who is out of contact; each of them counts again with its next report."""
+        """Note who is out of contact, or has another link; each counts again with its next report."""
         for member in members:
             if member in self._members:
                 self._members[member].counts = False

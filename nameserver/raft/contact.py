@@ -31,12 +31,22 @@ _ROUNDING_S: Final = 1e-6
 class Contact:
     """Contact of one member, in the terms it lives through."""
 
-    __slots__ = ("_date", "_echoed", "_heard", "_limit", "_members", "_pending", "_young_until")
+    __slots__ = (
+        "_date",
+        "_echoed",
+        "_echoed_before",
+        "_heard",
+        "_limit",
+        "_members",
+        "_pending",
+        "_young_until",
+    )
 
     def __init__(self, members: int) -> None:
         self._members = members
         self._heard: dict[str, float] = {}  # newest clock of each peer in this term: what we echo
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
+        self._echoed_before: dict[str, float] = {}  # over a former link
         self._pending: deque[tuple[int, float]] = deque()  # (commit index, date), both rising
         self._date = -math.inf
         self._limit = math.inf
@@ -46,6 +56,7 @@ class Contact:
         """Take the configuration in force: the voters other than this member; only their echoes count."""
         self._members = len(others) + 1
         self._echoed = {peer: clock for peer, clock in self._echoed.items() if peer in others}
+        self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
 
     def in_time(self, now: float, limit: float) -> bool:
         """Whether contact is known to be younger than ``limit``; False: see :meth:`younger`."""
@@ -66,12 +77,14 @@ class Contact:
         self._young_until = -math.inf  # asked anew, whoever leads now
         self._heard.clear()
         self._echoed.clear()
+        self._echoed_before.clear()
         self._pending.clear()
 
     def forget(self, peer: str) -> None:
         """The link to ``peer`` is new: it may be another process with another clock."""
         self._heard.pop(peer, None)
-        self._echoed.pop(peer, None)
+        if peer in self._echoed:
+            self._echoed_before[peer] = self._echoed.pop(peer)
 
     def echo_for(self, peer: str) -> float | None:
         """The clock to echo in the next message to ``peer``."""
@@ -122,8 +135,12 @@ class Contact:
         return dates[others - 1] if len(dates) >= others else -math.inf
 
     def member_date(self, peer: str) -> float:
-        """The newest own clock that ``peer`` echoed in this term."""
+        """The newest own clock that ``peer`` echoed in this term, over its present link."""
         return self._echoed.get(peer, -math.inf)
+
+    def accepted_date(self, peer: str) -> float:
+        """As :meth:`member_date`, over any link: a fact about the past, whatever has become of the peer."""
+        return max(self.member_date(peer), self._echoed_before.get(peer, -math.inf))
 
     @property
     def date(self) -> float:

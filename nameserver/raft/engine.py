@@ -165,6 +165,10 @@ class Engine:
         """Members to which a link is up; and the leader, which may be one that is not known here yet."""
         return self._hellos.linked
 
+    def link_number(self, peer: str) -> int:
+        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
+        return self._hellos.link_number(peer)
+
     @property
     def empty(self) -> bool:
         """Nothing was ever promised or stored here."""
@@ -206,7 +210,7 @@ class Engine:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
         if member == self.me:
             return 0.0
-        return max(0.0, self._clock() - self._contact.member_date(member))
+        return max(0.0, self._clock() - self._contact.accepted_date(member))
 
     def leads_with(self, members: Collection[str]) -> bool:
         """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""

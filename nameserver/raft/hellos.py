@@ -53,6 +53,7 @@ class Hellos:
         self.standing = standing
         self.links: set[str] = set()
         self.said: dict[str, Hello] = {}
+        self._greeted: dict[str, int] = {}  # links over which each peer has said one so far
         self.contact_limit = given.election_timeout_s
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
@@ -75,6 +76,10 @@ class Hellos:
     def linked(self) -> frozenset[str]:
         """Members to which a link is up; and the leader, which may be one that is not known here yet."""
         return frozenset(self.said.keys() & {*self._core.configuration.members, self._core.leader_id})
+
+    def link_number(self, peer: str) -> int:
+        """Tell links to ``peer`` apart: they are counted, 0 is none. What went over another may be lost."""
+        return self._greeted[peer] if peer in self.said else 0
 
     @property
     def read_by_all(self) -> int:
@@ -113,6 +118,7 @@ class Hellos:
         if formats.get(peer) != hello.format_max:
             self.become(replace(self.standing, formats={**formats, peer: hello.format_max}))
         if first:
+            self._greeted[peer] = self._greeted.get(peer, 0) + 1
             logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
             self._core.link_up(peer)
         self.consider_founding()

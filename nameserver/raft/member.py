@@ -383,6 +383,10 @@ class RaftMember:
         """Members with an authenticated link up."""
         return self._driver.engine.linked if self._driver is not None else frozenset()
 
+    def link_number(self, peer: str) -> int:
+        """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
+        return self._driver.engine.link_number(peer) if self._driver is not None else 0
+
     @property
     def members(self) -> tuple[str, ...]:
         """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""

@@ -33,15 +33,15 @@ class Links:
 
     def follow(self) -> frozenset[str]:
         """Look again; returns the members that are linked anew."""
-        linked = self._member.linked
-        anew = linked - self.up
-        for peer in anew:
-            self._numbers[peer] = self._numbers.get(peer, 0) + 1
-        self.up = linked
+        member = self._member
+        numbers = {peer: member.link_number(peer) for peer in member.linked}
+        anew = frozenset(peer for peer, number in numbers.items() if self._numbers.get(peer) != number)
+        self._numbers = numbers
+        self.up = frozenset(numbers)
         return anew
 
     def number(self, member: str) -> int:
-        """Return how many links to a member there have been, so that two of them are told apart."""
+        """Return which of the links to a member this is, so that two of them are told apart."""
         return self._numbers[member]
 
 

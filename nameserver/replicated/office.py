@@ -27,14 +27,14 @@ class Office:
         sequencer: What is appended next; None if it does not lead.
         rounds: The barriers that it is asked for; None if it does not lead.
         evidence: What it was told of brokers; None before an entry of its own term is applied.
-        early: Reports that came before that, by member.
+        early: Reports that came before that, by member, each with the link that it came over.
     """
 
     def __init__(self, member: RaftMember, decoded: Decoded, *, boot_id: int) -> None:
         self.sequencer: Sequencer | None = None
         self.rounds: Rounds | None = None
         self.evidence: Evidence | None = None
-        self.early: dict[str, Report] = {}
+        self.early: dict[str, tuple[Report, int]] = {}
         self._member = member
         self._decoded = decoded
         self._boot_id = boot_id

@@ -68,6 +68,7 @@ class Reports:
         self._prune_at = 0.0
         self._judge_all_at = 0.0
         self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
+        self._told_over: dict[str, int] = {}  # the link over which each member's last report came
 
     # -- what is heard here
 
@@ -180,16 +181,22 @@ class Reports:
 
     def receive(self, member: str, report: Report) -> None:
         """Leader: take a report, answer it, judge whom it speaks of."""
+        self._take(member, report, self._member.link_number(member))
+
+    def _take(self, member: str, report: Report, link: int) -> None:
         evidence = self._office.evidence
         if evidence is None or evidence.term != report.term:
             if report.term >= self._member.term:
-                self._office.early[member] = report
+                self._office.early[member] = report, link
             return
         evidence.members_are(self._member.members)
         self._liveness.advance(self._now())
         answer = evidence.receive(member, report, clock=self._liveness.clock)
         if answer is None:
             return
+        if answer.version == report.version and self._told_over.get(member) != link:
+            self._told_over[member] = link
+            self._judge_all_at = 0.0  # its word was missing
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
@@ -212,8 +219,8 @@ class Reports:
         self._reporter.lead_by(term)
         self.soon()
         early, self._office.early = self._office.early, {}
-        for member, report in early.items():
-            self.receive(member, report)
+        for member, (report, link) in early.items():
+            self._take(member, report, link)
 
     def evict(self, judgement: Judgement) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
@@ -234,6 +241,9 @@ class Reports:
         here = self._here()
         evidence.members_are(self._member.members)
         evidence.out_of_contact(set(self._member.members) - here)
+        # Of what a member has told since, some may have been lost with the link.
+        number = self._member.link_number
+        evidence.out_of_contact(m for m in here if m != self._me and number(m) != self._told_over.get(m))
         for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
             self.evict(judgement)
 

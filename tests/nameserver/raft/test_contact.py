@@ -44,6 +44,22 @@ def test_an_older_echo_does_not_move_the_date_back() -> None:
     assert contact.echo_for("b") == 2.0
 
 
+def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
+    contact = Contact(3)
+    contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
+    contact.forget("b")
+    assert contact.member_date("b") == -math.inf
+    assert contact.majority_date(100.0) == -math.inf  # it may have come back with less
+    assert contact.accepted_date("b") == 90.0
+    contact.accepted_by("b", clock=1.0, echo=95.0, voter=True)
+    assert contact.accepted_date("b") == 95.0
+    contact.forget("b")
+    contact.forget("b")
+    assert contact.accepted_date("b") == 95.0
+    contact.new_term()
+    assert contact.accepted_date("b") == -math.inf
+
+
 def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
     contact = Contact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)

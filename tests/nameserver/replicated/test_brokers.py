@@ -10,6 +10,8 @@ import pytest
 from nameserver import exchange
 from nameserver.consistency import Freshness
 from nameserver.explain import Note
+from nameserver.raft.messages import encode
+from nameserver.replicated import Replicated
 from nameserver.types import ConnectionId, LeaveReason
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
@@ -81,6 +83,61 @@ def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
             await register_two(group)
             group.running[0].closed(ONE, by_us=False)
             await only_the_other_goes(group)
+
+    run(body)
+
+
+def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            await register_two(group)
+            await group.equal()
+            leader, (one, other) = group.at(group.leader()), (group.at(n) for n in group.followers())
+            name = group.addresses[group.leader()]
+            told_by = {member: group.addresses[group.members.index(member)] for member in (one, other)}
+
+            def knows_close(member: Replicated) -> bool:
+                evidence = leader._office.evidence
+                assert evidence is not None
+                return not evidence._members[told_by[member]].lines[BROKER].connected
+
+            one.closed(ONE, by_us=False)
+            await until(lambda: knows_close(one), "the leader knows that it is closed there")
+            driver, send = one.member._driver, one.member.send
+            assert driver is not None
+
+            def lost(member: str, message: bytes) -> bool:
+                return isinstance(exchange.decode(message), exchange.Report) or send(member, message)
+
+            monkeypatch.setattr(one.member, "send", lost)
+            one._reports.hear(BROKER, ConnectionId(3), lease_ms=120_000)  # it comes back, told in vain
+            before = leader.member.link_number(told_by[one])
+            driver.transport.drop(name)
+            await until(lambda: leader.member.link_number(told_by[one]) > before, "linked anew")
+            for member in (leader, other):
+                member.closed(ONE, by_us=False)
+            await until(lambda: knows_close(other), "the leader knows that it is closed there, too")
+            monkeypatch.undo()
+            await only_the_other_goes(group)
+
+    run(body)
+
+
+def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
+    """The other side may have lost the former one, and what was under way, long before."""
+
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
+            driver, links = follower.member._driver, follower._links
+            assert driver is not None
+            before, hello = links.number(leader), driver.engine._hellos.said[leader]
+            driver.link_up(leader)
+            driver.engine.receive(leader, encode(hello))
+            assert leader in follower.member.linked
+            await until(lambda: links.number(leader) > before, "told apart")
 
     run(body)
 
