@@ -19,6 +19,7 @@ from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQu
 from nameserver.evidence import Judgement
 from nameserver.handlers import Farewell, Renewal
 from nameserver.raft import RaftConfig, RaftStartError
+from nameserver.raft.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
@@ -181,10 +182,17 @@ class Watched(Replicated):
             driver.engine.membership.hand_over()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it never took part, or was emptied and has not come back yet."""
+    def waits_to_be_added(self) -> bool:
+        """Whether it never took part, or was emptied and has not caught up with a change of the members.
+
+        It believes no removal then: see ``Membership.on_removed``.
+        """
         driver = self._member._driver
-        return driver is None or driver.engine.empty
+        if driver is None or driver.engine.empty:
+            return True
+        engine = driver.engine
+        index, _ = engine._log.committed_configuration(engine.commit_index)
+        return index == FIRST_INDEX and not engine.may_vote
 
     @property
     def engine(self) -> Engine:

@@ -206,8 +206,8 @@ class Operator:
     def _look_at_removed(self, member: Member) -> None:
         """It stops by itself, unless nobody could tell it; then it must not start on its data."""
         world, rng = self._world, self._world.clock.rng
-        if member.up and member.ready and member.running.is_empty:
-            self._take_away(member)  # emptied meanwhile: it waits to be added, and nobody knows it
+        if member.up and member.ready and member.running.waits_to_be_added:
+            self._take_away(member)  # emptied meanwhile, and nobody knows it
         elif member.up:
             if world.calm_for() > STOPS_S:
                 world.truth.fail(f"{member.name} was removed, could be told for {STOPS_S:g} s, and goes on")
