@@ -228,15 +228,17 @@ def _run(body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(body())
-    except* (StartError, DirectoryError, FileError, RaftStartError) as group:
-        raise _first(group) from None
+    except ExceptionGroup as group:  # what except* raises is a group again in Python 3.11.2
+        refusals, others = group.split((StartError, DirectoryError, FileError, RaftStartError))
+        if refusals is None or others is not None:
+            raise
+        raise _first(refusals) from None
 
 
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, Exception)
     return error
 
 
