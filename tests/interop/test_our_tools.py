@@ -18,7 +18,7 @@ from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, Received
 from client.producer import Message, SendStatus
 from remoting.codes import HeaderCodec
 
-from .apache import Apache, ask, has_route, wait_until
+from .apache import Apache, ApacheFailure, ask, has_route, wait_until
 from .ours import CLUSTER, ApacheDeployment, create_topic, in_parallel, our_mqadmin, retried_by_java, route
 
 pytestmark = pytest.mark.interop
@@ -188,6 +188,15 @@ class Inbox:
     def full(self) -> bool:
         return len(self.bodies) >= COUNT
 
+    def wait(self) -> None:
+        """Return once all messages were received; fail with those that were not."""
+        try:
+            wait_until(self.full, "all messages", 60.0)
+        except ApacheFailure as failure:
+            missing = sorted({str(number) for number in range(COUNT)} - set(self.bodies), key=int)
+            given_back = sorted(self.retried, key=int)
+            raise ApacheFailure(f"{failure}; missing {missing}, given back {given_back}") from None
+
     def check(self) -> None:
         assert set(self.bodies) == {str(number) for number in range(COUNT)}
         assert set(self.bodies.values()) == {1}, "nothing twice: no connection broke and no queue moved"
@@ -232,7 +241,7 @@ def test_our_asyncio_client_works_with_apache(apache_deployment: ApacheDeploymen
             for message in messages[300:]:
                 await producer.send_oneway(message)
             consumer = await client.consume(consumer_config("our_aio_group"), {topic: "TagA"}, listen)
-            await asyncio.to_thread(wait_until, inbox.full, "all messages", 60.0)
+            await asyncio.to_thread(inbox.wait)
             await consumer.close()
 
     asyncio.run(run())
@@ -252,7 +261,7 @@ def test_our_blocking_client_works_with_apache_in_binary(apache_deployment: Apac
         for message in messages[300:]:
             producer.send_oneway(message)
         consumer = client.consume(consumer_config("our_blocking_group"), {topic: "TagA"}, inbox.take)
-        wait_until(inbox.full, "all messages", 60.0)
+        inbox.wait()
         consumer.close()
     finally:
         client.close()

@@ -36,6 +36,8 @@ public final class Producer {
         producer.setNamesrvAddr(namesrv);
         if (stop != null) {
             producer.setPollNameServerInterval(1_000);
+        } else {
+            producer.setSendMsgTimeout(20_000); // all are to arrive, also while a disk stands still
         }
         producer.start();
 
