@@ -46,10 +46,11 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
     if "a" not in args and context.nameservers:
         found, missing = [], []
         for answer in context.run(context.client.admin.namesrv_config()):
+            if answer.response is None:
+                assert answer.error is not None
+                missing.append(f"name server[{answer.addr}] failed: {describe(answer.error)}")
+                continue
             try:
-                if answer.error is not None:
-                    raise NoAnswer(f"name server[{answer.addr}] failed: {describe(answer.error)}")
-                assert answer.response is not None
                 found.append(http_address(answer.addr, properties(answer.response.body)))
             except NoAnswer as error:
                 missing.append(str(error))
