@@ -315,6 +315,23 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
     assert w.run(5, lambda: newcomer.was_removed != ""), newcomer.engine.status()
 
 
+def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
+    """Until it has answered over it, a leader that took it for absent would judge without its word."""
+    w = world()
+    leader = w.elect("a").engine
+    w.run(0.5)
+    hello, number = leader._hellos.said["b:1"], leader.link_number("b:1")
+    age = leader.member_age("b:1")
+    assert age < 0.5
+    leader.link_down("b:1")
+    assert leader.link_number("b:1") == 0
+    leader.link_up("b:1")
+    assert leader.link_number("b:1") == 0  # it has not said who it is
+    leader.receive("b:1", encode(hello))
+    assert leader.link_number("b:1") == number + 1
+    assert leader.member_age("b:1") == age
+
+
 def test_a_leader_of_an_older_term_removes_nobody(world: Make) -> None:
     w = world()
     w.elect("a")
