@@ -241,11 +241,14 @@ class Reports:
         here = self._here()
         evidence.members_are(self._member.members)
         evidence.out_of_contact(set(self._member.members) - here)
-        # Of what a member has told since, some may have been lost with the link.
-        number = self._member.link_number
-        evidence.out_of_contact(m for m in here if m != self._me and number(m) != self._told_over.get(m))
+        evidence.out_of_contact(self._linked_anew(here))
         for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
             self.evict(judgement)
+
+    def _linked_anew(self, members: set[str]) -> set[str]:
+        """Return who has not reported over the present link: some reports went with the former one."""
+        number = self._member.link_number
+        return {m for m in members if m != self._me and number(m) != self._told_over.get(m)}
 
     def _here(self) -> set[str]:
         """Leader: the members in contact, itself included; empty elsewhere."""

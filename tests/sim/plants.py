@@ -293,6 +293,10 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
 # say what is durable there, but nothing may depend on its silence
 
 
+def a_report_counts_beyond_its_link(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reports, "_linked_anew", lambda reports, members: set())
+
+
 def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
     init = Engine.__init__
 
@@ -412,6 +416,12 @@ PLANTS: Final = _named(
         likely=9,
         says="a default read at index",
         faults=("partition", "one way", "pause leader", "slow"),
+    ),
+    Planted(
+        install=a_report_counts_beyond_its_link,
+        likely=75,
+        says="evicted as gone",
+        faults=("reset",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
