@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, assert_never
 from client.admin import Admin
 from client.blocking import local_identity
 from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
+from client.consumer import ConsumerConfig, Listener, PushConsumerCore
 from client.core import PEER_REQUESTS, ClientCore
 from client.errors import ClientClosed
 from client.fetch import http_fetch
@@ -44,6 +44,7 @@ from client.operation import (
     Wait,
 )
 from client.producer import Message, ProducerCore, QueueSelector, SendResult
+from client.queue_reader import PullConsumerCore
 from remoting.bodies import MessageQueue
 from remoting.command import RemotingCommand
 from remoting.transport import Hook

@@ -37,7 +37,7 @@ from typing import Any, Final, Self, TypeVar, assert_never
 
 from client.admin import Admin
 from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumerConfig, Listener, PullConsumerCore, PushConsumerCore
+from client.consumer import ConsumerConfig, Listener, PushConsumerCore
 from client.core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
 from client.errors import ClientClosed
 from client.operation import (
@@ -54,6 +54,7 @@ from client.operation import (
     Wait,
 )
 from client.producer import Message, ProducerCore, QueueSelector, SendResult
+from client.queue_reader import PullConsumerCore
 from remoting.bodies import MessageQueue
 from remoting.command import RemotingCommand
 from remoting.route import TopicRouteData

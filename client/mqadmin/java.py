@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from client.consumer import ReceivedMessage
+from client.queue_reader import ReceivedMessage
 from remoting.bodies import MessageQueue
 from remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from remoting.message import tag_hash

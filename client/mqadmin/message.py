@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Final
 
 from client.config import ProducerConfig
-from client.consumer import PullConsumerCore, PullResult
 from client.errors import NotApplied
 from client.mqadmin import java
 from client.mqadmin.context import Context
 from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from client.producer import Message
+from client.queue_reader import PullConsumerCore, PullResult
 from remoting.bodies import MessageQueue
 from remoting.codes import ResponseCode
 

@@ -17,9 +17,10 @@ import pytest
 import client.aio
 from client.blocking import Client, PushConsumer
 from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from client.consumer import ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
+from client.queue_reader import ReceivedMessage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 KIT = Path(__file__).resolve().parent.parent / "interop"

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from client.config import ClientConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore, ReceivedMessage
+from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, PushConsumerCore
 from client.core import ClientCore, Identity
 from client.errors import InvalidArgument
 from client.operation import Clock, Deliver, Fetch, Instant, Invoke, Oneway, Operation, Sleep, Spawn, Wait
+from client.queue_reader import ReceivedMessage
 from remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,

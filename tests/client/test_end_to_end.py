@@ -18,9 +18,10 @@ import pytest
 import client.aio
 from client.blocking import Client, PushConsumer
 from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, ReceivedMessage
+from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
+from client.queue_reader import ReceivedMessage
 from remoting.bodies import MessageQueue
 from remoting.route import TopicConfig
 

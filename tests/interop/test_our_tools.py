@@ -14,8 +14,9 @@ import pytest
 
 from client import aio, blocking
 from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult, ReceivedMessage
+from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from client.producer import Message, SendStatus
+from client.queue_reader import ReceivedMessage
 from remoting.codes import HeaderCodec
 
 from .apache import Apache, ApacheFailure, ask, has_route, wait_until

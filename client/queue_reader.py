@@ -1,0 +1,406 @@
+"""Reading single queues, as operations without IO: messages, offsets, and the pull consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from client.config import check_group, check_topic
+from client.core import ClientCore
+from client.directory import ensure_success
+from client.errors import InvalidArgument, NoRoute, describe
+from client.operation import Invoke, Oneway, Operation
+from client.route_cache import pick_read_addr
+from remoting.bodies import MessageQueue, SubscriptionData
+from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import LocalProtocolError, RemoteProtocolError, ResponseError
+from remoting.fields import (
+    FieldError,
+    OffsetResponseFields,
+    PullMessageFields,
+    PullMessageResponseFields,
+    QueryConsumerOffsetFields,
+    QueueFields,
+    SearchOffsetFields,
+    UpdateConsumerOffsetFields,
+)
+from remoting.message import (
+    PROPERTY_KEYS,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    StoredMessage,
+    decode_message,
+    decode_properties,
+    decompress_body,
+    parse_subscription,
+    tag_hash,
+)
+
+_PULL_COMMIT: Final = 1
+_PULL_SUSPEND: Final = 2
+_PULL_SUBSCRIPTION: Final = 4
+_INFLATED_MAX: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedMessage:
+    """A message as a consumer sees it.
+
+    Attributes:
+        topic: The one it was sent to, also when it comes back for a retry.
+        body: Plain; what was compressed is inflated.
+        message_id: Unique id its producer gave it, else the offset id.
+        queue: Where it was read, for a retry a queue of the group's retry topic.
+        born_ms, store_ms: Unix ms at the producer and at the broker.
+        reconsume_times: How often it was sent back before.
+    """
+
+    topic: str
+    body: bytes
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int
+    born_ms: int
+    store_ms: int
+    reconsume_times: int
+    flag: int
+    sys_flag: int
+    born_host: str
+    store_host: str
+    store_size: int = 0
+    body_crc: int = 0
+    prepared_transaction_offset: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(PROPERTY_KEYS, "").split())
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """Answer to one pull; ``code`` is success or one of the PULL_ codes."""
+
+    code: int
+    messages: tuple[ReceivedMessage, ...]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+
+
+def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionData:
+    """Return a subscription by tags: ``*`` or ``A || B``.
+
+    Raises:
+        InvalidArgument: If topic or expression is none.
+    """
+    check_topic(topic)
+    try:
+        tags = parse_subscription(expression)
+    except LocalProtocolError as error:
+        raise InvalidArgument(str(error)) from None
+    return SubscriptionData(
+        topic=topic,
+        sub_string=" || ".join(tags) if tags else "*",
+        tags=tags,
+        codes=tuple(tag_hash(tag) for tag in tags),
+        sub_version=version_ms,
+    )
+
+
+def receive(stored: StoredMessage, broker_name: str, *, store_size: int = 0) -> ReceivedMessage:
+    """Turn a stored message into what the consumer sees.
+
+    Args:
+        store_size: Its bytes in the commit log.
+
+    Raises:
+        RemoteProtocolError: If its body cannot be inflated.
+    """
+    properties = decode_properties(stored.properties)
+    topic = stored.topic
+    if topic.startswith(RETRY_PREFIX):
+        topic = properties.get(PROPERTY_RETRY_TOPIC, topic)
+    offset_id = stored.offset_message_id
+    return ReceivedMessage(
+        topic=topic,
+        body=decompress_body(stored.body, stored.sys_flag, size_max=_INFLATED_MAX),
+        message_id=properties.get(PROPERTY_UNIQ_KEY, offset_id),
+        offset_message_id=offset_id,
+        queue=MessageQueue(topic=stored.topic, broker_name=broker_name, queue_id=stored.queue_id),
+        queue_offset=stored.queue_offset,
+        commit_log_offset=stored.physical_offset,
+        born_ms=stored.born_timestamp,
+        store_ms=stored.store_timestamp,
+        reconsume_times=stored.reconsume_times,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        born_host=str(stored.born_host),
+        store_host=str(stored.store_host),
+        store_size=store_size,
+        body_crc=stored.crc,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
+        properties=properties,
+    )
+
+
+def receive_all(body: bytes, broker_name: str) -> Iterator[ReceivedMessage]:
+    """Yield the messages of a pull answer.
+
+    Raises:
+        RemoteProtocolError: If one is malformed; those before it were yielded.
+    """
+    position = 0
+    while position < len(body):
+        stored, end = decode_message(body, position)
+        yield receive(stored, broker_name, store_size=end - position)
+        position = end
+
+
+def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
+    """Return the messages whose tag is among ``tags``, all if it is empty: brokers compare hashes only."""
+    if not tags:
+        return tuple(messages)
+    return tuple(message for message in messages if message.tags in tags)
+
+
+class QueueReader:
+    """Operations on single queues, for both kinds of consumers."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core = core
+        self.group = group
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscribed: SubscriptionData,
+        *,
+        count: int = 32,
+        commit: int = 0,
+        suspend_s: float = 0.0,
+        timeout_s: float = 10.0,
+        broker_id: int = 0,
+        with_subscription: bool = True,
+    ) -> Operation[PullResult]:
+        """Pull messages from ``offset`` on, filtered by the subscription's tags.
+
+        Args:
+            commit: Offset to store for the group by the way, if above 0.
+            suspend_s: How long the broker may wait for a message if there is none.
+
+        Raises:
+            NoRoute: If the queue's broker is in no known route.
+            ResponseError: If the broker refuses.
+            ConnectionLost, RequestTimeout, RemoteProtocolError: If it does not answer, or not sensibly.
+        """
+        addr = yield from self.addr(queue, broker_id=broker_id)
+        fields = PullMessageFields(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=(_PULL_COMMIT if commit > 0 else 0)
+            | (_PULL_SUSPEND if suspend_s > 0 else 0)
+            | (_PULL_SUBSCRIPTION if with_subscription else 0),
+            commit_offset=commit,
+            suspend_timeout_ms=int(suspend_s * 1000),
+            subscription=subscribed.sub_string if with_subscription else None,
+            sub_version=subscribed.sub_version,
+            expression_type=subscribed.expression_type,
+            broker_name=queue.broker_name,
+        )
+        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, fields.to_ext())
+        response: RemotingCommand = yield Invoke(addr, request, timeout_s)
+        ensure_success(
+            response,
+            addr,
+            also=(
+                ResponseCode.PULL_NOT_FOUND,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_OFFSET_MOVED,
+            ),
+        )
+        try:
+            answer = PullMessageResponseFields.parse(response.ext_fields)
+        except FieldError as error:
+            raise RemoteProtocolError(f"pull answer of {addr}: {error}") from None
+        messages: tuple[ReceivedMessage, ...] = ()
+        if response.code == ResponseCode.SUCCESS:
+            messages = matching(
+                receive_all(response.body, queue.broker_name),
+                subscribed.tags,
+            )
+        return PullResult(
+            response.code,
+            messages,
+            answer.next_begin_offset,
+            answer.min_offset,
+            answer.max_offset,
+            answer.suggest_which_broker_id,
+        )
+
+    def committed(self, queue: MessageQueue) -> Operation[int | None]:
+        """Return the group's stored offset, or None if there is none.
+
+        Raises:
+            As :meth:`pull`.
+        """
+        addr = yield from self.addr(queue)
+        fields = QueryConsumerOffsetFields(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+        )
+        request = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, fields.to_ext())
+        response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _offset(response, addr)
+
+    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> Operation[None]:
+        """Store ``offset`` as the one the group goes on from.
+
+        Raises:
+            As :meth:`pull`; with ``oneway`` the broker's answer is not awaited.
+        """
+        addr = yield from self.addr(queue)
+        fields = UpdateConsumerOffsetFields(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        request = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext(), oneway=oneway)
+        if oneway:
+            yield Oneway(addr, request)
+        else:
+            response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
+            ensure_success(response, addr)
+
+    def min_offset(self, queue: MessageQueue) -> Operation[int]:
+        """Return the offset of the oldest message still stored.
+
+        Raises:
+            As :meth:`pull`.
+        """
+        return (yield from self._bound(RequestCode.GET_MIN_OFFSET, queue))
+
+    def max_offset(self, queue: MessageQueue) -> Operation[int]:
+        """Return the offset that the next message will get.
+
+        Raises:
+            As :meth:`pull`.
+        """
+        return (yield from self._bound(RequestCode.GET_MAX_OFFSET, queue))
+
+    def search_offset(self, queue: MessageQueue, wall_ms: int) -> Operation[int]:
+        """Return the offset of the first message stored at or after ``wall_ms``.
+
+        Raises:
+            As :meth:`pull`.
+        """
+        addr = yield from self.addr(queue)
+        fields = SearchOffsetFields(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=wall_ms, broker_name=queue.broker_name
+        )
+        request = RemotingCommand.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields.to_ext())
+        response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
+        return _offset(response, addr)
+
+    def addr(self, queue: MessageQueue, *, broker_id: int = 0) -> Operation[str]:
+        """Return the address to ask about a queue.
+
+        Raises:
+            NoRoute: If its broker is in no known route, also after asking the nameservers.
+        """
+        directory = self._core.directory
+        addr = pick_read_addr(directory.routes.addrs(queue.broker_name), broker_id)
+        if addr is None:
+            yield from directory.refresh_quietly(queue.topic)
+            addr = pick_read_addr(directory.routes.addrs(queue.broker_name), broker_id)
+        if addr is None:
+            raise NoRoute(queue.topic, f"no address of broker {queue.broker_name} is known")
+        return addr
+
+    def _bound(self, code: int, queue: MessageQueue) -> Operation[int]:
+        addr = yield from self.addr(queue)
+        fields = QueueFields(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        response: RemotingCommand = yield Invoke(
+            addr, RemotingCommand.request(code, fields.to_ext()), self._core.config.call_timeout_s
+        )
+        return _offset(response, addr)
+
+
+def _offset(response: RemotingCommand, addr: str) -> int:
+    ensure_success(response, addr)
+    try:
+        return OffsetResponseFields.parse(response.ext_fields).offset
+    except FieldError as error:
+        raise RemoteProtocolError(f"offset answer of {addr}: {error}") from None
+
+
+class PullConsumerCore:
+    """Operations of a pull consumer: the caller decides what is read when and what is stored."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core = core
+        self.reader = QueueReader(core, check_group(group))
+
+    def queues(self, topic: str) -> Operation[tuple[MessageQueue, ...]]:
+        """Return the topic's queues to read.
+
+        Raises:
+            NoRoute: If there are none.
+            NoNameserver: If nothing is known and no nameserver answered.
+        """
+        directory = self._core.directory
+        found = directory.routes.subscribe(check_topic(topic))
+        if not found:
+            try:
+                yield from directory.refresh(topic)
+            except ResponseError as error:
+                raise NoRoute(topic, describe(error)) from None
+            found = directory.routes.subscribe(topic)
+        if not found:
+            raise NoRoute(topic, "the route has no readable queue")
+        return found
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str = "*",
+        count: int = 32,
+        suspend_s: float = 0.0,
+        timeout_s: float | None = None,
+    ) -> Operation[PullResult]:
+        """Pull messages from ``offset`` on; see :meth:`QueueReader.pull`.
+
+        With ``suspend_s`` above 0 the broker waits so long for a message if there is none.
+        """
+        limit_s = suspend_s + 10.0 if timeout_s is None else timeout_s
+        result = yield from self.reader.pull(
+            queue,
+            offset,
+            subscription(queue.topic, expression, 0),
+            count=count,
+            suspend_s=suspend_s,
+            timeout_s=limit_s,
+        )
+        return result
