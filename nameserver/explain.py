@@ -1,7 +1,7 @@
 """Why a topic or a broker is not in the routes: a bounded history, and the likely causes.
 
 "No topic route info" is the complaint that users cannot debug. The history keeps the last few reasons per
-topic and per broker, for a bounded number of each; :func:`explain_topic` adds what the present table
+topic and per broker, for a bounded number of each; :func:`explain_route` adds what the present table
 suggests. Pure: instants are passed in (wall clock, integer ms).
 """
 
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from nameserver.commands import AddWritePerm, Command, WipeWritePerm
+from nameserver.routes.view import RouteView
 from nameserver.types import BrokerKey, LeaveReason
+from nameserver.verdicts import Applied
+from remoting.codes import DEFAULT_TOPIC, MASTER_ID
 
 _Subject = TypeVar("_Subject", str, BrokerKey)
 
@@ -25,9 +29,6 @@ EVENTS_MAX: Final = 8
 
 NAMES_SHOWN: Final = 3
 """Of many brokers, so many are named in a cause."""
-
-AUTO_CREATE_TOPIC: Final = "TBW102"
-"""The topic a broker registers while it creates topics by itself. Source: TopicValidator."""
 
 
 class Note(StrEnum):
@@ -155,6 +156,65 @@ def explain_topic(topic: str, history: History, around: Surroundings) -> Explana
     )
 
 
+def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
+    """Keep in the history what a change did to brokers and topics."""
+    if applied.joined is not None:
+        history.broker_changed(applied.joined, Note.REGISTERED, at_ms=at_ms)
+    for gone in applied.left:
+        history.broker_changed(
+            gone.broker, gone.reason, at_ms=at_ms, detail=f"broker name {gone.broker_name}"
+        )
+    for lost in applied.lost:
+        history.topics_changed(
+            lost.topics,
+            lost.reason,
+            at_ms=at_ms,
+            broker=lost.broker,
+            detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
+        )
+    if isinstance(command, WipeWritePerm):
+        history.topics_changed(
+            applied.topics,
+            Note.PERMISSION_WIPED,
+            at_ms=at_ms,
+            detail=f"broker name {command.broker_name}",
+        )
+    if isinstance(command, AddWritePerm):
+        history.topics_changed(
+            applied.topics,
+            Note.PERMISSION_ADDED,
+            at_ms=at_ms,
+            detail=f"broker name {command.broker_name}",
+        )
+
+
+def explain_route(
+    view: RouteView,
+    topic: str,
+    history: History,
+    *,
+    started_ms_ago: int,
+    keeps_routes: bool,
+) -> Explanation:
+    """Say why a topic has a route or none, from the table and what is remembered."""
+    entry = view.topic(topic)
+    names = dict(view.names())
+    auto = view.topic(DEFAULT_TOPIC)
+    return explain_topic(
+        topic,
+        history,
+        Surroundings(
+            listed=entry is not None,
+            topic_brokers={} if entry is None else {name: data.perm for name, data in entry.queues.items()},
+            masterless=frozenset(name for name, kept in names.items() if MASTER_ID not in kept.addrs),
+            auto_creating=frozenset() if auto is None else frozenset(auto.queues),
+            broker_names=frozenset(names),
+            started_ms_ago=started_ms_ago,
+            keeps_routes=keeps_routes,
+        ),
+    )
+
+
 def _summary(around: Surroundings, events: tuple[Event, ...]) -> str:
     if around.listed:
         return f"listed by {len(around.topic_brokers)} broker(s)"
@@ -178,12 +238,12 @@ def _causes(topic: str, around: Surroundings, events: tuple[Event, ...]) -> tupl
             causes.append(f"brokers report every {around.heartbeat_ms} ms; wait that long after a start")
         if around.broker_names and not around.auto_creating:
             causes.append(
-                f"no broker has {AUTO_CREATE_TOPIC} (autoCreateTopicEnable=false): create the topic first"
+                f"no broker has {DEFAULT_TOPIC} (autoCreateTopicEnable=false): create the topic first"
             )
         if around.auto_creating and not events:
             causes.append(
                 f"nobody has sent to it yet: {_some(around.auto_creating)} would create it at the first send "
-                f"({AUTO_CREATE_TOPIC}), a consumer creates none; or the name is misspelt"
+                f"({DEFAULT_TOPIC}), a consumer creates none; or the name is misspelt"
             )
         if events and events[-1].reason is LeaveReason.DELETED:
             causes.append("deleted here only: it returns with a broker's next changed registration")

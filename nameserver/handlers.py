@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, TypeAlias, assert_never
 
 import msgspec
 
-from nameserver import explain
 from nameserver.commands import (
     AddWritePerm,
     BrokerQueues,
@@ -45,7 +44,6 @@ from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterN
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import (
-    DEFAULT_TOPIC,
     MASTER_ID,
     VERSION_5_0_0,
     RequestCode,
@@ -751,65 +749,3 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
 
 SERVED: Final = frozenset(_HANDLERS)
 """Request codes that are known here."""
-
-
-# -- why something left ------------------------------------------------------------------------------------
-
-
-def note_applied(history: explain.History, command: Command, applied: Applied, *, at_ms: int) -> None:
-    """Keep in the history what a change did to brokers and topics."""
-    if applied.joined is not None:
-        history.broker_changed(applied.joined, explain.Note.REGISTERED, at_ms=at_ms)
-    for gone in applied.left:
-        history.broker_changed(
-            gone.broker, gone.reason, at_ms=at_ms, detail=f"broker name {gone.broker_name}"
-        )
-    for lost in applied.lost:
-        history.topics_changed(
-            lost.topics,
-            lost.reason,
-            at_ms=at_ms,
-            broker=lost.broker,
-            detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
-        )
-    if isinstance(command, WipeWritePerm):
-        history.topics_changed(
-            applied.topics,
-            explain.Note.PERMISSION_WIPED,
-            at_ms=at_ms,
-            detail=f"broker name {command.broker_name}",
-        )
-    if isinstance(command, AddWritePerm):
-        history.topics_changed(
-            applied.topics,
-            explain.Note.PERMISSION_ADDED,
-            at_ms=at_ms,
-            detail=f"broker name {command.broker_name}",
-        )
-
-
-def explain_route(
-    view: RouteView,
-    topic: str,
-    history: explain.History,
-    *,
-    started_ms_ago: int,
-    keeps_routes: bool,
-) -> explain.Explanation:
-    """Say why a topic has a route or none, from the table and what is remembered."""
-    entry = view.topic(topic)
-    names = dict(view.names())
-    auto = view.topic(DEFAULT_TOPIC)
-    return explain.explain_topic(
-        topic,
-        history,
-        explain.Surroundings(
-            listed=entry is not None,
-            topic_brokers={} if entry is None else {name: data.perm for name, data in entry.queues.items()},
-            masterless=frozenset(name for name, kept in names.items() if MASTER_ID not in kept.addrs),
-            auto_creating=frozenset() if auto is None else frozenset(auto.queues),
-            broker_names=frozenset(names),
-            started_ms_ago=started_ms_ago,
-            keeps_routes=keeps_routes,
-        ),
-    )

@@ -25,7 +25,7 @@ from nameserver.consistency import (
     refusal,
     serve,
 )
-from nameserver.explain import Explanation, History
+from nameserver.explain import Explanation, History, explain_route
 from nameserver.files import load_kv_file, save_kv_file
 from nameserver.handlers import (
     Farewell,
@@ -35,7 +35,6 @@ from nameserver.handlers import (
     answer_for,
     decide_registration,
     decode_registration,
-    explain_route,
 )
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.notes import note_change, note_late_farewell

@@ -6,8 +6,8 @@ import logging
 import time
 
 from nameserver.commands import Command
-from nameserver.explain import History, Note
-from nameserver.handlers import Farewell, note_applied
+from nameserver.explain import History, Note, note_applied
+from nameserver.handlers import Farewell
 from nameserver.types import ConnectionId
 from nameserver.verdicts import Applied
 

@@ -31,8 +31,7 @@ from nameserver.exchange import (
     Round,
     Stands,
 )
-from nameserver.explain import Explanation, History
-from nameserver.handlers import explain_route
+from nameserver.explain import Explanation, History, explain_route
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftConfig, RaftMember, StopMember

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nameserver import handlers
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
 from nameserver.config import NamesrvSettings
-from nameserver.explain import History, Note
+from nameserver.explain import History, Note, explain_route, note_applied
 from nameserver.handlers import (
     SERVED,
     Decision,
@@ -25,8 +25,6 @@ from nameserver.handlers import (
     answer_for,
     decide,
     decode_registration,
-    explain_route,
-    note_applied,
 )
 from nameserver.liveness import Standing
 from nameserver.routes.table import RouteTable
