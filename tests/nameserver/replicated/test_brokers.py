@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -87,62 +89,57 @@ def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
     run(body)
 
 
-class Unheard:
-    """A follower that said that the broker's connection closed, was linked anew, and has its reports lost."""
+@contextlib.asynccontextmanager
+async def group_with_a_report_missing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, came_back: bool
+) -> AsyncIterator[tuple[Group, Replicated]]:
+    """Yield a group and its leader, to which a follower linked anew has yet to report; others saw a close.
 
-    def __init__(self, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._addresses = dict(zip(group.members, group.addresses, strict=True))
-        self.leader, (self.follower, self.other) = (
-            group.at(group.leader()),
-            (group.at(number) for number in group.followers()),
-        )
-        self._monkeypatch = monkeypatch
+    Over the former link the follower had told that the broker's connection closed. Undo the patch to have it
+    report again.
 
-    def leader_knows_close(self, member: Replicated) -> bool:
-        evidence = self.leader._office.evidence
-        assert evidence is not None
-        return not evidence._members[self._addresses[member]].lines[BROKER].connected
+    Args:
+        came_back: The broker came back to the follower since, whose report of it was lost with the link.
+    """
+    async with group_of(root) as group:
+        await register_two(group)
+        await group.equal()
+        addresses = dict(zip(group.members, group.addresses, strict=True))
+        leader, (one, other) = group.at(group.leader()), (group.at(n) for n in group.followers())
 
-    async def begin(self) -> None:
-        follower, leader = self.follower, self.leader
-        follower.closed(ONE, by_us=False)
-        await until(lambda: self.leader_knows_close(follower), "the leader knows that it is closed there")
-        reporter, version = follower._reports._reporter, follower._liveness.version
+        def knows_close(member: Replicated) -> bool:
+            evidence = leader._office.evidence
+            assert evidence is not None
+            return not evidence._members[addresses[member]].lines[BROKER].connected
+
+        one.closed(ONE, by_us=False)
+        await until(lambda: knows_close(one), "the leader knows that it is closed there")
+        reporter, version = one._reports._reporter, one._liveness.version
         await until(lambda: reporter._base == version, "the follower knows that the leader knows")
-        driver, send = follower.member._driver, follower.member.send
+        driver, send = one.member._driver, one.member.send
         assert driver is not None
 
         def lost(member: str, message: bytes) -> bool:
             return isinstance(exchange.decode(message), exchange.Report) or send(member, message)
 
-        self._monkeypatch.setattr(follower.member, "send", lost)
-        before = leader.member.link_number(self._addresses[follower])
-        driver.transport.drop(self._addresses[leader])
-        await until(lambda: leader.member.link_number(self._addresses[follower]) > before, "linked anew")
-
-    async def others_close(self) -> None:
-        for member in (self.leader, self.other):
+        monkeypatch.setattr(one.member, "send", lost)
+        if came_back:
+            one._reports.hear(BROKER, ConnectionId(3), lease_ms=120_000)
+        before = leader.member.link_number(addresses[one])
+        driver.transport.drop(addresses[leader])
+        await until(lambda: leader.member.link_number(addresses[one]) > before, "linked anew")
+        for member in (leader, other):
             member.closed(ONE, by_us=False)
-        await until(
-            lambda: self.leader_knows_close(self.other), "the leader knows that it is closed there, too"
-        )
-
-    def end(self) -> None:
-        self._monkeypatch.undo()
+        await until(lambda: knows_close(other), "the leader knows that it is closed there, too")
+        yield group, leader
 
 
 def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await register_two(group)
-            await group.equal()
-            unheard = Unheard(group, monkeypatch)
-            await unheard.begin()
-            unheard.follower._reports.hear(BROKER, ConnectionId(3), lease_ms=120_000)  # back, told in vain
-            await unheard.others_close()
-            unheard.end()
+        async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=True) as (group, _):
+            monkeypatch.undo()
             await only_the_other_goes(group)
 
     run(body)
@@ -154,19 +151,14 @@ def test_all_are_judged_once_a_missing_report_has_come(
     """Also those of whom it says nothing new, and not only when the next second has passed."""
 
     async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await register_two(group)
-            await group.equal()
-            unheard = Unheard(group, monkeypatch)
-            await unheard.begin()
-            await unheard.others_close()
-            leader, reports = unheard.leader, unheard.leader._reports
+        async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
+            reports = leader._reports
             await until(
                 lambda: reports._judged_with == reports._here() == set(group.addresses), "all in contact"
             )
             reports._judge_all_at = leader._liveness.clock + 3600.0
             assert leader.view(Freshness.STALE).record(BROKER) is not None
-            unheard.end()
+            monkeypatch.undo()
             await until(lambda: leader.view(Freshness.STALE).record(BROKER) is None, "the broker is gone")
 
     run(body)
