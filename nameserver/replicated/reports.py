@@ -246,7 +246,7 @@ class Reports:
             self.evict(judgement)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
-        """Return who has not reported over the present link: some reports went with the former one."""
+        """Return who has yet to report over the present link: the former one may have taken some."""
         number = self._member.link_number
         return {m for m in members if m != self._me and number(m) != self._told_over.get(m)}
 

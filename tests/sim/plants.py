@@ -203,6 +203,10 @@ def crashes_are_not_evidence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "closed", lambda mode, origin, *, by_us: real(mode, origin, by_us=True))
 
 
+def a_report_counts_beyond_its_link(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reports, "_linked_anew", lambda reports, members: set())
+
+
 def acknowledgement_comes_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     always = property(lambda log: log.last_index, lambda log, value: None)
     patch.setattr(RaftLog, "durable_index", always, raising=False)
@@ -291,10 +295,6 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
 
 # -- what goes with a follower of three that commits before its leader knows: a leader with a disk does not
 # say what is durable there, but nothing may depend on its silence
-
-
-def a_report_counts_beyond_its_link(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reports, "_linked_anew", lambda reports, members: set())
 
 
 def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
