@@ -107,7 +107,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the present table says around a topic; taken from the view by the caller."""
+    """What the present table says around a topic."""
 
     listed: bool
     """The topic has a route."""
@@ -138,24 +138,6 @@ class Explanation:
     likely_causes: tuple[str, ...]
 
 
-def in_words(reason: LeaveReason | Note) -> str:
-    """Return the words for a reason."""
-    return WORDS[reason] if isinstance(reason, LeaveReason) else reason.value
-
-
-def explain_topic(topic: str, history: History, around: Surroundings) -> Explanation:
-    """Say why a topic is missing, or what is wrong with the route it has."""
-    events = history.of_topic(topic)
-    causes = _causes(topic, around, events)
-    return Explanation(
-        topic=topic,
-        listed=around.listed,
-        summary=_summary(around, events),
-        events=events,
-        likely_causes=causes,
-    )
-
-
 def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
     """Keep in the history what a change did to brokers and topics."""
     if applied.joined is not None:
@@ -172,20 +154,31 @@ def note_applied(history: History, command: Command, applied: Applied, *, at_ms:
             broker=lost.broker,
             detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
         )
-    if isinstance(command, WipeWritePerm):
+    if isinstance(command, WipeWritePerm | AddWritePerm):
         history.topics_changed(
             applied.topics,
-            Note.PERMISSION_WIPED,
+            Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED,
             at_ms=at_ms,
             detail=f"broker name {command.broker_name}",
         )
-    if isinstance(command, AddWritePerm):
-        history.topics_changed(
-            applied.topics,
-            Note.PERMISSION_ADDED,
-            at_ms=at_ms,
-            detail=f"broker name {command.broker_name}",
-        )
+
+
+def in_words(reason: LeaveReason | Note) -> str:
+    """Return the words for a reason."""
+    return WORDS[reason] if isinstance(reason, LeaveReason) else reason.value
+
+
+def explain_topic(topic: str, history: History, around: Surroundings) -> Explanation:
+    """Say why a topic is missing, or what is wrong with the route it has."""
+    events = history.of_topic(topic)
+    causes = _causes(topic, around, events)
+    return Explanation(
+        topic=topic,
+        listed=around.listed,
+        summary=_summary(around, events),
+        events=events,
+        likely_causes=causes,
+    )
 
 
 def explain_route(
