@@ -19,7 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from nameserver.config import (
+from nameserver.consistency import Consistency
+from nameserver.independent import Independent
+from nameserver.raft import RaftStartError
+from nameserver.replicated import Replicated
+from nameserver.settings.declared import (
     CommandLine,
     ConfigError,
     LiveSettings,
@@ -30,12 +34,14 @@ from nameserver.config import (
     load_settings,
     parse_command_line,
 )
-from nameserver.consistency import Consistency
-from nameserver.files import DirectoryError, FileError, hold_directory, load_settings_file, load_token
-from nameserver.independent import Independent
-from nameserver.raft import RaftStartError
-from nameserver.replicated import Replicated
-from nameserver.server import NameServer
+from nameserver.settings.files import (
+    DirectoryError,
+    FileError,
+    hold_directory,
+    load_settings_file,
+    load_token,
+)
+from nameserver.wire.server import NameServer
 from remoting.properties import parse_properties
 
 log = logging.getLogger("nameserver")
@@ -115,7 +121,7 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
     current = settings.current
     if current.http_listen is not None:
         # aiohttp is 0.15 s of CPU, a third of a start: help, a bad setting and who has HTTP off do without
-        from nameserver.http import HttpServer
+        from nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
     for number in (signal.SIGTERM, signal.SIGINT):

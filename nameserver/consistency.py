@@ -25,9 +25,9 @@ from nameserver.verdicts import Moved, Verdict
 from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from nameserver.config import LiveSettings
     from nameserver.explain import Explanation, History
     from nameserver.raft import SnapshotInfo
+    from nameserver.settings.declared import LiveSettings
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,10 @@ from nameserver.commands import (
     UnregisterBroker,
     WipeWritePerm,
 )
-from nameserver.config import (
+from nameserver.liveness import Liveness, Standing
+from nameserver.routes.entries import KvEntry
+from nameserver.routes.view import RouteView
+from nameserver.settings.declared import (
     ChangeInvalid,
     ChangeRefused,
     NamesrvSettings,
@@ -37,9 +40,6 @@ from nameserver.config import (
     format_settings,
     parse_changes,
 )
-from nameserver.liveness import Liveness, Standing
-from nameserver.routes.entries import KvEntry
-from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList

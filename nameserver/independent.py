@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
-from nameserver.config import FIRST_SCAN_S, LiveSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
     BarrierPassed,
@@ -26,7 +25,6 @@ from nameserver.consistency import (
     serve,
 )
 from nameserver.explain import Explanation, History, explain_route
-from nameserver.files import load_kv_file, save_kv_file
 from nameserver.handlers import (
     Farewell,
     HeardOver,
@@ -40,6 +38,8 @@ from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.notes import note_change, note_late_farewell
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import FIRST_SCAN_S, LiveSettings
+from nameserver.settings.files import load_kv_file, save_kv_file
 from nameserver.settings_file import SettingsFile
 from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request

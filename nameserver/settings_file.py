@@ -6,10 +6,10 @@ import asyncio
 import logging
 from pathlib import Path
 
-from nameserver.config import LiveSettings
 from nameserver.consistency import refusal
-from nameserver.files import save_settings_file
 from nameserver.handlers import SettingsChange
+from nameserver.settings.declared import LiveSettings
+from nameserver.settings.files import save_settings_file
 from nameserver.types import Answer
 
 logger = logging.getLogger(__name__)

@@ -39,11 +39,11 @@ import uvloop
 from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
-from nameserver.config import NamesrvSettings
 from nameserver.handlers import decide_registration, decode_registration
 from nameserver.raft.driver import TURN_S
 from nameserver.routes.image import encode_image
 from nameserver.routes.table import RouteTable
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied
 from remoting.codes import RequestCode

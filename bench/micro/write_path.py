@@ -41,14 +41,14 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.handlers import Registration, answer_for, decide_registration, decode_registration
 from nameserver.raft import RaftConfig
 from nameserver.replicated import Replicated
 from nameserver.routes.table import RouteTable
-from nameserver.server import NameServer
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Applied
+from nameserver.wire.server import NameServer
 from remoting.command import RemotingCommand, encode_done, read_command
 from remoting.transport.server import ServerProtocol
 

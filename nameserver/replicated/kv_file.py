@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from nameserver.commands import ImportKv
-from nameserver.config import LiveSettings
 from nameserver.consistency import NoQuorum, OutcomeUnknown
-from nameserver.files import encode_kv, load_kv_file, write_atomic
 from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
+from nameserver.settings.declared import LiveSettings
+from nameserver.settings.files import encode_kv, load_kv_file, write_atomic
 from nameserver.verdicts import Applied, Moved
 
 from .writes import Writes

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from nameserver import exchange
 from nameserver.commands import CommandFormatError, decode_batch, decode_command
-from nameserver.config import LiveSettings
 from nameserver.consistency import (
     BarrierPassed,
     ConsistencyStatus,
@@ -37,6 +36,7 @@ from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftConfig, RaftMember, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import LiveSettings
 from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nameserver.commands import ENTRY_BYTES_MAX
-from nameserver.config import NamesrvSettings
 from nameserver.raft import RaftConfig, RaftStartError
+from nameserver.settings.declared import NamesrvSettings
 
 
 def raft_config(settings: NamesrvSettings) -> RaftConfig:

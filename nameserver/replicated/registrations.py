@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from nameserver.commands import UPDATE_FORMAT, Command, Update
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Freshness, Registering, Told
 from nameserver.evidence import Reporter, Unchanged, answer_or_touch
 from nameserver.explain import History
@@ -18,6 +17,7 @@ from nameserver.proposals import WRITE_DEADLINE_S
 from nameserver.raft import RaftMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 
 from .reports import Reports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.config import (
+from nameserver.settings.declared import (
     RUNTIME_KEYS,
     ChangeInvalid,
     ChangeRefused,

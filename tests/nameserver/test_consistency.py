@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     ConsistencyError,
     Freshness,
@@ -25,6 +24,7 @@ from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange,
 from nameserver.liveness import Standing
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, Moved, Verdict
 from remoting.codes import RequestCode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.files import (
+from nameserver.settings.files import (
     FILE_SIZE_MAX,
     TOKEN_SIZE_MAX,
     FileError,

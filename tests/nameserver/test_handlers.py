@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from nameserver import handlers
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.config import NamesrvSettings
 from nameserver.explain import History, Note, explain_route, note_applied
 from nameserver.handlers import (
     SERVED,
@@ -28,6 +27,7 @@ from nameserver.handlers import (
 )
 from nameserver.liveness import Standing
 from nameserver.routes.table import RouteTable
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied, Moved
 from remoting.codes import HeaderCodec, RequestCode

@@ -18,20 +18,20 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import Freshness
-from nameserver.http import HttpServer
-from nameserver.http_admin import BODY_MAX, SNAPSHOT_MAX
+from nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
+from nameserver.http.app import HttpServer
 from nameserver.independent import Independent
 from nameserver.replicated import Replicated
-from nameserver.server import NameServer
+from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.types import ConnectionId, Request
+from nameserver.wire.server import NameServer
 from remoting.codes import RequestCode
 from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 60.0
-DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
+DOCUMENT = json.loads(resources.files("nameserver.http").joinpath("web", "openapi.json").read_text())
 CHANGES = [
     ("POST", "/v1/raft/members", {"address": "127.0.0.1:1"}),
     ("DELETE", "/v1/raft/members/127.0.0.1:1", None),

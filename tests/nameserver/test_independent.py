@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import pytest
 
 from nameserver import independent
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Consistency, Freshness, FreshnessNotOffered, Mode
 from nameserver.explain import Note
-from nameserver.files import load_kv_file
 from nameserver.independent import Independent
 from nameserver.routes.table import RouteTable
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.files import load_kv_file
 from nameserver.types import (
     Answer,
     BrokerAddr,

@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 import yaml
 
-from nameserver.config import LiveSettings, load_settings
-from nameserver.http import HttpServer
-from nameserver.metrics import Samples, add_raft_figures
+from nameserver.http.app import HttpServer
+from nameserver.http.metrics import Samples, add_raft_figures
 from nameserver.replicated import Replicated
-from nameserver.server import NameServer
+from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.wire.server import NameServer
 from tests.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[2]

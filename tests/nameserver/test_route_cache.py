@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
-from nameserver.config import NamesrvSettings
 from nameserver.handlers import decide
 from nameserver.liveness import Standing
-from nameserver.route_cache import BATCH_MAX, RouteCache
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
 from nameserver.verdicts import Applied
+from nameserver.wire.route_cache import BATCH_MAX, RouteCache
 from remoting.codes import HeaderCodec, LanguageCode
 from remoting.command import decode_command
 from remoting.errors import RemoteProtocolError
@@ -245,7 +245,7 @@ def test_answer_that_topics_share_is_encoded_once_per_change(monkeypatch: pytest
         encoded.append(dialect)
         return encode_route(route, dialect)
 
-    monkeypatch.setattr("nameserver.route_cache.encode_route", encode)
+    monkeypatch.setattr("nameserver.wire.route_cache.encode_route", encode)
     topics = tuple(f"T{i}" for i in range(20))
     table = table_of(*topics)
     cache = cache_of(table)

@@ -19,13 +19,13 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import Freshness, NoQuorum
-from nameserver.http import HttpServer
+from nameserver.http.app import HttpServer
 from nameserver.independent import Independent
 from nameserver.routes.view import RouteView
-from nameserver.server import NameServer
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request
+from nameserver.wire.server import NameServer
 from remoting.bodies import KVTable, TopicList
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -315,7 +315,7 @@ def test_garbage_on_the_wire_and_over_http_changes_nothing(
 
 # HTTP --------------------------------------------------------------------------------------------
 
-DOCUMENT = json.loads(resources.files("nameserver").joinpath("web", "openapi.json").read_text())
+DOCUMENT = json.loads(resources.files("nameserver.http").joinpath("web", "openapi.json").read_text())
 
 
 def schema_of(path: str, status: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command
-from nameserver.config import LiveSettings, load_settings
 from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.evidence import Judgement
 from nameserver.handlers import Farewell, Renewal
@@ -22,6 +21,7 @@ from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import RequestCode, ResponseCode

@@ -27,7 +27,7 @@ print("went on")
 @pytest.mark.parametrize(
     ("program", "module"),
     [
-        pytest.param("nameserver.__main__", "nameserver.server", id="mqnamesrv"),
+        pytest.param("nameserver.__main__", "nameserver.wire.server", id="mqnamesrv"),
         pytest.param("broker.__main__", "broker.server", id="mqbroker"),
         pytest.param("client.mqadmin.__main__", "client.blocking", id="mqadmin"),
         pytest.param("bench.__main__", "bench.run", id="mqbench"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nameserver.consistency import Freshness
-from nameserver.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.raft import RaftStartError
 from nameserver.replicated import kv_file
+from nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.types import Request
 from remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import ask, group_of, put_kv, register, run, until

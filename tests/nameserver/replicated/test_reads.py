@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.raft import RaftConfig
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Request
 from remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import (

@@ -19,15 +19,16 @@ from typing import Any, Final, cast
 import orjson
 from aiohttp import web
 
-from nameserver.config import LiveSettings
 from nameserver.consistency import Consistency, ConsistencyStatus, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.explain import Explanation, in_words
-from nameserver.http_admin import RaftAdmin
-from nameserver.metrics import Samples, add_raft_figures, names_of
-from nameserver.problem import HEADERS, JSON, Problem, check_query, json_answer
 from nameserver.routes.view import RouteView
-from nameserver.server import NameServer
+from nameserver.settings.declared import LiveSettings
+from nameserver.wire.server import NameServer
 from remoting.route import RouteDialect, encode_route
+
+from .admin import RaftAdmin
+from .metrics import Samples, add_raft_figures, names_of
+from .problems import HEADERS, JSON, Problem, check_query, json_answer
 
 log = logging.getLogger(__name__)
 
@@ -377,7 +378,7 @@ class HttpServer:
 
     async def _file(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
-        body = resources.files("nameserver").joinpath("web", name).read_bytes()
+        body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
         charset = None if content_type == JSON else "utf-8"
         return web.Response(body=body, content_type=content_type, charset=charset, headers=HEADERS)
 

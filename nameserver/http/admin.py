@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 import orjson
 from aiohttp import web
 
-from nameserver.config import ConfigError, split_address
 from nameserver.consistency import Consistency, NoQuorum, Operations
-from nameserver.metrics import names_of
-from nameserver.problem import HEADERS, Problem, check_query, json_answer
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
+from nameserver.settings.declared import ConfigError, split_address
+
+from .metrics import names_of
+from .problems import HEADERS, Problem, check_query, json_answer
 
 log = logging.getLogger(__name__)
 

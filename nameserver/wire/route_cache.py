@@ -24,8 +24,8 @@ import struct
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from nameserver.config import NamesrvSettings
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import NamesrvSettings
 from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import GetRouteFields

@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from nameserver.config import LiveSettings, NamesrvSettings
 from nameserver.consistency import (
     NO_QUORUM_TAG,
     BarrierPassed,
@@ -24,8 +23,8 @@ from nameserver.consistency import (
 )
 from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
 from nameserver.liveness import Standing
-from nameserver.route_cache import RouteCache
 from nameserver.routes.view import RouteView
+from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -33,6 +32,8 @@ from remoting.errors import RemotingError
 from remoting.fields import NotifyMinBrokerIdFields
 from remoting.transport.aio import RemotingClient
 from remoting.transport.server import Connection, Handler, Later, RemotingServer, ServerLimits
+
+from .route_cache import RouteCache
 
 log = logging.getLogger(__name__)
 
