@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from nameserver.consistency import Consistency
-from nameserver.independent import Independent
+from nameserver.modes.independent import Independent
+from nameserver.modes.interface import Consistency
 from nameserver.raft import RaftStartError
 from nameserver.replicated import Replicated
 from nameserver.settings.declared import (

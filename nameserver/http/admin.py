@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from aiohttp import web
 
-from nameserver.consistency import Consistency, NoQuorum, Operations
+from nameserver.modes.interface import Consistency, NoQuorum, Operations
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, split_address
 

@@ -19,8 +19,14 @@ from typing import Any, Final, cast
 import orjson
 from aiohttp import web
 
-from nameserver.consistency import Consistency, ConsistencyStatus, Freshness, FreshnessNotOffered, NoQuorum
-from nameserver.explain import Explanation, in_words
+from nameserver.modes.explain import Explanation, in_words
+from nameserver.modes.interface import (
+    Consistency,
+    ConsistencyStatus,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+)
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings
 from nameserver.wire.server import NameServer

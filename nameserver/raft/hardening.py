@@ -46,7 +46,7 @@ D12
     :meth:`RaftCore._applyCommand` is refused, verdicts come by apply.
 D13
     A command that is lost on its way, or has no leader to go to, is never answered. As D12; what is proposed
-    is sent again and has a deadline: ``nameserver.proposals``, ``nameserver.replicated``
+    is sent again and has a deadline: ``nameserver.replicated.proposals``, ``nameserver.replicated``
 D14
     A dump newer than the journal's first entries, as after a crash in between, makes the start throw the
     journal away. :func:`.driver.join`
@@ -73,7 +73,7 @@ D22
     :meth:`.replication.Progress.acknowledged`
 D23
     Request numbers begin at 1 in each life: the answer to a former one completes another command. As D12;
-    proposals bear the number of their process: ``nameserver.proposals``
+    proposals bear the number of their process: ``nameserver.replicated.proposals``
 D24
     The first message after a silence is thrown away with its connection: a vote request, mostly.
     :meth:`.transport.Link._check`

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nameserver.commands import Command, Evict, RegisterBroker, Update
-from nameserver.consistency import Effects
-from nameserver.explain import History
 from nameserver.liveness import Liveness
-from nameserver.notes import note_change
+from nameserver.modes.explain import History
+from nameserver.modes.interface import Effects
+from nameserver.modes.notes import note_change
+from nameserver.modes.waiters import TopicWaiters
 from nameserver.raft import RaftMember
 from nameserver.settings.declared import LiveSettings
-from nameserver.topic_waiters import TopicWaiters
 from nameserver.verdicts import Applied
 
 from .registrations import Registrations

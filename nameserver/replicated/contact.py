@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import Final
 
-from nameserver.consistency import NoQuorum
+from nameserver.modes.interface import NoQuorum
+from nameserver.modes.waiters import wake
 from nameserver.raft import RaftMember
-from nameserver.topic_waiters import wake
 
 logger = logging.getLogger(__name__)
 

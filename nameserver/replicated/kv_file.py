@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from nameserver.commands import ImportKv
-from nameserver.consistency import NoQuorum, OutcomeUnknown
-from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.modes.interface import NoQuorum, OutcomeUnknown
+from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import LiveSettings
 from nameserver.settings.files import encode_kv, load_kv_file, write_atomic

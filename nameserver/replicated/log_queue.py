@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from nameserver import exchange
 from nameserver.commands import (
     Command,
     CommandFormatError,
@@ -18,12 +17,13 @@ from nameserver.commands import (
     encode_command,
     format_of,
 )
-from nameserver.exchange import FIRST_COMMAND_FORMAT, Deferral, Deferred
-from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftMember, Role
+from nameserver.replicated import peer_messages
+from nameserver.replicated.peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
+from nameserver.replicated.proposals import ProposalBook
 from nameserver.routes.table import RouteTable
 
-from .office import Decoded, Office
+from .leadership import Decoded, Office
 
 logger = logging.getLogger(__name__)
 
@@ -120,4 +120,4 @@ class LogQueue:
                     self._book.defer(deferral, term=term)
             else:
                 # A lost one is no harm: the proposal is sent again.
-                self._member.send(member, exchange.encode(Deferred(term=term, deferrals=tuple(told))))
+                self._member.send(member, peer_messages.encode(Deferred(term=term, deferrals=tuple(told))))

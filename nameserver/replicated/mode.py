@@ -7,9 +7,10 @@ import logging
 import math
 from collections.abc import Callable
 
-from nameserver import exchange
 from nameserver.commands import CommandFormatError, decode_batch, decode_command
-from nameserver.consistency import (
+from nameserver.liveness import CLOCK_PERIOD_S, Liveness
+from nameserver.modes.explain import Explanation, History, explain_route
+from nameserver.modes.interface import (
     BarrierPassed,
     ConsistencyStatus,
     Effects,
@@ -18,8 +19,11 @@ from nameserver.consistency import (
     NoQuorum,
     Operations,
 )
-from nameserver.evidence import Reporter
-from nameserver.exchange import (
+from nameserver.modes.waiters import TopicWaiters
+from nameserver.raft import RaftConfig, RaftMember, StopMember
+from nameserver.replicated import peer_messages
+from nameserver.replicated.failure_detector import Reporter
+from nameserver.replicated.peer_messages import (
     Acknowledgement,
     Barrier,
     Deferred,
@@ -30,14 +34,10 @@ from nameserver.exchange import (
     Round,
     Stands,
 )
-from nameserver.explain import Explanation, History, explain_route
-from nameserver.liveness import CLOCK_PERIOD_S, Liveness
-from nameserver.proposals import ProposalBook
-from nameserver.raft import RaftConfig, RaftMember, StopMember
+from nameserver.replicated.proposals import ProposalBook
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings
-from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied
 
@@ -45,8 +45,8 @@ from .changes import Changes
 from .contact import ContactWatch, Links
 from .images import image_of, read_image
 from .kv_file import KvFile
+from .leadership import Decoded, Office
 from .log_queue import LogQueue
-from .office import Decoded, Office
 from .raft_settings import raft_config
 from .reads import Reads
 from .registrations import Registrations
@@ -379,7 +379,7 @@ class Replicated:
         if self._closed:
             return
         try:
-            message = exchange.decode(data)
+            message = peer_messages.decode(data)
         except ExchangeError as error:
             logger.error("peer message refused member=%s error=%s", member, error)
             return

@@ -1,6 +1,6 @@
 """Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
 
-The reads' side of :mod:`nameserver.barriers`, for one process; the leader's is in :mod:`.rounds`.
+The reads' side of :mod:`nameserver.replicated.barriers`, for one process; the leader's is in :mod:`.rounds`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import logging
 import math
 from typing import NamedTuple
 
-from nameserver import exchange
-from nameserver.barriers import Barriers, Route
-from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum, refusal
-from nameserver.evidence import Reporter
-from nameserver.exchange import Barrier, Reached
-from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum, refusal
 from nameserver.raft import RaftMember
+from nameserver.replicated import peer_messages
+from nameserver.replicated.barriers import Barriers, Route
+from nameserver.replicated.failure_detector import Reporter
+from nameserver.replicated.peer_messages import Barrier, Reached
+from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer
 
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
-from .office import Office
+from .leadership import Office
 from .rounds import RoundsKeeper
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class Reads:
             return term, leader, 0
         if leader is None or leader not in self._links.up or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < exchange.BARRIER_FORMAT:  # it has not said so yet, or is older
+        if self._reporter.leader_reads < peer_messages.BARRIER_FORMAT:  # it has not said so yet, or is older
             return None
         return term, leader, self._links.number(leader)
 
@@ -241,7 +241,9 @@ class Reads:
             self.rounds.ask_here(number, term=term)
             return
         voter = self._member.votes
-        if not self._member.send(leader, exchange.encode(Barrier(term=term, number=number, voter=voter))):
+        if not self._member.send(
+            leader, peer_messages.encode(Barrier(term=term, number=number, voter=voter))
+        ):
             self._barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from nameserver.commands import UPDATE_FORMAT, Command, Update
-from nameserver.consistency import Freshness, Registering, Told
-from nameserver.evidence import Reporter, Unchanged, answer_or_touch
-from nameserver.explain import History
 from nameserver.handlers import Farewell, HeardOver, Registration, Renewal, decode_registration
 from nameserver.liveness import Liveness
-from nameserver.notes import note_late_farewell
-from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.modes.explain import History
+from nameserver.modes.interface import Freshness, Registering, Told
+from nameserver.modes.notes import note_late_farewell
 from nameserver.raft import RaftMember
+from nameserver.replicated.failure_detector import Reporter, Unchanged, answer_or_touch
+from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings, NamesrvSettings

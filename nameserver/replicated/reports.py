@@ -1,7 +1,7 @@
 """Liveness of brokers: what this member hears and reports, and how it judges while it leads.
 
-Evidence and judgement are pure (:mod:`nameserver.liveness`, :mod:`nameserver.evidence`); everything that is
-heard passes through here, because the leader must be told of it.
+Evidence and judgement are pure (:mod:`nameserver.liveness`, :mod:`nameserver.replicated.failure_detector`);
+everything that is heard passes through here, because the leader must be told of it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nameserver import exchange
 from nameserver.commands import Evict
-from nameserver.evidence import REPORT_PERIOD_S, Evidence, Judgement, Reporter
-from nameserver.exchange import Acknowledgement, Report
 from nameserver.liveness import Liveness
 from nameserver.raft import RaftMember, Role
+from nameserver.replicated import peer_messages
+from nameserver.replicated.failure_detector import REPORT_PERIOD_S, Evidence, Judgement, Reporter
+from nameserver.replicated.peer_messages import Acknowledgement, Report
 from nameserver.routes.entries import Record
 from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 
 from .contact import Links
+from .leadership import Office
 from .log_queue import LogQueue
-from .office import Office
 
 PRUNE_PERIOD_S: Final = 5.0
 """How often what is known of brokers without a record is looked through."""
@@ -170,7 +170,7 @@ class Reports:
         if leader == self._me:
             self.receive(self._me, report)
             return True
-        return self._member.send(leader, exchange.encode(report))
+        return self._member.send(leader, peer_messages.encode(report))
 
     def acknowledged(self, member: str, answer: Acknowledgement) -> None:
         """Take a leader's answer to a report."""
@@ -200,7 +200,7 @@ class Reports:
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
-            self._member.send(member, exchange.encode(answer))
+            self._member.send(member, peer_messages.encode(answer))
         view = self._table.view
         told = [view.record(line.broker) for line in report.lines if not line.connected]
         self._judge([record for record in told if record is not None])

@@ -1,6 +1,6 @@
 """The leader's side of linearizable reads: asks the voters, and answers the barriers that are certain.
 
-What makes a leader certain is decided in :mod:`nameserver.barriers`.
+What makes a leader certain is decided in :mod:`nameserver.replicated.barriers`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from nameserver import exchange
-from nameserver.barriers import Barriers, Confirmed, Rounds
-from nameserver.exchange import Barrier, Reached, Round, Stands
 from nameserver.raft import RaftMember
+from nameserver.replicated import peer_messages
+from nameserver.replicated.barriers import Barriers, Confirmed, Rounds
+from nameserver.replicated.peer_messages import Barrier, Reached, Round, Stands
 
-from .office import Office
+from .leadership import Office
 
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
@@ -67,7 +67,7 @@ class RoundsKeeper:
                 self.confirmed += 1
                 self._heard_voter(member)
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                self._member.send(member, exchange.encode(Reached(number=barrier.number, index=index)))
+                self._member.send(member, peer_messages.encode(Reached(number=barrier.number, index=index)))
                 return
         rounds = self._office.rounds_of(barrier.term)
         if rounds is None:
@@ -80,7 +80,9 @@ class RoundsKeeper:
     def questioned(self, member: str, question: Round) -> None:
         """A voter: say to a leader that asks for it that this member stands by it."""
         if question.term == self._member.term and self._member.votes:
-            self._member.send(member, exchange.encode(Stands(term=question.term, number=question.number)))
+            self._member.send(
+                member, peer_messages.encode(Stands(term=question.term, number=question.number))
+            )
 
     def stood(self, member: str, answer: Stands) -> None:
         """Take a voter's answer."""
@@ -138,10 +140,10 @@ class RoundsKeeper:
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
                 reached = Reached(number=answer.number, index=answer.commit_index)
-                self._member.send(answer.member, exchange.encode(reached))
+                self._member.send(answer.member, peer_messages.encode(reached))
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
-        question = exchange.encode(Round(term=rounds.term, number=rounds.number))
+        question = peer_messages.encode(Round(term=rounds.term, number=rounds.number))
         for member in members:
             self._member.send(member, question)
 

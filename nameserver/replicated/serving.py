@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 from nameserver.commands import Command
-from nameserver.consistency import Freshness, serve
 from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
-from nameserver.proposals import WRITE_DEADLINE_S
+from nameserver.modes.interface import Freshness, serve
+from nameserver.modes.settings_file import SettingsFile
 from nameserver.raft import RaftMember, SnapshotInfo
+from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings
-from nameserver.settings_file import SettingsFile
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Verdict
 from remoting.codes import RequestCode

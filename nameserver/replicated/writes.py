@@ -15,20 +15,20 @@ from typing import Final
 
 import msgspec
 
-from nameserver import exchange
 from nameserver.commands import FORMAT_VERSION, Command, Proposal, encode_command, format_of
-from nameserver.consistency import ConsistencyError, NoQuorum, OutcomeUnknown, Told
-from nameserver.evidence import Reporter
-from nameserver.exchange import Deferred, Propose
-from nameserver.proposals import WRITE_DEADLINE_S, ProposalBook
+from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown, Told
 from nameserver.raft import RaftMember
+from nameserver.replicated import peer_messages
+from nameserver.replicated.failure_detector import Reporter
+from nameserver.replicated.peer_messages import Deferred, Propose
+from nameserver.replicated.proposals import WRITE_DEADLINE_S, ProposalBook
 from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
+from .leadership import Decoded, Office
 from .log_queue import LogQueue
-from .office import Decoded, Office
 from .reports import Reports
 
 logger = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ class Writes:
 
     def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
         message = Propose(term=route[0], proposals=tuple(chunk))
-        if not self._member.send(leader, exchange.encode(message)):
+        if not self._member.send(leader, peer_messages.encode(message)):
             return False
         for proposal in chunk:
             self._book.handed(proposal.sequence, route, now=now, may_reach_log=True)

@@ -13,7 +13,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from nameserver.consistency import (
+from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from nameserver.liveness import Standing
+from nameserver.modes.interface import (
     NO_QUORUM_TAG,
     BarrierPassed,
     Consistency,
@@ -21,8 +23,6 @@ from nameserver.consistency import (
     FreshnessNotOffered,
     NoQuorum,
 )
-from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
-from nameserver.liveness import Standing
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.barriers import GATHER_S as GATHER_RANGE_S
-from nameserver.barriers import RESEND_S, Barriers, Confirmed, Rounds
+from nameserver.replicated.barriers import GATHER_S as GATHER_RANGE_S
+from nameserver.replicated.barriers import RESEND_S, Barriers, Confirmed, Rounds
 
 HERE = (1, "a", 1)
 """A route: term, leader, link."""

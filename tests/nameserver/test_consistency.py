@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.consistency import (
+from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange, decode_registration
+from nameserver.liveness import Standing
+from nameserver.modes.interface import (
     ConsistencyError,
     Freshness,
     FreshnessNotOffered,
@@ -20,8 +22,6 @@ from nameserver.consistency import (
     Told,
     serve,
 )
-from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange, decode_registration
-from nameserver.liveness import Standing
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings, NamesrvSettings

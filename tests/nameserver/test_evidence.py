@@ -10,9 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nameserver.evidence import FORGET_S, Evidence, Judgement, Reporter, Unchanged, answer_or_touch, judge
-from nameserver.exchange import Acknowledgement, Line, Report, decode, encode
 from nameserver.liveness import Contact, Liveness
+from nameserver.replicated.failure_detector import (
+    FORGET_S,
+    Evidence,
+    Judgement,
+    Reporter,
+    Unchanged,
+    answer_or_touch,
+    judge,
+)
+from nameserver.replicated.peer_messages import Acknowledgement, Line, Report, decode, encode
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion

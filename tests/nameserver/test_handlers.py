@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from nameserver import handlers
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.explain import History, Note, explain_route, note_applied
 from nameserver.handlers import (
     SERVED,
     Decision,
@@ -26,6 +25,7 @@ from nameserver.handlers import (
     decode_registration,
 )
 from nameserver.liveness import Standing
+from nameserver.modes.explain import History, Note, explain_route, note_applied
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request

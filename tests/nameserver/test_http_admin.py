@@ -18,10 +18,10 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.consistency import Freshness
 from nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
 from nameserver.http.app import HttpServer
-from nameserver.independent import Independent
+from nameserver.modes.independent import Independent
+from nameserver.modes.interface import Freshness
 from nameserver.replicated import Replicated
 from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.types import ConnectionId, Request

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nameserver import independent
-from nameserver.consistency import Consistency, Freshness, FreshnessNotOffered, Mode
-from nameserver.explain import Note
-from nameserver.independent import Independent
+from nameserver.modes import independent
+from nameserver.modes.explain import Note
+from nameserver.modes.independent import Independent
+from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, Mode
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.settings.files import load_kv_file

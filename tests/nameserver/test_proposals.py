@@ -17,15 +17,8 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.exchange import (
-    Deferral,
-    Deferred,
-    ExchangeError,
-    Propose,
-    decode,
-    encode,
-)
-from nameserver.proposals import RESEND_S, ProposalBook, Sequencer
+from nameserver.replicated.peer_messages import Deferral, Deferred, ExchangeError, Propose, decode, encode
+from nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer
 from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
 

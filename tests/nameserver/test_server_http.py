@@ -19,9 +19,9 @@ import aiohttp
 import jsonschema
 import pytest
 
-from nameserver.consistency import Freshness, NoQuorum
 from nameserver.http.app import HttpServer
-from nameserver.independent import Independent
+from nameserver.modes.independent import Independent
+from nameserver.modes.interface import Freshness, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings, NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request

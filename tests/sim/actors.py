@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.history import Call, Operation, Outcome, Value
-from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
+from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.route import (

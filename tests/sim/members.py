@@ -14,12 +14,12 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command
-from nameserver.consistency import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
-from nameserver.evidence import Judgement
 from nameserver.handlers import Farewell, Renewal
+from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
+from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request

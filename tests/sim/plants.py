@@ -12,12 +12,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from nameserver import evidence, handlers
-from nameserver.barriers import Barriers
+from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
-from nameserver.evidence import Evidence, Judgement
-from nameserver.exchange import Line, Report
-from nameserver.proposals import ProposalBook
 from nameserver.raft import RaftMember, driver
 from nameserver.raft.contact import Contact
 from nameserver.raft.core import LEADER
@@ -28,7 +24,11 @@ from nameserver.raft.journal import Journal, Replay
 from nameserver.raft.log import RaftLog
 from nameserver.raft.messages import Append, AppendReply, PreVote
 from nameserver.raft.snapshot import Image
-from nameserver.replicated import Replicated, reads, registrations, serving
+from nameserver.replicated import Replicated, failure_detector, reads, registrations, serving
+from nameserver.replicated.barriers import Barriers
+from nameserver.replicated.failure_detector import Evidence, Judgement
+from nameserver.replicated.peer_messages import Line, Report
+from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reports import Reports
 from nameserver.routes import table, updates
 from nameserver.routes.entries import Record
@@ -73,7 +73,7 @@ def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.answer_or_touch
+    real = failure_detector.answer_or_touch
 
     def always(*arguments: Any, **named: Any) -> Any:
         return real(*arguments, **named | {"in_contact": True})
@@ -162,7 +162,7 @@ def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None
 
 
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.judge
+    real = failure_detector.judge
 
     def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
         if lines is not None:
@@ -174,18 +174,18 @@ def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
             ]
         return real(record, lines, **named)
 
-    patch.setattr(evidence, "judge", judge)
+    patch.setattr(failure_detector, "judge", judge)
 
 
 def connections_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.judge
+    real = failure_detector.judge
 
     def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
         if lines is not None:
             lines = [line for line in lines if line is None or not line.connected]
         return real(record, lines, **named)
 
-    patch.setattr(evidence, "judge", judge)
+    patch.setattr(failure_detector, "judge", judge)
 
 
 def hearings_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:

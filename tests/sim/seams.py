@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import nameserver.notes
+import nameserver.modes.notes
 import nameserver.raft.applying
 import nameserver.raft.datadir
 import nameserver.raft.driver
@@ -384,7 +384,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.raft.member, "_end_removed", _end_removed),
-    (nameserver.notes, "time", _Time),
+    (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (nameserver.raft.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.

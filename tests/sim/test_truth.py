@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.evidence import Evidence
+from nameserver.replicated.failure_detector import Evidence
 
 from .seams import installed
 from .world import World

@@ -32,10 +32,10 @@ from nameserver.commands import (
     bases,
     decode_batch,
 )
-from nameserver.evidence import Judgement
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
 from nameserver.raft.core import LEADER
+from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
 from nameserver.types import BrokerKey, LeaveReason

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
-from nameserver.consistency import NoQuorum
-from nameserver.proposals import RESEND_S, ProposalBook, Waiting
+from nameserver.modes.interface import NoQuorum
 from nameserver.replicated import Replicated
+from nameserver.replicated.proposals import RESEND_S, ProposalBook, Waiting
 from nameserver.replicated.writes import Writes
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import LiveSettings, load_settings

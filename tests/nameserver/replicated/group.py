@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nameserver.consistency import Freshness
+from nameserver.modes.interface import Freshness
 from nameserver.replicated import Replicated
 from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.types import (

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nameserver import exchange
-from nameserver.consistency import Freshness
-from nameserver.explain import Note
+from nameserver.modes.explain import Note
+from nameserver.modes.interface import Freshness
 from nameserver.raft.messages import encode
-from nameserver.replicated import Replicated
+from nameserver.replicated import Replicated, peer_messages
 from nameserver.types import ConnectionId, LeaveReason
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (
@@ -120,7 +119,7 @@ async def group_with_a_report_missing(
         assert driver is not None
 
         def lost(member: str, message: bytes) -> bool:
-            return isinstance(exchange.decode(message), exchange.Report) or send(member, message)
+            return isinstance(peer_messages.decode(message), peer_messages.Report) or send(member, message)
 
         monkeypatch.setattr(one.member, "send", lost)
         if came_back:
@@ -187,11 +186,11 @@ def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
     async def body() -> None:
         async with group_of(tmp_path) as group:
             follower = group.at(group.followers()[0])
-            sent: list[exchange.Message] = []
+            sent: list[peer_messages.Message] = []
             send = follower.member.send
 
             def recorded(member: str, message: bytes) -> bool:
-                sent.append(exchange.decode(message))
+                sent.append(peer_messages.decode(message))
                 return send(member, message)
 
             monkeypatch.setattr(follower.member, "send", recorded)
@@ -201,10 +200,12 @@ def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
                 told = next(
                     place
                     for place, message in enumerate(sent)
-                    if isinstance(message, exchange.Report)
+                    if isinstance(message, peer_messages.Report)
                     and any(line.connected and line.broker == BROKER for line in message.lines)
                 )
-                proposed = next(i for i, message in enumerate(sent) if isinstance(message, exchange.Propose))
+                proposed = next(
+                    i for i, message in enumerate(sent) if isinstance(message, peer_messages.Propose)
+                )
                 assert told < proposed
 
     run(body)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.consistency import Freshness
+from nameserver.modes.interface import Freshness
 from nameserver.raft import RaftStartError
 from nameserver.replicated import kv_file
 from nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file

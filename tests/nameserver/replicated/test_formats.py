@@ -19,10 +19,10 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.consistency import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
-from nameserver.proposals import Waiting
+from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.raft import StopMember
 from nameserver.replicated import Replicated, registrations, writes
+from nameserver.replicated.proposals import Waiting
 from nameserver.types import Answer
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import (

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
-from nameserver.consistency import NO_QUORUM_TAG, Freshness
+from nameserver.modes.interface import NO_QUORUM_TAG, Freshness
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import ONE, TWO, ask, codes, group_of, put_kv, register, run, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.consistency import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
+from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.raft import RaftConfig
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
 from nameserver.settings.declared import LiveSettings, NamesrvSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.consistency import Freshness
+from nameserver.modes.interface import Freshness
 from remoting.codes import ResponseCode
 from tests.nameserver.replicated.group import BROKER, ONE, ask, codes, group_of, put_kv, register, run, until
 

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from nameserver.commands import Batch, Evict, Proposal, PutKv, encode_batch, encode_command
-from nameserver.consistency import OUTCOME_UNKNOWN_TAG, Freshness
+from nameserver.modes.interface import OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.replicated import ANSWER_MARGIN_S
 from nameserver.types import Answer, ConnectionId, LeaveReason
 from remoting.codes import ResponseCode

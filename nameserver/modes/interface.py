@@ -25,9 +25,10 @@ from nameserver.verdicts import Moved, Verdict
 from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from nameserver.explain import Explanation, History
     from nameserver.raft import SnapshotInfo
     from nameserver.settings.declared import LiveSettings
+
+    from .explain import Explanation, History
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from pathlib import Path
 
-from nameserver.consistency import refusal
 from nameserver.handlers import SettingsChange
 from nameserver.settings.declared import LiveSettings
 from nameserver.settings.files import save_settings_file
 from nameserver.types import Answer
+
+from .interface import refusal
 
 logger = logging.getLogger(__name__)
 

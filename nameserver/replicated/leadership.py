@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 
-from nameserver.barriers import Rounds
 from nameserver.commands import Batch, Command, encode_batch
-from nameserver.evidence import Evidence
-from nameserver.exchange import FIRST_COMMAND_FORMAT, Report
-from nameserver.proposals import Sequencer
 from nameserver.raft import RaftMember, Role
+
+from .barriers import Rounds
+from .failure_detector import Evidence
+from .peer_messages import FIRST_COMMAND_FORMAT, Report
+from .proposals import Sequencer
 
 logger = logging.getLogger(__name__)
 

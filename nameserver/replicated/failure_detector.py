@@ -20,11 +20,12 @@ from enum import Enum
 from typing import Final
 
 from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.exchange import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
-from nameserver.exchange import FORMAT as MESSAGE_FORMAT
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId, LeaveReason
+
+from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
+from .peer_messages import FORMAT as MESSAGE_FORMAT
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""

@@ -13,18 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
-from nameserver.consistency import (
-    NO_QUORUM_TAG,
-    BarrierPassed,
-    ConsistencyStatus,
-    Effects,
-    Freshness,
-    FreshnessNotOffered,
-    NoQuorum,
-    refusal,
-    serve,
-)
-from nameserver.explain import Explanation, History, explain_route
 from nameserver.handlers import (
     Farewell,
     HeardOver,
@@ -35,16 +23,29 @@ from nameserver.handlers import (
     decode_registration,
 )
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
-from nameserver.notes import note_change, note_late_farewell
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import FIRST_SCAN_S, LiveSettings
 from nameserver.settings.files import load_kv_file, save_kv_file
-from nameserver.settings_file import SettingsFile
-from nameserver.topic_waiters import TopicWaiters
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
+
+from .explain import Explanation, History, explain_route
+from .interface import (
+    NO_QUORUM_TAG,
+    BarrierPassed,
+    ConsistencyStatus,
+    Effects,
+    Freshness,
+    FreshnessNotOffered,
+    NoQuorum,
+    refusal,
+    serve,
+)
+from .notes import note_change, note_late_farewell
+from .settings_file import SettingsFile
+from .waiters import TopicWaiters
 
 logger = logging.getLogger(__name__)
 

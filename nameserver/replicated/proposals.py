@@ -32,8 +32,9 @@ from nameserver.commands import (
     Update,
     format_of,
 )
-from nameserver.exchange import Deferral
 from nameserver.types import BrokerKey
+
+from .peer_messages import Deferral
 
 WRITE_DEADLINE_S: Final = 2.5
 """A write is answered within this time, whatever happens."""

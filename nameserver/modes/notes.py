@@ -6,10 +6,11 @@ import logging
 import time
 
 from nameserver.commands import Command
-from nameserver.explain import History, Note, note_applied
 from nameserver.handlers import Farewell
 from nameserver.types import ConnectionId
 from nameserver.verdicts import Applied
+
+from .explain import History, Note, note_applied
 
 logger = logging.getLogger(__name__)
 
