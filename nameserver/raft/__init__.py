@@ -1,4 +1,13 @@
-"""The Raft engine under the replicated nameserver: the only package that knows PySyncObj."""
+"""The Raft engine under the replicated nameserver: the only package that knows PySyncObj.
+
+consensus/         pure: what a member decides
+storage/           what it keeps on disk
+links/             how it talks to the others
+node/              one engine with its clock, disk and links on the event loop
+member.py          RaftMember: what the layer above sees
+library.py         the library, loaded for us alone, and the private names that we lean on
+types.py           settings, roles, the state machine it drives
+"""
 
 from .member import RaftMember
 from .types import (

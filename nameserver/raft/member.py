@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from .driver import Driver
 from .library import check_library
+from .node.driver import Driver
 from .types import (
     ChangeNotYet,
     ChangeRefused,
@@ -24,8 +24,8 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from .engine import Engine
-    from .hardening import RaftCore
+    from .consensus.engine import Engine
+    from .consensus.hardening import RaftCore
 
 logger = logging.getLogger(__name__)
 

@@ -43,8 +43,9 @@ AN_OLDER_RELEASE = (
     f"""
 import sys
 from nameserver.__main__ import main
-from nameserver.raft import ChangeRefused, hellos
-from nameserver.raft.membership import Membership
+from nameserver.raft import ChangeRefused
+from nameserver.raft.consensus import greetings
+from nameserver.raft.consensus.membership import Membership
 
 known = Membership.add_member
 
@@ -53,7 +54,7 @@ def add_member(self, address):
         raise ChangeRefused({OLDER!r})
     return known(self, address)
 
-hellos.FORMAT_MAX = 1
+greetings.FORMAT_MAX = 1
 Membership.add_member = add_member
 sys.exit(main())
 """,

@@ -17,7 +17,7 @@ from nameserver.commands import Command
 from nameserver.handlers import Farewell, Renewal
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.raft import RaftConfig, RaftStartError
-from nameserver.raft.log import FIRST_INDEX
+from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.view import RouteView
@@ -33,7 +33,7 @@ from .seams import Machine, running
 from .truth import ANSWER_S, TURNS_S, Truth
 
 if TYPE_CHECKING:
-    from nameserver.raft.engine import Engine
+    from nameserver.raft.consensus.engine import Engine
 
     from .world import World
 

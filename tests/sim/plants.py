@@ -14,16 +14,17 @@ import pytest
 
 from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
-from nameserver.raft import RaftMember, driver
-from nameserver.raft.contact import Contact
-from nameserver.raft.core import LEADER
-from nameserver.raft.driver import Joined
-from nameserver.raft.engine import Engine
-from nameserver.raft.hardening import RaftCore
-from nameserver.raft.journal import Journal, Replay
-from nameserver.raft.log import RaftLog
-from nameserver.raft.messages import Append, AppendReply, PreVote
-from nameserver.raft.snapshot import Image
+from nameserver.raft import RaftMember
+from nameserver.raft.consensus.contact import Contact
+from nameserver.raft.consensus.core import LEADER
+from nameserver.raft.consensus.engine import Engine
+from nameserver.raft.consensus.hardening import RaftCore
+from nameserver.raft.consensus.log import RaftLog
+from nameserver.raft.consensus.messages import Append, AppendReply, PreVote
+from nameserver.raft.node import driver
+from nameserver.raft.node.driver import Joined
+from nameserver.raft.storage.images import Image
+from nameserver.raft.storage.journal import Journal, Replay
 from nameserver.replicated import Replicated, failure_detector, reads, registrations, serving
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import Evidence, Judgement
@@ -259,7 +260,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "execute", execute)
 
 
-# -- fixes of the library, switched off: D-numbers as in nameserver/raft/hardening.py
+# -- fixes of the library, switched off: D-numbers as in nameserver/raft/consensus/hardening.py
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import nameserver.modes.notes
-import nameserver.raft.applying
-import nameserver.raft.datadir
-import nameserver.raft.driver
-import nameserver.raft.images
-import nameserver.raft.journal
+import nameserver.raft.consensus.applying
+import nameserver.raft.consensus.images
+import nameserver.raft.consensus.sending
+import nameserver.raft.links.transport
 import nameserver.raft.member
-import nameserver.raft.sending
-import nameserver.raft.snapshot
-import nameserver.raft.transport
-import nameserver.raft.writer
+import nameserver.raft.node.driver
+import nameserver.raft.storage.identity
+import nameserver.raft.storage.images
+import nameserver.raft.storage.journal
+import nameserver.raft.storage.writer
 import nameserver.replicated.kv_file
-from nameserver.raft.journal import Journal, StorageFull
-from nameserver.raft.log import Op
+from nameserver.raft.consensus.log import Op
+from nameserver.raft.storage.journal import Journal, StorageFull
 
 from .clock import Clock, Loop
 from .net import Listener
@@ -41,7 +41,7 @@ AWAITED = 0.6
 """How often a write is done while the loop waits for it."""
 SECTOR = 512
 """Bytes that reach a disk together or not at all."""
-FULL_RETRY_S = nameserver.raft.writer.FULL_RETRY_S
+FULL_RETRY_S = nameserver.raft.storage.writer.FULL_RETRY_S
 
 
 @dataclass(slots=True)
@@ -372,28 +372,28 @@ def _end_removed(reason: str) -> None:
 
 
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
-    (nameserver.raft.driver, "os", _Os()),
-    (nameserver.raft.driver, "boot_clock", _boot_clock),
-    (nameserver.raft.driver, "Writer", Writer),
-    (nameserver.raft.journal, "os", _Os()),
-    (nameserver.raft.snapshot, "os", _Os()),
-    (nameserver.raft.snapshot, "open", _open),
-    (nameserver.raft.datadir, "os", _Os()),
-    (nameserver.raft.datadir, "secrets", _Secrets),
-    (nameserver.raft.transport, "os", _Os()),
-    (nameserver.raft.transport, "_bind", lambda found: Listener(found[4])),
+    (nameserver.raft.node.driver, "os", _Os()),
+    (nameserver.raft.node.driver, "boot_clock", _boot_clock),
+    (nameserver.raft.node.driver, "Writer", Writer),
+    (nameserver.raft.storage.journal, "os", _Os()),
+    (nameserver.raft.storage.images, "os", _Os()),
+    (nameserver.raft.storage.images, "open", _open),
+    (nameserver.raft.storage.identity, "os", _Os()),
+    (nameserver.raft.storage.identity, "secrets", _Secrets),
+    (nameserver.raft.links.transport, "os", _Os()),
+    (nameserver.raft.links.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.raft.member, "_end_process", _end_process),
     (nameserver.raft.member, "_end_removed", _end_removed),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
-    (nameserver.raft.journal, "ZEROS", 4_000),
+    (nameserver.raft.storage.journal, "ZEROS", 4_000),
     # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
-    (nameserver.raft.images, "TAIL_BYTES", 2_000),
-    (nameserver.raft.sending, "PART_BYTES", 1_500),
-    (nameserver.raft.sending, "BATCH_BYTES", 1_000),
-    (nameserver.raft.applying, "APPLY_STEP", 7),
+    (nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
+    (nameserver.raft.consensus.sending, "PART_BYTES", 1_500),
+    (nameserver.raft.consensus.sending, "BATCH_BYTES", 1_000),
+    (nameserver.raft.consensus.applying, "APPLY_STEP", 7),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
-    (nameserver.raft.sending, "TRANSFER_TIMEOUT_S", 4.0),
+    (nameserver.raft.consensus.sending, "TRANSFER_TIMEOUT_S", 4.0),
 )
 
 

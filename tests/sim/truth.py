@@ -34,7 +34,7 @@ from nameserver.commands import (
 )
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
-from nameserver.raft.core import LEADER
+from nameserver.raft.consensus.core import LEADER
 from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
@@ -45,7 +45,7 @@ from remoting.codes import MASTER_ID
 from .actors import Client
 
 if TYPE_CHECKING:
-    from nameserver.raft.engine import Engine
+    from nameserver.raft.consensus.engine import Engine
 
     from .members import Member, Watched
     from .world import World

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nameserver.raft import hardening
+from nameserver.raft.consensus import hardening
 
 NUMBERS = range(1, 38)
 TESTS = Path(__file__).resolve().parents[1] / "nameserver" / "raft"
@@ -61,13 +62,22 @@ def switched_off() -> set[int]:
 
 
 def exists(reference: str) -> bool:
-    """Whether a dotted name is defined where it says: ``.x`` is a module of raft's, else it is hardening."""
-    if reference.startswith("nameserver."):
-        importlib.import_module(reference)
-        return True
-    module, names = hardening, reference.split(".")
-    if names[0] == "":
-        module, names = importlib.import_module(f"nameserver.raft.{names[1]}"), names[2:]
+    """Whether a dotted name is defined where it says: ``.x`` is a module beside hardening.
+
+    A path from ``nameserver`` on names its module first; whatever else there is, is in hardening itself.
+    """
+    names = reference.split(".")
+    if names[0] == "nameserver":
+        path = "nameserver"
+        while names and importlib.util.find_spec(path) is not None:
+            module, names = importlib.import_module(path), names[1:]
+            if not names or not hasattr(module, "__path__"):
+                break
+            path = f"{path}.{names[0]}"
+    elif names[0] == "":
+        module, names = importlib.import_module(f"{hardening.__package__}.{names[1]}"), names[2:]
+    else:
+        module = hardening
     found: object = module
     for name in names:
         # Only its own: what a class inherits is closed elsewhere. Private names are mangled: _SyncObj__x.

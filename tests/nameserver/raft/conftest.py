@@ -19,13 +19,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nameserver.raft import messages
-from nameserver.raft.driver import join
-from nameserver.raft.engine import Engine
-from nameserver.raft.journal import Replay
-from nameserver.raft.log import OP_RESET, Op
-from nameserver.raft.members import Standing, cluster_id, decode_configuration, founding
-from nameserver.raft.snapshot import Image
+from nameserver.raft.consensus import messages
+from nameserver.raft.consensus.engine import Engine
+from nameserver.raft.consensus.log import OP_RESET, Op
+from nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
+from nameserver.raft.node.driver import join
+from nameserver.raft.storage.images import Image
+from nameserver.raft.storage.journal import Replay
 from nameserver.raft.types import ChangeRefused, NotLeader, Role
 
 TIMEOUT_MS = 300

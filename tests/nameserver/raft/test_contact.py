@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.raft.contact import Contact
+from nameserver.raft.consensus.contact import Contact
 
 
 def test_a_leaders_contact_is_that_of_its_majority() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.datadir import DataDirectory
-from nameserver.raft.journal import Journal
+from nameserver.raft.storage.identity import DataDirectory
+from nameserver.raft.storage.journal import Journal
 from nameserver.raft.types import RaftConfig, RaftStartError
 
 PEERS = ("a:1", "b:1", "c:1")

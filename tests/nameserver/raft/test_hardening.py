@@ -13,17 +13,18 @@ import msgspec
 import pysyncobj.pickle as stock_pickle
 import pytest
 
-from nameserver.raft import core as core_module
-from nameserver.raft import engine as engine_module
-from nameserver.raft import library, messages
-from nameserver.raft.contact import Contact
-from nameserver.raft.engine import Engine
-from nameserver.raft.hardening import RaftCore
-from nameserver.raft.hellos import Hellos
-from nameserver.raft.images import INSTALL_RETRY_S, Images
-from nameserver.raft.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
-from nameserver.raft.members import encode_configuration
-from nameserver.raft.messages import (
+from nameserver.raft import library
+from nameserver.raft.consensus import core as core_module
+from nameserver.raft.consensus import engine as engine_module
+from nameserver.raft.consensus import messages
+from nameserver.raft.consensus.contact import Contact
+from nameserver.raft.consensus.engine import Engine
+from nameserver.raft.consensus.greetings import Hellos
+from nameserver.raft.consensus.hardening import RaftCore
+from nameserver.raft.consensus.images import INSTALL_RETRY_S, Images
+from nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
+from nameserver.raft.consensus.members import encode_configuration
+from nameserver.raft.consensus.messages import (
     FORMAT_MAX,
     MATCH,
     RESET,
@@ -41,7 +42,7 @@ from nameserver.raft.messages import (
     decode,
     encode,
 )
-from nameserver.raft.replication import WINDOW_BYTES, Progress, quorum_index
+from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress, quorum_index
 from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
 TIMEOUT_S = 0.3  # N of the simulated members

@@ -16,10 +16,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft import journal as journal_module
-from nameserver.raft.driver import join
-from nameserver.raft.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
-from nameserver.raft.log import (
+from nameserver.raft.consensus.log import (
     OP_COMMIT,
     OP_ENTRY,
     OP_RESET,
@@ -30,7 +27,10 @@ from nameserver.raft.log import (
     RaftLog,
     Recovered,
 )
-from nameserver.raft.snapshot import Image, Snapshots
+from nameserver.raft.node.driver import join
+from nameserver.raft.storage import journal as journal_module
+from nameserver.raft.storage.images import Image, Snapshots
+from nameserver.raft.storage.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
 from nameserver.raft.types import RaftStartError
 
 
@@ -376,8 +376,8 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
 _FULL = """
     import resource, sys
     from pathlib import Path
-    from nameserver.raft.journal import Journal, StorageFull
-    from nameserver.raft.log import OP_ENTRY
+    from nameserver.raft.storage.journal import Journal, StorageFull
+    from nameserver.raft.consensus.log import OP_ENTRY
     directory = Path(sys.argv[1])
     journal = Journal(directory, sync=True)
     journal.recover()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
-from nameserver.raft.journal import Journal
+from nameserver.raft.storage.journal import Journal
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 
 

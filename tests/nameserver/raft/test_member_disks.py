@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.datadir import DataDirectory
+from nameserver.raft.storage.identity import DataDirectory
 from tests.nameserver.raft.cluster import cluster_of, run
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.

@@ -15,9 +15,10 @@ import pytest
 from pysyncobj.pipe_notifier import PipeNotifier
 from pysyncobj.serializer import Serializer
 
-from nameserver.raft import RaftMember, driver
-from nameserver.raft.journal import Journal, Replay
-from nameserver.raft.transport import Transport
+from nameserver.raft import RaftMember
+from nameserver.raft.links.transport import Transport
+from nameserver.raft.node import driver
+from nameserver.raft.storage.journal import Journal, Replay
 from tests.nameserver.raft.cluster import Machine, cluster_of, in_seconds, run, until
 
 

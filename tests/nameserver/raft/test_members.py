@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.log import CONFIGURATION
-from nameserver.raft.members import (
+from nameserver.raft.consensus.log import CONFIGURATION
+from nameserver.raft.consensus.members import (
     Configuration,
     decode_configuration,
     encode_configuration,
     founding,
 )
-from nameserver.raft.messages import MATCH, Append, AppendReply, Hello, Removed, encode
+from nameserver.raft.consensus.messages import MATCH, Append, AppendReply, Hello, Removed, encode
 from nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
 
 Make = Callable[..., Any]

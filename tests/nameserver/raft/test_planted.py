@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.contact import Contact
-from nameserver.raft.engine import Engine
-from nameserver.raft.hardening import RaftCore
-from nameserver.raft.images import Images
-from nameserver.raft.log import RaftLog
-from nameserver.raft.messages import Append, PreVote, RequestVote, SnapshotPart
+from nameserver.raft.consensus.contact import Contact
+from nameserver.raft.consensus.engine import Engine
+from nameserver.raft.consensus.hardening import RaftCore
+from nameserver.raft.consensus.images import Images
+from nameserver.raft.consensus.log import RaftLog
+from nameserver.raft.consensus.messages import Append, PreVote, RequestVote, SnapshotPart
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

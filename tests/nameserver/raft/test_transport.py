@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameserver.raft.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
-from nameserver.raft.transport import (
+from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
+from nameserver.raft.links.transport import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
     PING,
@@ -421,7 +421,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
 
 
 def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -548,7 +548,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -660,7 +660,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -679,7 +679,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     check_s = 0.05
-    monkeypatch.setattr("nameserver.raft.transport.CHECK_S", check_s)
+    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", check_s)
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.messages import Message, PreVote, encode
-from nameserver.raft.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
+from nameserver.raft.consensus.messages import Message, PreVote, encode
+from nameserver.raft.consensus.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
 
 Make = Callable[..., Any]
 PERIOD = 0.05

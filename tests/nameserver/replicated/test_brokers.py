@@ -11,7 +11,7 @@ import pytest
 
 from nameserver.modes.explain import Note
 from nameserver.modes.interface import Freshness
-from nameserver.raft.messages import encode
+from nameserver.raft.consensus.messages import encode
 from nameserver.replicated import Replicated, peer_messages
 from nameserver.types import ConnectionId, LeaveReason
 from remoting.codes import ResponseCode

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nameserver.raft.library import LibraryTransport, Node, SyncObj, SyncObjConf, check_library, seam
+
 from .contact import Contact
-from .library import LibraryTransport, Node, SyncObj, SyncObjConf, check_library, seam
 from .log import RaftLog
 from .members import Configuration
 from .messages import Message, RequestVote, TimeoutNow, VoteReply

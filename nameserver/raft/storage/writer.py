@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from nameserver.raft.consensus.log import Op
+
 from .journal import Journal, StorageFull
-from .log import Op
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ D6
 D7
     Nothing is synced before it is acknowledged: a power cut of a majority loses it.
     :meth:`.following.Following.on_durable`, :meth:`.applying.Applying._SyncObj__getCurrentLogIndex`,
-    :mod:`.journal`
+    :mod:`nameserver.raft.storage.journal`
 D8
     Quorum is a count of connections: a leader that hears from nobody leads on for 30 s.
     :data:`.core.FALLBACK`, :mod:`.contact`
@@ -37,7 +37,7 @@ D9
     majority's echo of a later clock)
 D10
     Anyone who can connect takes part: one message of a stranger deposes the leader.
-    :meth:`RaftCore.receive`, :mod:`.auth`
+    :meth:`RaftCore.receive`, :mod:`nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
     :meth:`.applying.Applying._SyncObj__doApplyCommand`
@@ -49,10 +49,10 @@ D13
     is sent again and has a deadline: ``nameserver.replicated.proposals``, ``nameserver.replicated``
 D14
     A dump newer than the journal's first entries, as after a crash in between, makes the start throw the
-    journal away. :func:`.driver.join`
+    journal away. :func:`nameserver.raft.node.driver.join`
 D15
     A damaged dump is passed over in silence: the member starts with nothing, and may lead.
-    :meth:`.snapshot.Snapshots.recover`
+    :meth:`nameserver.raft.storage.images.Snapshots.recover`
 D16
     A snapshot older than the state is installed, and rolls it back. :meth:`.images.Images.on_part`
 D17
@@ -67,7 +67,8 @@ D20
     While a dump is being written, a lagging peer is sent ten thousand empty messages a tick.
     :meth:`.sending.Sending._send_image`
 D21
-    What a socket does not take at once leaves with the next message, whenever that is. :mod:`.transport`
+    What a socket does not take at once leaves with the next message, whenever that is.
+    :mod:`nameserver.raft.links.transport`
 D22
     Each acknowledgement takes the leader back to it: what is under way is sent again.
     :meth:`.replication.Progress.acknowledged`
@@ -76,10 +77,10 @@ D23
     proposals bear the number of their process: ``nameserver.replicated.proposals``
 D24
     The first message after a silence is thrown away with its connection: a vote request, mostly.
-    :meth:`.transport.Link._check`
+    :meth:`nameserver.raft.links.transport.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
-    for entries that it has lost. :attr:`.core.Host.may_vote`, :mod:`.members`, :mod:`.hellos`
+    for entries that it has lost. :attr:`.core.Host.may_vote`, :mod:`.members`, :mod:`.greetings`
     (learner)
 D26
     Where the last piece of a large entry begins is computed from another length: the follower reads half an
@@ -92,22 +93,22 @@ D28
     A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`
 D29
     The child process that writes a dump holds every socket: the port of a killed member stays taken, and its
-    dump appears later. There are no children. :meth:`.driver.Driver._make_image`
+    dump appears later. There are no children. :meth:`nameserver.raft.node.driver.Driver._make_image`
 D30
     The journal file is compacted in place, has no checksums and never shrinks: a crash on the way loses
-    acknowledged entries. :mod:`.journal`
+    acknowledged entries. :mod:`nameserver.raft.storage.journal`
 D31
     A version command above a member's own version is applied again and again. There is none: an entry of a
     kind that this program does not know stops the member. :meth:`.applying.Applying._SyncObj__doApplyCommand`
 D32
     The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
-    There is no pipe. :meth:`.driver.Driver.wake`
+    There is no pipe. :meth:`nameserver.raft.node.driver.Driver.wake`
 D33
     A member listens on every address of the machine unless told otherwise.
-    :meth:`.transport.Transport.listen`
+    :meth:`nameserver.raft.links.transport.Transport.listen`
 D34
     What a stopped peer does not read is kept without a bound. :attr:`.replication.Progress.window_open`,
-    :mod:`.transport`
+    :mod:`nameserver.raft.links.transport`
 D35
     A second membership change is accepted while the first is uncommitted: two majorities may have no member
     in common. :meth:`.leading.Leading.change`
@@ -115,9 +116,10 @@ D36
     After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
     :meth:`.core.CoreState.follow_configuration`
 D37
-    A leader cannot remove itself, and nothing hands over. :meth:`.leading.Leading.change`, :mod:`.member`
+    A leader cannot remove itself, and nothing hands over. :meth:`.leading.Leading.change`,
+    :mod:`nameserver.raft.member`
 
-All this leans on private names: :mod:`.library` has the exact pin and checks them at start.
+All this leans on private names: :mod:`nameserver.raft.library` has the exact pin and checks them at start.
 """
 
 from __future__ import annotations
@@ -125,11 +127,12 @@ from __future__ import annotations
 import math
 from typing import NoReturn
 
+from nameserver.raft.library import seam
+
 from .applying import Applying
 from .core import CANDIDATE, LEADER
 from .following import Following
 from .leading import Leading
-from .library import seam
 from .messages import (
     Append,
     AppendReply,

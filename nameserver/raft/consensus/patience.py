@@ -6,8 +6,9 @@ import logging
 import math
 from typing import Final
 
+from nameserver.raft.library import seam
+
 from .core import FALLBACK, LEADER, CoreState, Surroundings
-from .library import seam
 from .watch import Watch
 
 logger = logging.getLogger(__name__)

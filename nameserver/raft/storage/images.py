@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nameserver.raft.types import RaftStartError
+
 from .journal import sync_directory
-from .types import RaftStartError
 
 logger = logging.getLogger(__name__)
 

@@ -10,15 +10,16 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from nameserver.raft.types import ChangeRefused, NotLeader, StateMachine
+
 from .core import FOLLOWER, Surroundings
+from .greetings import Hellos
 from .hardening import RaftCore
-from .hellos import Hellos
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import Append, SnapshotPart, SnapshotReply, Stale
 from .ports import Ports
-from .types import ChangeRefused, NotLeader, StateMachine
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -5,7 +5,7 @@ and the two functions it is given, so that the simulator runs this very code on 
 called on one thread and never from within each other, except :meth:`Engine.append` from ``apply``.
 
 This file is the order of things: what a message, an append, the journal or the clock makes due. Whom this
-member has met is in :mod:`.hellos`, who takes part and who leads in :mod:`.membership`, state images in
+member has met is in :mod:`.greetings`, who takes part and who leads in :mod:`.membership`, state images in
 :mod:`.images`; their entry points are called as these are.
 """
 
@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
+from nameserver.raft.types import RaftStartError, Role, StateMachine, StopMember
+
 from .applying import Stopped
 from .contact import Contact
 from .core import CANDIDATE, LEADER, Surroundings
+from .greetings import Hellos
 from .hardening import RaftCore
-from .hellos import Hellos
 from .images import Images
 from .log import FIRST_INDEX, RaftLog, Recovered
 from .members import Standing
@@ -38,7 +40,6 @@ from .messages import (
     encode,
 )
 from .ports import Ports
-from .types import RaftStartError, Role, StateMachine, StopMember
 
 if TYPE_CHECKING:
     import random

@@ -14,19 +14,34 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, TypeVar
 
-from . import tls
-from .applying import Stopped
-from .auth import Credentials
-from .datadir import DataDirectory
-from .engine import Engine
-from .journal import Journal, Replay, StorageFull
-from .log import CONFIGURATION, FIRST_INDEX, FIRST_TERM, OP_ENTRY, OP_RESET, Op, Recovered
-from .members import Standing, decode_configuration, encode_configuration, founding
-from .messages import MessageError
-from .snapshot import Image, Snapshots, parse
-from .transport import APPLICATION, RAFT, LinkError, Transport
-from .types import ChangeRefused, RaftConfig, RaftStartError, SnapshotInfo, StateMachine, StopMember
-from .writer import Writer
+from nameserver.raft.consensus.applying import Stopped
+from nameserver.raft.consensus.engine import Engine
+from nameserver.raft.consensus.log import (
+    CONFIGURATION,
+    FIRST_INDEX,
+    FIRST_TERM,
+    OP_ENTRY,
+    OP_RESET,
+    Op,
+    Recovered,
+)
+from nameserver.raft.consensus.members import Standing, decode_configuration, encode_configuration, founding
+from nameserver.raft.consensus.messages import MessageError
+from nameserver.raft.links import tls
+from nameserver.raft.links.auth import Credentials
+from nameserver.raft.links.transport import APPLICATION, RAFT, LinkError, Transport
+from nameserver.raft.storage.identity import DataDirectory
+from nameserver.raft.storage.images import Image, Snapshots, parse
+from nameserver.raft.storage.journal import Journal, Replay, StorageFull
+from nameserver.raft.storage.writer import Writer
+from nameserver.raft.types import (
+    ChangeRefused,
+    RaftConfig,
+    RaftStartError,
+    SnapshotInfo,
+    StateMachine,
+    StopMember,
+)
 
 logger = logging.getLogger(__name__)
 

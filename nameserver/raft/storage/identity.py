@@ -19,9 +19,10 @@ from typing import Final
 
 import msgspec
 
+from nameserver.raft.consensus.members import Standing, cluster_id
+from nameserver.raft.types import RaftConfig, RaftStartError
+
 from .journal import Journal, sync_directory
-from .members import Standing, cluster_id
-from .types import RaftConfig, RaftStartError
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
     mark      4 bytes  D7 52 4B 4A
     size      u32      bytes of payload
     crc       u32      CRC-32 of salt, size and payload
-    payload   msgpack  list of operations (nameserver.raft.log.Op)
+    payload   msgpack  list of operations (nameserver.raft.consensus.log.Op)
 
 The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
 is random, so that nobody can put a valid frame into the payload of another. A frame with a bad checksum is a
@@ -34,8 +34,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
-from .types import RaftStartError
+from nameserver.raft.consensus.log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
+from nameserver.raft.types import RaftStartError
 
 logger = logging.getLogger(__name__)
 

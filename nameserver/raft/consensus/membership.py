@@ -7,14 +7,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
+
 from .core import LEADER, Surroundings
+from .greetings import Hellos
 from .hardening import RaftCore
-from .hellos import Hellos
 from .log import FIRST_INDEX
 from .members import Configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
 from .ports import Ports
-from .types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
 
 if TYPE_CHECKING:
     from .engine import Engine

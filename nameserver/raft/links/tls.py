@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .types import RaftStartError, split_address
+from nameserver.raft.types import RaftStartError, split_address
 
 _READ: Final = 256 * 1024
 #: What OpenSSL says of first bytes that are no TLS record.

@@ -6,10 +6,11 @@ import logging
 import math
 from typing import Final
 
+from nameserver.raft.types import StopMember
+
 from .core import LEADER, Surroundings
 from .log import CONFIGURATION, NO_OP, REGULAR
 from .patience import Patience
-from .types import StopMember
 
 logger = logging.getLogger(__name__)
 

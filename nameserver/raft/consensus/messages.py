@@ -90,7 +90,7 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag=7):
         entries: (term, command) from ``prev_index + 1`` on.
         last: The leader's last index.
         beat: Answer at once; otherwise an answer follows when the entries are durable.
-        clock, echo, age: See :mod:`nameserver.raft.contact`; seconds.
+        clock, echo, age: See :mod:`nameserver.raft.consensus.contact`; seconds.
         durable: The leader's own log is durable up to here; 0 if it does not say. ``age`` is stated together
             with the greater of this and ``commit``: nobody has applied anything beyond.
     """

@@ -19,9 +19,10 @@ import socket
 import struct
 from typing import Final, Protocol, cast
 
+from nameserver.raft.types import RaftStartError, split_address
+
 from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
 from .tls import Pipe, TlsContexts, TlsError, names, names_host
-from .types import RaftStartError, split_address
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from typing import Final
 
 import msgspec
 
+from nameserver.raft.types import StopMember
+
 from .messages import Hello
-from .types import StopMember
 
 #: Version of an encoded configuration.
 FORMAT: Final = 1

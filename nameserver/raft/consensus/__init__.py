@@ -1,0 +1,19 @@
+"""Consensus without IO: elections, replication, membership, images, contact, as state machines on values.
+
+Here belongs what decides; clock and chance are passed in, and what is to be sent and stored goes out through
+ports. Files, threads and sockets stay out.
+
+    engine.py          the order of things: what a message, an append, the journal or the clock makes due
+    ports.py           what a member can do to the world
+    core.py            the library's state and configuration, and what its parts are given
+    patience.py, elections.py, following.py, sending.py, leading.py, applying.py   its parts
+    hardening.py       RaftCore of those parts; each defect of the library, and where it is closed
+    replication.py, watch.py   what a follower is sent; whether this member stood still
+    greetings.py       whom this member has met, and its own standing
+    membership.py      who takes part and who leads
+    members.py         configurations and standings as values
+    images.py          state images: made, taken, restored
+    contact.py         how old what a leader said is
+    log.py             entries in memory, and the operations that the journal is to keep
+    messages.py        what members say to each other, and its bytes
+"""
