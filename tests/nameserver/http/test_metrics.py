@@ -19,7 +19,7 @@ from nameserver.settings.declared import LiveSettings, load_settings
 from nameserver.wire.server import NameServer
 from tests.ports import free_addresses
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
 SAMPLE = re.compile(r'(\w+)(?:\{(\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*)\})? (-?[0-9.e+-]+)')
 METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
