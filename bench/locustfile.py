@@ -27,10 +27,10 @@ from bench.prober import Announcement, announce
 from bench.run import GeneratorConfig, topic_name
 from bench.samples import FLUSH_INTERVAL_NS, Change, EventLog, Op, Operation, Outcome, short_remark
 from client.blocking import Client
+from client.broker_registration import Registration, encode_registration, register
 from client.config import ClientConfig, ProducerConfig
 from client.errors import NotApplied, OutcomeUnknown
 from client.producer import Message
-from client.registration import Registration, encode_registration, register
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError

@@ -9,8 +9,8 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation of ``client.admin`` or ``client.registration`` runs by ``await client.run(operation)``. Leaving
-the ``async with`` stores consumers' offsets, leaves the groups and closes the connections.
+Any operation of ``client.admin`` or ``client.broker_registration`` runs by ``await client.run(operation)``.
+Leaving the ``async with`` stores consumers' offsets, leaves the groups and closes the connections.
 """
 
 from __future__ import annotations

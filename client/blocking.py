@@ -5,8 +5,8 @@
         result = producer.send(Message(topic="Orders", body=b"..."))
         client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation of ``client.admin`` or :mod:`client.registration` runs by ``client.run(operation)``, from any
-thread.
+Any operation of ``client.admin`` or :mod:`client.broker_registration` runs by ``client.run(operation)``,
+from any thread.
 
 Used without ``with``, a client starts no thread at all: routes are refreshed by the send that finds them due,
 and no heartbeats are sent. That is the form for load generators with many clients in one process, also under
@@ -14,7 +14,7 @@ gevent's patching::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
     route = client.route("Orders", nameserver=addr)       # one 105 to this nameserver, never from a cache
-    client.run(register(addr, registration))              # one 103, see client.registration
+    client.run(register(addr, registration))              # one 103, see client.broker_registration
     client.close()
 
 Hooks see each request before it is sent and each answer before its caller does

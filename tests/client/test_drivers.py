@@ -14,6 +14,7 @@ import pytest
 import client.aio
 import client.blocking
 from client.admin import Admin, failed
+from client.broker_registration import Registration, register, unregister
 from client.config import ClientConfig, ProducerConfig
 from client.core import ClientCore
 from client.errors import (
@@ -37,7 +38,6 @@ from client.operation import (
     wait,
 )
 from client.producer import Message, ProducerCore, SendResult, SendStatus
-from client.registration import Registration, register, unregister
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RequestTimeout, ResponseError
