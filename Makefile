@@ -5,36 +5,56 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
+# A newer Python, if this machine has one that runs.
+OTHER ?= $(shell for p in python3.12 python3.13 "$$HOME"/.pyenv/versions/3.1[23]*/bin/python; do \
+	"$$p" -c '' 2>/dev/null && echo "$$p"; done | tail -n 1)
 SEEDS ?= 200
 WORKERS ?= $(shell nproc)
+TEST_WORKERS ?= $(shell expr $(WORKERS) + 1)
 PYTEST_ARGS ?=
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare test check unit sim clean
+.PHONY: help compare test check lint unit unit-other remoting-and-nameserver sim clean
 help:
 	@echo "make compare  run both modes under load and faults, write the report ($(OUT)/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
+	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-test: $(VENV)/.test check
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# Most tests wait more than they compute, so several workers share them. Those that kill and measure, and Apache's
+# programs with their time-outs, have the machine for themselves afterwards.
+test: $(VENV)/.test lint
+	$(BIN)/python -m pytest -m "not (faults or bench or interop)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "faults or bench or interop" $(PYTEST_ARGS)
 
-check: $(VENV)/.test
+check: lint
+	$(BIN)/python -m pytest -q tests/tidy
+
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/tidy
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim)" -n $(WORKERS) \
+		$(PYTEST_ARGS)
+
+# The same lock file must serve every Python that the package names.
+unit-other:
+	@test -n "$(OTHER)" || echo "no Python beside 3.11 here: its tests are left out"
+	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other remoting-and-nameserver
+
+remoting-and-nameserver: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not (faults or sim)" -n $(WORKERS) tests/remoting tests/nameserver \
+		$(PYTEST_ARGS)
 
 sim: $(VENV)/.test
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers $(WORKERS) --keep-going
@@ -46,16 +66,16 @@ $(BIN)/python:
 # Hashes are checked; the project itself is installed in place, so that the tree is what runs.
 $(VENV)/.bench: requirements-bench.lock pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # docker-compose is fetched for the schema inside it only (tests/tidy/test_compose.py) and never installed.
 $(VENV)/.test: requirements-test.lock requirements-compose.lock pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-test.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements-compose.lock --dest $(VENV)/compose-schema
 	@touch $@ $(VENV)/.bench
 
 clean:
-	rm -rf $(VENV) $(OUT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-other $(OUT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,8 +1,13 @@
 """Settings for every test."""
 
 import os
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+pytest_plugins = ("tests.sums",)
 
 # The same examples every time: a red run is the change's fault. ROUTEKEEPER_EXPLORE=1 looks for new ones.
 # No deadlines: how long an example takes says more about the machine than about the code.
@@ -14,3 +19,25 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("routekeeper")
+
+#: Directories whose tests share what is dear to start (Apache's programs, a Spark session).
+TOGETHER = ("tests/interop", "tests/bench/report")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put directories of TOGETHER first: one worker needs minutes for the longest of them."""
+    items.sort(key=lambda item: not item.location[0].startswith(TOGETHER))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Keep tests together that share fixtures, when several workers run: by file, or by directory."""
+    config.option.loadscopereorder = False  # what comes first stays first
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist publishes no types
+    """Gives a worker whole files, or whole directories of TOGETHER."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)

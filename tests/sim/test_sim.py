@@ -18,6 +18,8 @@ from .__main__ import main
 from .plants import PLANTS
 from .scenario import run_seed
 
+pytestmark = pytest.mark.sim
+
 SEEDS = int(os.environ.get("SIM_SEEDS") or (200 if os.environ.get("CI") else 8))
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SECONDS = float(os.environ.get("SIM_SECONDS", "6"))

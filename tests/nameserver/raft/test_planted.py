@@ -15,6 +15,8 @@ from nameserver.raft.consensus.images import Images
 from nameserver.raft.consensus.log import RaftLog
 from nameserver.raft.consensus.messages import Append, PreVote, RequestVote, SnapshotPart
 
+pytestmark = pytest.mark.sim
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

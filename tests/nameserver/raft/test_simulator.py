@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.sim
+
 SEEDS = int(os.environ.get("RAFT_SIM_SEEDS", "12"))
 FIRST = int(os.environ.get("RAFT_SIM_FIRST", "1"))
 FAULTS = ("part", "oneway", "kill", "killall", "pause", "flap", "slow", "disk", "wipe")
