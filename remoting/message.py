@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from remoting.errors import LocalProtocolError, RemoteProtocolError
+from remoting.inflate import deflate, inflate
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7
 MAGIC_V2: Final = -626843477  # 0xDAA320AB, 5.x: the topic's length takes two bytes
@@ -242,6 +243,37 @@ def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
         raise RemoteProtocolError(f"message at {start} of {len(data)} bytes is malformed: {error}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHead:
+    """What the first bytes of a stored message say, whatever follows them.
+
+    Attributes:
+        end: Position after the message.
+    """
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    end: int
+
+
+def decode_head(data: bytes, start: int) -> MessageHead:
+    """Decode where a message belongs and where it ends, for one that :func:`decode_message` refuses.
+
+    Raises:
+        RemoteProtocolError: If not even this much can be read: what follows cannot be found either.
+    """
+    try:
+        size, magic, _, queue_id, _, queue_offset, physical_offset, _, _ = _HEAD.unpack_from(data, start)
+    except struct.error:
+        raise RemoteProtocolError(f"message at {start} of {len(data)} bytes ends in its head") from None
+    if magic not in (MAGIC_V1, MAGIC_V2) or not _HEAD.size <= size <= len(data) - start:
+        raise RemoteProtocolError(f"message at {start} of {len(data)} bytes: size {size}, magic {magic}")
+    return MessageHead(
+        queue_id=queue_id, queue_offset=queue_offset, physical_offset=physical_offset, end=start + size
+    )
+
+
 def decode_messages(data: bytes) -> Iterator[StoredMessage]:
     """Yield messages that lie back to back, as in a pull answer.
 
@@ -424,30 +456,17 @@ def parse_subscription(expression: str | None) -> tuple[str, ...]:
 # Compression -------------------------------------------------------------------------------------
 
 
-def compress_body(body: bytes, *, level: int = 5) -> bytes:
-    """Compress a body as producers do; the caller sets ``SYS_COMPRESSED``."""
-    return zlib.compress(body, level)
+def compress_body(body: bytes, *, method: int = 0, level: int = 5) -> bytes:
+    """Compress a body as producers do; the caller sets ``SYS_COMPRESSED`` and the method's bits."""
+    return deflate(body, method, level=level)
 
 
 def decompress_body(body: bytes, sys_flag: int, *, size_max: int = BODY_SIZE_MAX) -> bytes:
     """Return the plain body.
 
     Raises:
-        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses LZ4 or Zstandard
-            (no producer chooses these unless told to).
+        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses an unknown method.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
-    kind = (sys_flag & SYS_COMPRESSION_MASK) >> 8
-    if kind not in (0, 3):
-        raise RemoteProtocolError(f"body is compressed by method {kind}, known are 0 and 3 (zlib)")
-    stream = zlib.decompressobj()
-    try:
-        plain = stream.decompress(body, size_max + 1)
-    except zlib.error as error:
-        raise RemoteProtocolError(f"body of {len(body)} bytes is no zlib stream: {error}") from None
-    if len(plain) > size_max:
-        raise RemoteProtocolError(f"body of {len(body)} bytes inflates above the limit of {size_max}")
-    if not stream.eof:
-        raise RemoteProtocolError(f"zlib stream of {len(body)} bytes ends early")
-    return plain
+    return inflate(body, (sys_flag & SYS_COMPRESSION_MASK) >> 8, size_max=size_max)
