@@ -1,7 +1,8 @@
-"""Ctrl-C in programs that have not installed handlers of their own yet, or install none."""
+"""Signals that end programs: Ctrl-C before they have handlers of their own, and what servers end at."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import TracebackType
 
@@ -19,3 +20,13 @@ def end_quietly_when_interrupted() -> None:
             show(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals at which a server ends in order, with drain.
+
+    SIGHUP is among them, as a closed terminal sends it, unless it was ignored at the start (``nohup``).
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    hangup = () if ignored else (signal.SIGHUP,)
+    return signal.SIGTERM, signal.SIGINT, *hangup

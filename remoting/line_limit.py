@@ -1,0 +1,49 @@
+"""How many log lines strangers may cause: so many for each peer, and so many in all; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class LineLimit:
+    """Lets some lines about each peer through in a window of time, and counts those that it does not.
+
+    Args:
+        per_peer: Lines about one peer in a window.
+        overall: Lines about all peers in a window; also the bound on peers remembered.
+        window_s: Seconds of a window.
+    """
+
+    def __init__(self, *, per_peer: int = 30, overall: int = 120, window_s: float = 60.0) -> None:
+        self._per_peer = per_peer
+        self._overall = overall
+        self._window_s = window_s
+        self._until = 0.0
+        self._lines: Counter[str] = Counter()
+        self._let_through = 0
+        self._suppressed = 0
+
+    def allow(self, peer: str) -> bool:
+        """Say whether one more line about a peer may be written in this window."""
+        if self._let_through >= self._overall or self._lines[peer] >= self._per_peer:
+            self._suppressed += 1
+            return False
+        self._let_through += 1
+        self._lines[peer] += 1
+        return True
+
+    def turn(self, now: float) -> int:
+        """Begin a new window if the last one is over; return how many lines that one suppressed.
+
+        To be called before :meth:`allow`, and now and then without it, so that the count is told.
+
+        Args:
+            now: Seconds.
+        """
+        if now < self._until:
+            return 0
+        self._until = now + self._window_s
+        suppressed, self._suppressed = self._suppressed, 0
+        self._let_through = 0
+        self._lines.clear()
+        return suppressed

@@ -1,0 +1,94 @@
+"""Log lines of every program: one line an event, UTC, as text or JSON; what a stranger sent cannot forge one.
+
+Pure: the instant is the record's. Names, addresses, remarks and paths come from whoever can reach a port, so
+everything that could end a line or steer a terminal is escaped, and a line has a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO, get_args
+
+Style = Literal["text", "json"]
+STYLES: Final[tuple[str, ...]] = get_args(Style)
+
+LINE_CHARACTERS_MAX: Final = 4_096
+"""Characters of a message that are written; what is longer is cut, and the line says how much is missing."""
+
+TEXT_CHARACTERS_MAX: Final = 200
+"""Characters of a text of a stranger's making that stand within a message."""
+
+TRACE_CHARACTERS_MAX: Final = 65_536
+"""The same for a traceback: its own lines are ours, but the error's text may be anybody's."""
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, line ends and marks of writing direction as visible escapes.
+
+    For one line of a log or one cell of a table. Text that has none is returned as it is.
+    """
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def shortened(text: str, limit: int = TEXT_CHARACTERS_MAX) -> str:
+    """Return text with at most ``limit`` characters, and behind it how many were left out, if any were."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
+
+
+class LineFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.000Z INFO nameserver.wire.server broker registered ...``, or that as JSON.
+
+    A traceback follows on lines of its own that begin with a bar, so that none of them passes for an event;
+    in JSON it is a member of the object.
+    """
+
+    def __init__(self, style: Style = "text") -> None:
+        super().__init__()
+        self._json = style == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        instant = datetime.fromtimestamp(record.created, UTC)
+        at = f"{instant:%Y-%m-%dT%H:%M:%S}.{instant.microsecond // 1000:03d}Z"
+        message = shortened(record.getMessage(), LINE_CHARACTERS_MAX)
+        trace = self._trace(record)
+        if self._json:
+            line: dict[str, object] = {"at": at, "level": record.levelname, "logger": record.name}
+            line["message"] = message
+            if trace:
+                line["traceback"] = trace
+            return json.dumps(line)
+        head = f"{at} {record.levelname} {record.name} {printable(message)}"
+        return "\n  | ".join([head, *map(printable, trace)])
+
+    def _trace(self, record: logging.LogRecord) -> list[str]:
+        parts = []
+        if record.exc_info:
+            parts.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        text = shortened("\n".join(parts), TRACE_CHARACTERS_MAX)
+        return text.split("\n") if text else []
+
+
+def set_up_logging(*, level: str | int, style: Style = "text", stream: TextIO | None = None) -> None:
+    """Send every record of the process from ``level`` on to ``stream`` (None: stderr), formatted as above.
+
+    Does nothing where logging is set up already, as :func:`logging.basicConfig`.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter(style))
+    logging.basicConfig(level=level, handlers=[handler])
