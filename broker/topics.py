@@ -14,7 +14,7 @@ import orjson
 
 from remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from remoting.errors import RemoteProtocolError
-from remoting.lenient import loads
+from remoting.lenient import FILE, loads
 from remoting.route import DataVersion, TopicConfig
 
 #: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
@@ -23,7 +23,6 @@ GROUP_LENGTH_MAX: Final = 255
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 #: Largest queue count that we create; larger ones are mistakes that would exhaust file descriptors.
 QUEUE_NUMS_MAX: Final = 65_536
-TOPIC_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FORBIDDEN: Final = frozenset(
@@ -247,7 +246,7 @@ class TopicConfigs:
             ValueError: If it cannot be read; nothing has changed then.
         """
         try:
-            members = loads(text, slow_text_max=TOPIC_FILE_SIZE_MAX)
+            members = loads(text, FILE)
             if type(members) is not dict:
                 raise ValueError("topics.json is no object")
             version = DataVersion.from_json(members.get("dataVersion"))

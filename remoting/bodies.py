@@ -7,16 +7,19 @@ Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import orjson
 
+from remoting.bounds import CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
 from remoting.codes import LanguageCode
 from remoting.errors import RemoteProtocolError
 from remoting.lenient import (
+    ANSWER,
     INT64_MAX,
+    Limits,
     as_int,
     as_object,
     as_texts,
@@ -35,11 +38,19 @@ def _long(members: Mapping[str, Any], name: str, default: int = 0) -> int:
     return get_int(members, name, default, limit=INT64_MAX)
 
 
-def _required(members: Mapping[str, Any], name: str) -> str:
+def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
     value = get_text(members, name)
     if not value:
         raise RemoteProtocolError(f"{name} is missing or empty")
+    if len(value) > length_max:
+        raise RemoteProtocolError(f"{name} has {len(value)} characters, allowed are {length_max}")
     return value
+
+
+def _at_most(values: Collection[Any], count: int, what: str) -> Collection[Any]:
+    if len(values) > count:
+        raise RemoteProtocolError(f"{what} has {len(values)} entries, allowed are {count}")
+    return values
 
 
 def _number_keyed(values: Mapping[int, int]) -> bytes:
@@ -48,10 +59,9 @@ def _number_keyed(values: Mapping[int, int]) -> bytes:
 
 def _read_number_keyed(value: object, what: str) -> dict[int, int]:
     members = as_object(value, what)
-    try:
-        return {int(key): get_int(members, key, limit=INT64_MAX) for key in members}
-    except ValueError:
-        raise RemoteProtocolError(f"{what} has a key that is no number") from None
+    return {
+        as_int(key, f"{what}'s key"): as_int(number, what, limit=INT64_MAX) for key, number in members.items()
+    }
 
 
 # Queues as keys ----------------------------------------------------------------------------------
@@ -77,13 +87,14 @@ class MessageQueue:
         """
         members = as_object(loads(value) if type(value) is str else value, "message queue")
         return cls(
-            topic=_required(members, "topic"),
+            topic=_required(members, "topic", length_max=TOPIC_NAME_MAX),
             broker_name=get_text(members, "brokerName") or "",
             queue_id=get_int(members, "queueId"),
         )
 
 
-def _queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
+def queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
+    """Return a JSON object whose keys are queues, as objects: how Java writes such maps."""
     entries = (orjson.dumps(queue.to_json()) + b":" + orjson.dumps(value) for queue, value in values.items())
     return b"{" + b",".join(entries) + b"}"
 
@@ -91,6 +102,11 @@ def _queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
 def _read_queue_keyed(value: object, what: str, read: Callable[[Any], _Value]) -> dict[MessageQueue, _Value]:
     members = as_object({} if value is None else value, what)
     return {MessageQueue.from_json(key): read(item) for key, item in members.items()}
+
+
+def read_queue_offsets(value: object) -> dict[MessageQueue, int]:
+    """Return the offsets in a JSON object whose keys are queues."""
+    return _read_queue_keyed(value, "offsets", lambda item: as_int(item, "offset", limit=INT64_MAX))
 
 
 # Lists and plain tables --------------------------------------------------------------------------
@@ -109,7 +125,7 @@ class TopicList:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "topic list")
+        members = as_object(loads(body, ANSWER), "topic list")
         return cls(
             topics=as_texts(members.get("topicList") or [], "topicList"),
             broker_addr=get_text(members, "brokerAddr"),
@@ -127,7 +143,7 @@ class KVTable:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        table = as_object(as_object(loads(body), "KV table").get("table") or {}, "table")
+        table = as_object(as_object(loads(body, ANSWER), "KV table").get("table") or {}, "table")
         return cls(table={name: get_text(table, name) or "" for name in table})
 
 
@@ -142,7 +158,7 @@ class GroupList:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "group list")
+        members = as_object(loads(body, ANSWER), "group list")
         return cls(groups=as_texts(members.get("groupList") or [], "groupList"))
 
 
@@ -157,7 +173,7 @@ class ConsumerIdList:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "consumer id list")
+        members = as_object(loads(body, ANSWER), "consumer id list")
         return cls(consumer_ids=as_texts(members.get("consumerIdList") or [], "consumerIdList"))
 
 
@@ -179,7 +195,9 @@ class BrokerMemberGroup:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        data: BrokerData = decode_broker(as_object(loads(body), "member group").get("brokerMemberGroup"))
+        data: BrokerData = decode_broker(
+            as_object(loads(body, ANSWER), "member group").get("brokerMemberGroup")
+        )
         return cls(cluster=data.cluster, broker_name=data.broker_name, broker_addrs=data.broker_addrs)
 
 
@@ -196,7 +214,7 @@ class TopicConfigTable:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "topic config table")
+        members = as_object(loads(body, ANSWER), "topic config table")
         table = as_object(members.get("topicConfigTable") or {}, "topicConfigTable")
         return cls(
             data_version=DataVersion.from_json(members.get("dataVersion")),
@@ -243,7 +261,7 @@ class SubscriptionData:
     def from_json(cls, value: object) -> Self:
         members = as_object(value, "subscription")
         return cls(
-            topic=_required(members, "topic"),
+            topic=_required(members, "topic", length_max=TOPIC_NAME_MAX),
             sub_string=get_text(members, "subString") or "*",
             tags=as_texts(members.get("tagsSet") or [], "tagsSet"),
             codes=tuple(as_int(code, "codeSet") for code in get_list(members, "codeSet")),
@@ -279,7 +297,7 @@ class ConsumerData:
         members = as_object(value, "consumer data")
         subscriptions = get_list(members, "subscriptionDataSet")
         return cls(
-            group_name=_required(members, "groupName"),
+            group_name=_required(members, "groupName", length_max=NAME_MAX),
             consume_type=get_text(members, "consumeType") or "CONSUME_PASSIVELY",
             message_model=get_text(members, "messageModel") or "CLUSTERING",
             consume_from_where=get_text(members, "consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET",
@@ -308,11 +326,15 @@ class HeartbeatData:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         members = as_object(loads(body), "heartbeat")
-        producers = (as_object(value, "producer data") for value in get_list(members, "producerDataSet"))
+        consumers = _at_most(get_list(members, "consumerDataSet"), GROUPS_MAX, "consumerDataSet")
+        names = _at_most(get_list(members, "producerDataSet"), GROUPS_MAX, "producerDataSet")
+        producers = (as_object(value, "producer data") for value in names)
         return cls(
-            client_id=_required(members, "clientID"),
-            consumers=tuple(map(ConsumerData.from_json, get_list(members, "consumerDataSet"))),
-            producer_groups=tuple(_required(producer, "groupName") for producer in producers),
+            client_id=_required(members, "clientID", length_max=CLIENT_ID_MAX),
+            consumers=tuple(map(ConsumerData.from_json, consumers)),
+            producer_groups=tuple(
+                _required(producer, "groupName", length_max=NAME_MAX) for producer in producers
+            ),
         )
 
 
@@ -354,7 +376,7 @@ class SubscriptionGroupConfig:
             return get_bool(members, name) if members.get(name) is not None else True
 
         return cls(
-            group_name=_required(members, "groupName"),
+            group_name=_required(members, "groupName", length_max=NAME_MAX),
             consume_enable=switch("consumeEnable"),
             consume_from_min_enable=switch("consumeFromMinEnable"),
             consume_broadcast_enable=switch("consumeBroadcastEnable"),
@@ -382,8 +404,8 @@ class SubscriptionGroupTable:
         return orjson.dumps({"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table})
 
     @classmethod
-    def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "subscription group table")
+    def decode(cls, body: bytes, limits: Limits = ANSWER) -> Self:
+        members = as_object(loads(body, limits), "subscription group table")
         table = as_object(members.get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
         return cls(
             data_version=DataVersion.from_json(members.get("dataVersion")),
@@ -431,7 +453,7 @@ class ProducerConnection:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "producer connection")
+        members = as_object(loads(body, ANSWER), "producer connection")
         return cls(connections=tuple(map(ClientConnection.from_json, get_list(members, "connectionSet"))))
 
 
@@ -458,7 +480,7 @@ class ConsumerConnection:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "consumer connection")
+        members = as_object(loads(body, ANSWER), "consumer connection")
         table = as_object(members.get("subscriptionTable") or {}, "subscriptionTable")
         return cls(
             connections=tuple(map(ClientConnection.from_json, get_list(members, "connectionSet"))),
@@ -490,8 +512,8 @@ class LockBatch:
     def decode(cls, body: bytes) -> Self:
         members = as_object(loads(body), "lock batch")
         return cls(
-            consumer_group=_required(members, "consumerGroup"),
-            client_id=_required(members, "clientId"),
+            consumer_group=_required(members, "consumerGroup", length_max=NAME_MAX),
+            client_id=_required(members, "clientId", length_max=CLIENT_ID_MAX),
             queues=tuple(map(MessageQueue.from_json, get_list(members, "mqSet"))),
         )
 
@@ -507,7 +529,7 @@ class LockBatchResponse:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "lock batch answer")
+        members = as_object(loads(body, ANSWER), "lock batch answer")
         return cls(locked=tuple(map(MessageQueue.from_json, get_list(members, "lockOKMQSet"))))
 
 
@@ -527,8 +549,10 @@ class ConsumerOffsetTable:
         return b'{"offsetTable":{' + b",".join(entries) + b"}}"
 
     @classmethod
-    def decode(cls, body: bytes) -> Self:
-        table = as_object(as_object(loads(body), "offset table").get("offsetTable") or {}, "offsetTable")
+    def decode(cls, body: bytes, limits: Limits = ANSWER) -> Self:
+        table = as_object(
+            as_object(loads(body, limits), "offset table").get("offsetTable") or {}, "offsetTable"
+        )
         return cls(offsets={key: _read_number_keyed(value, "offsets") for key, value in table.items()})
 
 
@@ -542,8 +566,8 @@ class DelayOffsetTable:
         return b'{"offsetTable":' + _number_keyed(self.offsets) + b"}"
 
     @classmethod
-    def decode(cls, body: bytes) -> Self:
-        table = as_object(loads(body), "offset table").get("offsetTable") or {}
+    def decode(cls, body: bytes, limits: Limits = ANSWER) -> Self:
+        table = as_object(loads(body, limits), "offset table").get("offsetTable") or {}
         return cls(offsets=_read_number_keyed(table, "offsetTable"))
 
 
@@ -554,11 +578,11 @@ class QueueOffsets:
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return b'{"offsetTable":' + _queue_keyed(self.offsets) + b"}"
+        return b'{"offsetTable":' + queue_keyed(self.offsets) + b"}"
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "queue offsets")
+        members = as_object(loads(body, ANSWER), "queue offsets")
         table = members.get("offsetTable")
         if type(table) is list:  # the form for C++ and other readers without object keys
             pairs: Iterable[Any] = table
@@ -601,7 +625,7 @@ class TopicStats:
             }
             for queue, offset in self.offsets.items()
         }
-        return b'{"offsetTable":' + _queue_keyed(table) + b"}"
+        return b'{"offsetTable":' + queue_keyed(table) + b"}"
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
@@ -613,7 +637,7 @@ class TopicStats:
                 last_update_timestamp=_long(members, "lastUpdateTimestamp"),
             )
 
-        table = as_object(loads(body), "topic stats").get("offsetTable")
+        table = as_object(loads(body, ANSWER), "topic stats").get("offsetTable")
         return cls(offsets=_read_queue_keyed(table, "offsetTable", read))
 
 
@@ -648,10 +672,14 @@ class ConsumeStats:
             for queue, offset in self.offsets.items()
         }
         tps = orjson.dumps(float(self.consume_tps))
-        return b'{"consumeTps":' + tps + b',"offsetTable":' + _queue_keyed(table) + b"}"
+        return b'{"consumeTps":' + tps + b',"offsetTable":' + queue_keyed(table) + b"}"
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
+        return cls.from_json(loads(body, ANSWER))
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
         def read(value: object) -> ConsumeOffset:
             entry = as_object(value, "consume offset")
             return ConsumeOffset(
@@ -661,7 +689,7 @@ class ConsumeStats:
                 last_timestamp=_long(entry, "lastTimestamp"),
             )
 
-        members = as_object(loads(body), "consume stats")
+        members = as_object(value, "consume stats")
         tps = members.get("consumeTps") or 0.0
         return cls(
             offsets=_read_queue_keyed(members.get("offsetTable"), "offsetTable", read),
@@ -691,7 +719,7 @@ class ConsumeDirectlyResult:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body), "consume result")
+        members = as_object(loads(body, ANSWER), "consume result")
         return cls(
             consume_result=get_text(members, "consumeResult") or "",
             order=get_bool(members, "order"),

@@ -9,8 +9,10 @@ from typing import Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from remoting.bounds import REQUEST_HEADER_MAX
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
-from remoting.frame import HEADER_SIZE_MAX, Frame, encode_frame, split_frame
+from remoting.errors import RemoteProtocolError
+from remoting.frame import Frame, encode_frame, split_frame
 from remoting.header import LANGUAGES, UNUSUAL, Header, decode_header, encode_header, read_plain
 
 _LENGTHS_SIZE: Final = 8  # two words stand before a frame's header
@@ -127,9 +129,10 @@ _DONE_HEADS: Final = tuple(
 
 
 def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
-    """Return the command in the frame whose length word lies at ``start`` and says ``size``.
+    """Return the request in the frame whose length word lies at ``start`` and says ``size``.
 
-    The same as ``decode_command(split_frame(data, start, size))``, for most frames in a third of the time.
+    The same as ``decode_command(split_frame(data, start, size))``, for most frames in a third of the time,
+    but that the header may have no more than :data:`~remoting.bounds.REQUEST_HEADER_MAX` bytes.
 
     Raises:
         RemoteProtocolError: As these do.
@@ -138,7 +141,7 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
         (word,) = _HEADER_WORD.unpack_from(data, start + 4)
         stop = start + 4 + size
         body_at = start + _LENGTHS_SIZE + word
-        if word <= HEADER_SIZE_MAX and body_at <= stop:  # a JSON header, as the word's first byte is 0
+        if word <= REQUEST_HEADER_MAX and body_at <= stop:  # a JSON header, as the word's first byte is 0
             try:
                 header = read_plain(data[start + _LENGTHS_SIZE : body_at])
             except UNUSUAL:
@@ -154,7 +157,12 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
                     ext_fields=header.ext_fields or {},
                     body=data[body_at:stop],
                 )
-    return decode_command(split_frame(data, start, size))
+    frame = split_frame(data, start, size)
+    if len(frame.header) > REQUEST_HEADER_MAX:
+        raise RemoteProtocolError(
+            f"header of {len(frame.header)} bytes is above the limit of {REQUEST_HEADER_MAX}"
+        )
+    return decode_command(frame)
 
 
 def decode_command(frame: Frame) -> RemotingCommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 import orjson
 
+from remoting.bounds import ARGUMENTS_MAX
 from remoting.codes import HeaderCodec, LanguageCode
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 
@@ -17,6 +19,7 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT32_RANGE: Final = range(-(2**31), 2**31)
 _INT16_RANGE: Final = range(-(2**15), 2**15)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 #: Languages by the names that JSON headers use.
 LANGUAGES: Final = {language.name: language for language in LanguageCode}
 
@@ -43,6 +46,7 @@ class Header(NamedTuple):
     ext_fields: dict[str, str] | None
 
 
+_Arguments = Annotated[dict[str, str], msgspec.Meta(max_length=ARGUMENTS_MAX)]
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -55,7 +59,7 @@ class PlainHeader(msgspec.Struct, forbid_unknown_fields=True):
     opaque: _Int32 = 0
     version: _Int32 = 0
     remark: str | None = None
-    ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
+    ext_fields: _Arguments | None = msgspec.field(default=None, name="extFields")
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
@@ -131,6 +135,7 @@ def read_any_json(data: bytes) -> Header:
     if ext_fields is not None:
         if type(ext_fields) is not dict:
             raise RemoteProtocolError(f"extFields is a JSON {type(ext_fields).__name__}, must be an object")
+        _check_count(len(ext_fields))
         for value in ext_fields.values():
             if type(value) is not str:
                 ext_fields = _texts(ext_fields)
@@ -141,28 +146,40 @@ def read_any_json(data: bytes) -> Header:
         _int32(members, "version"),
         _int32(members, "opaque"),
         _int32(members, "flag"),
-        remark if remark is None or type(remark) is str else str(remark),
+        _spelt(remark) if remark is not None else None,
         ext_fields,
     )
+
+
+def _check_count(count: int) -> None:
+    if count > ARGUMENTS_MAX:
+        raise RemoteProtocolError(f"header has {count} arguments or more, allowed are {ARGUMENTS_MAX}")
 
 
 def _is_text(value: object) -> bool:
     return type(value) is str
 
 
+def _spelt(value: object) -> str:
+    """Spell a plain JSON value as text."""
+    if type(value) is str:
+        return value
+    if type(value) in (int, float, bool):
+        return orjson.dumps(value).decode()
+    raise RemoteProtocolError(f"remark is a JSON {type(value).__name__}, must be text")
+
+
 def _int32(members: Mapping[str, Any], name: str) -> int:
     value: object = members.get(name, 0)
-    if type(value) is not int:
-        if value is None:
-            return 0
-        try:
-            value = int(value) if type(value) is str else None
-        except ValueError:
-            value = None
-        if type(value) is not int:
-            raise RemoteProtocolError(f"header member {name}={members[name]!r} is not a number")
-    if value not in _INT32_RANGE:
-        raise RemoteProtocolError(f"header member {name}={value} does not fit 32 bits")
+    if value is None:
+        return 0
+    if type(value) is str and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or value not in _INT32_RANGE:
+        # Neither the whole of a long text nor that of a deep list belongs in a message.
+        plain = value if type(value) in (int, float, bool) else type(value).__name__
+        shown = repr(value[:40]) if type(value) is str else plain
+        raise RemoteProtocolError(f"header member {name} is {shown}, allowed: integers of 32 bits")
     return value
 
 
@@ -211,6 +228,7 @@ def _decode_binary(data: bytes) -> Header:
             value, position = _text(data, position + 4, value_size)
             assert ext_fields is not None
             ext_fields[key] = value
+            _check_count(len(ext_fields))
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"binary header of {len(data)} bytes is malformed: {error}") from None
     known = language <= LanguageCode.NODE_JS

@@ -1,201 +1,174 @@
-"""Tolerant JSON reader: accepts what Java's fastjson writes and reads, within fixed bounds.
+"""Tolerant JSON reader: standard JSON, and what RocketMQ's fastjson really writes beside it, within bounds.
 
-Bodies of RocketMQ are JSON only nearly: maps with number keys have them unquoted (``{0:"a"}``), maps with
-object keys carry the raw object as key (``{{"topic":"T"}:1}``), keys may be in single quotes or bare words.
-Standard JSON takes the fast road (orjson); so does JSON whose only fault is unquoted number keys. The rest
-goes through the small parser below.
+Bodies of RocketMQ are JSON only nearly: maps with number keys have them unquoted (``{0:"a"}``), maps with a
+queue as key carry the raw object as key (``{{"topic":"T"}:1}``). These keys are put in quotes; then the text
+is standard. Other spellings that fastjson would read (bare words, single quotes, empty members) are sent by
+nobody, and refused.
+
+What a text may cost is decided before it is read: its size, how many objects and arrays are in it, how deep
+they are nested. Each step is linear in the text and done by compiled code, a piece at a time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from remoting.errors import RemoteProtocolError
 
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
-#: Largest text in bytes that the slow parser takes: a hostile body must not hold the caller for seconds.
-SLOW_TEXT_MAX: Final = 1024 * 1024
+
+#: What msgspec raises on bytes that it cannot read: text that is none, and nesting without end, are no errors
+#: of its own.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
-# A whole string, kept as it is (also an unterminated one: nothing is scanned twice), or a bare number key.
-_NUMBER_KEY: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|([{,]\s*+)(-?\d++)(\s*+:)', re.DOTALL)
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_WORD: Final = re.compile(r"[A-Za-z0-9_$.+\-]+")
-_NUMBER: Final = re.compile(r"-?\d{1,19}(?:(\.\d+)?([eE][+-]?\d{1,4})?)(?![A-Za-z0-9_$.])")
-_DOUBLE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_SINGLE: Final = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "NaN": None}
+
+class Limits(NamedTuple):
+    """What one text may cost its reader.
+
+    Attributes:
+        size: Bytes.
+        containers: Objects and arrays. Real bodies have one in 70 bytes or fewer.
+        dialect_size: Bytes of a text that is no standard JSON.
+        dialect_keys: Keys of such a text that standard JSON does not know.
+        object_keys: Whether objects may be among them. No request of RocketMQ has any.
+    """
+
+    size: int
+    containers: int
+    dialect_size: int
+    dialect_keys: int
+    object_keys: bool = False
 
 
-def loads(text: bytes | str, *, slow_text_max: int = SLOW_TEXT_MAX) -> Any:
-    """Read one JSON value as fastjson would; every object becomes a ``dict`` with text keys.
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+#: Of what anybody may send to a server.
+REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
+#: Of what a server answers that was asked; a frame is no larger.
+ANSWER: Final = Limits(
+    size=16 * _MIB, containers=_MIB, dialect_size=4 * _MIB, dialect_keys=128 * _KIB, object_keys=True
+)
+#: Of a file that a broker has written.
+FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
+
+# A whole string, or an unterminated one up to the end: nothing is scanned twice.
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+# What stands before a key, and a key that needs quotes. Only of use where no strings are.
+_BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
+_RESERVED: Final = re.compile(rb"[\0\1\2]")
+_HOLE: Final = b"\0"  # stands for a string while keys are looked for
+_OPEN: Final = ord("{")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_STEP: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+
+
+def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
+    """Read one JSON value; every object becomes a ``dict`` with text keys.
 
     A number key becomes its digits, a raw object key its compact JSON text with sorted members, so that the
     raw and the quoted form of a key both end as text which :func:`loads` reads again.
 
-    Args:
-        slow_text_max: Size in bytes up to which text that is not even nearly JSON is looked at.
+    Raises:
+        RemoteProtocolError: If the text cannot be read, or is above a limit.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    check_shape(data, limits)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return orjson.loads(as_standard(data, limits))
+    except orjson.JSONDecodeError as error:
+        raise RemoteProtocolError(f"JSON of {len(data)} bytes cannot be read: {error.msg}") from None
+
+
+def check_shape(data: bytes, limits: Limits) -> None:
+    """Look at a text's size and brackets before anything reads it.
 
     Raises:
-        RemoteProtocolError: If the text cannot be read, or is nested deeper than the bound.
+        RemoteProtocolError: If it is too large, or has too many or too deeply nested objects and arrays.
+            Brackets in strings are counted too, but not as nesting.
     """
+    size = len(data)
+    if size <= DEPTH_MAX:  # too short for any of it
+        return
+    if size > limits.size:
+        raise RemoteProtocolError(f"JSON of {size} bytes is above the limit of {limits.size}")
+    brackets = data.translate(None, _NO_BRACKETS)
+    if len(brackets) > 2 * limits.containers:
+        raise RemoteProtocolError(
+            f"JSON of {size} bytes has {len(brackets) // 2} objects and arrays, "
+            f"above the limit of {limits.containers}"
+        )
+    if (
+        _depth(brackets) > DEPTH_MAX
+        and _depth(_STRING.sub(b"", data).translate(None, _NO_BRACKETS)) > DEPTH_MAX
+    ):
+        raise RemoteProtocolError(f"JSON of {size} bytes is nested deeper than {DEPTH_MAX} levels")
+
+
+def _depth(brackets: bytes) -> int:
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def as_standard(data: bytes, limits: Limits) -> bytes:
+    """Return a text with its number keys and raw object keys in quotes; the rest as it is, good or bad.
+
+    Raises:
+        RemoteProtocolError: If it is above a limit of the dialect, or a raw object key cannot be read.
+    """
+    size = len(data)
+    if size > limits.dialect_size:
+        raise RemoteProtocolError(
+            f"text of {size} bytes is no standard JSON, and for others the limit is {limits.dialect_size}"
+        )
+    if _RESERVED.search(data):
+        raise RemoteProtocolError(f"text of {size} bytes has control characters, which JSON has not")
+    strings: list[bytes] = _STRING.findall(data)
+    pieces = _BARE_KEY.split(_STRING.sub(_HOLE, data), limits.dialect_keys + 1)
+    if len(pieces) > 3 * limits.dialect_keys + 1:
+        raise RemoteProtocolError(
+            f"text of {size} bytes has more than {limits.dialect_keys} keys that are no standard JSON"
+        )
+    pieces[2::3] = [b"\1%b\2" % key if key[0] == _OPEN else b'"%b"' % key for key in pieces[2::3]]
+    parts = b"".join(pieces).split(_HOLE)
+    filled = [b""] * (2 * len(parts) - 1)
+    filled[::2], filled[1::2] = parts, strings
+    first, *keyed = b"".join(filled).split(b"\1")
+    if keyed and not limits.object_keys:
+        raise RemoteProtocolError(f"text of {size} bytes has an object as key, which no request has")
+    parts = [first]
+    for text in keyed:
+        key, _, rest = text.partition(b"\2")
+        parts += (_quoted_object(key), rest)
+    return b"".join(parts)
+
+
+def _quoted_object(text: bytes) -> bytes:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
-    try:
-        return orjson.loads(_NUMBER_KEY.sub(_quote, data))
-    except orjson.JSONDecodeError:
-        pass
-    if len(data) > slow_text_max:
-        raise RemoteProtocolError(f"text of {len(data)} bytes is no standard JSON and above {slow_text_max}")
-    try:
-        plain = data.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"JSON of {len(data)} bytes is not UTF-8: {error.reason}") from None
-    parser = _Parser(plain)
-    value = parser.value(0)
-    parser.end()
-    return value
+        return orjson.dumps(canonical(orjson.loads(text)))
+    except orjson.JSONDecodeError as error:
+        raise RemoteProtocolError(
+            f"raw object key of {len(text)} bytes cannot be read: {error.msg}"
+        ) from None
 
 
 def canonical(value: Any) -> str:
     """Return the compact JSON text of a value, members sorted: how a raw object key is spelt as text."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def _quote(match: re.Match[bytes]) -> bytes:
-    if match[2] is None:
-        return match[0]
-    return match[1] + b'"' + match[2] + b'"' + match[3]
-
-
-class _Parser:
-    """Recursive descent over one text; position only moves forward."""
-
-    __slots__ = ("_position", "_text")
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-
-    def value(self, depth: int) -> Any:
-        if depth > DEPTH_MAX:
-            raise RemoteProtocolError(f"JSON is nested deeper than {DEPTH_MAX} levels")
-        mark = self._peek()
-        if mark == "{":
-            return self._object(depth)
-        if mark == "[":
-            return self._array(depth)
-        if mark in "\"'":
-            return self._string()
-        number = _NUMBER.match(self._text, self._position)
-        if number is not None:
-            self._position = number.end()
-            if number[1] is not None or number[2] is not None:
-                return float(number[0])
-            integer = int(number[0])
-            if not -(2**63) <= integer < 2**63:
-                raise RemoteProtocolError(f"JSON number {number[0]} does not fit 64 bits")
-            return integer
-        word = _WORD.match(self._text, self._position)
-        if word is not None and word[0] in _WORDS:
-            self._position = word.end()
-            return _WORDS[word[0]]
-        raise self._error("a value")
-
-    def end(self) -> None:
-        if self._peek(allow_end=True):
-            raise self._error("the end")
-
-    def _peek(self, *, allow_end: bool = False) -> str:
-        space = _SPACE.match(self._text, self._position)
-        assert space is not None
-        self._position = space.end()
-        if self._position >= len(self._text):
-            if allow_end:
-                return ""
-            raise RemoteProtocolError(f"JSON of {len(self._text)} characters ends early")
-        return self._text[self._position]
-
-    def _take(self, mark: str) -> None:
-        if self._peek() != mark:
-            raise self._error(repr(mark))
-        self._position += 1
-
-    def _object(self, depth: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        self._take("{")
-        while True:
-            mark = self._peek()
-            if mark == "}":
-                self._position += 1
-                return members
-            if mark == ",":  # fastjson skips empty members
-                self._position += 1
-                continue
-            key = self._key(mark, depth)
-            self._take(":")
-            members[key] = self.value(depth + 1)
-            if self._peek() != "}":
-                self._take(",")
-
-    def _key(self, mark: str, depth: int) -> str:
-        if mark in "\"'":
-            return self._string()
-        if mark in "{[":
-            return canonical(self.value(depth + 1))
-        word = _WORD.match(self._text, self._position)
-        if word is None:
-            raise self._error("a key")
-        self._position = word.end()
-        return word[0]
-
-    def _array(self, depth: int) -> list[Any]:
-        values: list[Any] = []
-        self._take("[")
-        while True:
-            mark = self._peek()
-            if mark == "]":
-                self._position += 1
-                return values
-            if mark == ",":
-                self._position += 1
-                continue
-            values.append(self.value(depth + 1))
-            if self._peek() != "]":
-                self._take(",")
-
-    def _string(self) -> str:
-        single = self._text[self._position] == "'"
-        match = (_SINGLE if single else _DOUBLE).match(self._text, self._position)
-        if match is None:
-            raise self._error("the end of a string")
-        self._position = match.end()
-        inner = match[1]
-        if single:
-            inner = inner.replace("\\'", "'").replace('"', '\\"')
-        elif "\\'" in inner:
-            inner = inner.replace("\\'", "'")
-        if "\\" not in inner:
-            return inner
-        try:
-            text: str = orjson.loads(b'"%b"' % inner.encode())
-        except (orjson.JSONDecodeError, UnicodeEncodeError):
-            raise self._error("a valid escape before") from None
-        return text
-
-    def _error(self, wanted: str) -> RemoteProtocolError:
-        found = self._text[self._position : self._position + 12]
-        return RemoteProtocolError(f"JSON has {found!r} at character {self._position}, expected {wanted}")
 
 
 def as_object(value: object, what: str) -> dict[str, Any]:
@@ -209,7 +182,7 @@ def as_object(value: object, what: str) -> dict[str, Any]:
     return value
 
 
-def get_list(members: Mapping[str, Any], name: str) -> Iterable[Any]:
+def get_list(members: Mapping[str, Any], name: str) -> Collection[Any]:
     """Return a member that must be an array; empty if absent or null.
 
     Raises:
@@ -223,33 +196,39 @@ def get_list(members: Mapping[str, Any], name: str) -> Iterable[Any]:
     return value
 
 
-def get_int(members: Mapping[str, Any], name: str, default: int = 0, *, limit: int = INT32_MAX) -> int:
+def get_int(
+    members: Mapping[str, Any],
+    name: str,
+    default: int = 0,
+    *,
+    limit: int = INT32_MAX,
+    least: int | None = None,
+) -> int:
     """Return a member that must be an integer, also spelt as text; ``default`` if absent or null.
 
     Args:
-        limit: Largest value; the smallest is ``-limit - 1``.
+        limit: Largest value.
+        least: Smallest value; None for ``-limit - 1``.
 
     Raises:
         RemoteProtocolError: If it is no integer within the bounds.
     """
     value = members.get(name)
-    return default if value is None else as_int(value, name, limit=limit)
+    return default if value is None else as_int(value, name, limit=limit, least=least)
 
 
-def as_int(value: object, what: str, *, limit: int = INT32_MAX) -> int:
-    """Return a value that must be an integer, also spelt as text.
+def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | None = None) -> int:
+    """Return a value that must be an integer, also spelt as text; see :func:`get_int`.
 
     Raises:
         RemoteProtocolError: If it is no integer within the bounds.
     """
-    if type(value) is str:
-        try:
-            value = int(value)
-        except ValueError:
-            pass
-    if type(value) is not int or not -limit - 1 <= value <= limit:
-        bits = limit.bit_length() + 1
-        raise RemoteProtocolError(f"{what}={str(value)[:40]!r} is no integer of {bits} bits")
+    low = -limit - 1 if least is None else least
+    if type(value) is str and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not low <= value <= limit:
+        shown = value if type(value) in (str, int, float, bool) else type(value).__name__
+        raise RemoteProtocolError(f"{what} is {str(shown)[:40]!r}, allowed: integers from {low} to {limit}")
     return value
 
 
@@ -289,7 +268,7 @@ def as_texts(value: object, what: str) -> tuple[str, ...]:
 
 
 def as_text_map(value: object, what: str) -> dict[str, str]:
-    """Return a value that must be an object of texts; empty if null.
+    """Return a value that must be an object of texts or plain values, which are spelt as text; empty if null.
 
     Raises:
         RemoteProtocolError: If it is something else.
@@ -297,4 +276,4 @@ def as_text_map(value: object, what: str) -> dict[str, str]:
     if value is None:
         return {}
     members = as_object(value, what)
-    return {name: "" if item is None else str(item) for name, item in members.items()}
+    return {name: get_text(members, name) or "" for name in members}

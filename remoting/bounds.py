@@ -1,0 +1,56 @@
+"""What names, addresses and counts on the wire may be: real peers stay far below.
+
+Each is checked where the request that carries it is decoded, so that nothing behind it meets anything larger.
+Lengths are in characters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: Longest name of a topic. The longest real one has 390: the pop retry topic (5.x) of a group of 255
+#: characters and a topic of 127.
+TOPIC_NAME_MAX: Final = 512
+#: Longest name of a broker, cluster, zone or group. Source: Validators.CHARACTER_MAX_LENGTH, RocketMQ 5.3.
+NAME_MAX: Final = 255
+#: Longest client id: Java's is ``ip@pid#nanos``, with a unit name and a namespace at most.
+CLIENT_ID_MAX: Final = 1024
+#: Longest address: a host name, a colon, a port.
+ADDR_MAX: Final = NAME_MAX + 6
+ADDR_FORM: Final = f"host:port of at most {ADDR_MAX} characters, the port from 1 to 65535"
+PORT_MAX: Final = 65_535
+#: Queues that one broker may have of one topic, where something is made for each of them: at brokers and
+#: clients. A nameserver only carries the number.
+QUEUE_NUMS_MAX: Final = 65_536
+#: How long a broker may ask to be kept unheard, in ms: a day. 5.x brokers ask for 10 s unless set otherwise.
+LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
+#: Filter servers of one broker.
+FILTER_SERVERS_MAX: Final = 256
+#: Groups of consumers, and of producers, that one client may have. A broker creates those that it knows not.
+GROUPS_MAX: Final = 1024
+#: Bytes of a request's header. The longest arguments are properties of messages (32 KiB) and KV values.
+REQUEST_HEADER_MAX: Final = 1024 * 1024
+#: Arguments of a request. Java's have 20 at most, and some more for access control and tracing.
+ARGUMENTS_MAX: Final = 128
+
+# Also IPv6 without brackets, as Java's brokers spell it.
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_-]++\]|[0-9A-Za-z:.%_-]+):([0-9]{1,5})", re.ASCII)
+
+#: What :func:`is_address` has found good lately: the same addresses come again and again, and looking here
+#: calls nothing.
+addresses_seen: Final[set[str]] = set()
+_SEEN_MAX: Final = 4096
+
+
+def is_address(text: str) -> bool:
+    """Say whether a text has the form of an address that one could dial."""
+    if text in addresses_seen:
+        return True
+    match = _ADDRESS.fullmatch(text) if len(text) <= ADDR_MAX else None
+    if match is None or not 1 <= int(match[1]) <= PORT_MAX:
+        return False
+    if len(addresses_seen) >= _SEEN_MAX:
+        addresses_seen.clear()
+    addresses_seen.add(text)
+    return True
