@@ -23,16 +23,14 @@ from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency
 from nameserver.raft import RaftStartError
 from nameserver.replicated import Replicated
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.command_line import CommandLine, parse_command_line
 from nameserver.settings.declared import (
-    CommandLine,
     ConfigError,
-    LiveSettings,
     NamesrvSettings,
     format_settings,
     is_loopback,
     join_address,
-    load_settings,
-    parse_command_line,
 )
 from nameserver.settings.files import (
     DirectoryError,
@@ -41,6 +39,7 @@ from nameserver.settings.files import (
     load_settings_file,
     load_token,
 )
+from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.properties import parse_properties
 

@@ -32,14 +32,8 @@ from nameserver.commands import (
 from nameserver.liveness import Liveness, Standing
 from nameserver.routes.entries import KvEntry
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import (
-    ChangeInvalid,
-    ChangeRefused,
-    NamesrvSettings,
-    check_changes,
-    format_settings,
-    parse_changes,
-)
+from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
+from nameserver.settings.declared import NamesrvSettings, format_settings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList

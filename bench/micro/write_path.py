@@ -45,7 +45,8 @@ from nameserver.handlers import Registration, answer_for, decide_registration, d
 from nameserver.raft import RaftConfig
 from nameserver.replicated import Replicated
 from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Applied
 from nameserver.wire.server import NameServer

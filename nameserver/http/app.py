@@ -28,7 +28,7 @@ from nameserver.modes.interface import (
     NoQuorum,
 )
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.route import RouteDialect, encode_route
 

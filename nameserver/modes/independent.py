@@ -25,7 +25,8 @@ from nameserver.handlers import (
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import FIRST_SCAN_S, LiveSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import FIRST_SCAN_S
 from nameserver.settings.files import load_kv_file, save_kv_file
 from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict

@@ -26,7 +26,7 @@ from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from nameserver.raft import SnapshotInfo
-    from nameserver.settings.declared import LiveSettings
+    from nameserver.settings.changes import LiveSettings
 
     from .explain import Explanation, History
 

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from nameserver.handlers import SettingsChange
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import save_settings_file
 from nameserver.types import Answer
 

@@ -11,7 +11,7 @@ from nameserver.modes.interface import Effects
 from nameserver.modes.notes import note_change
 from nameserver.modes.waiters import TopicWaiters
 from nameserver.raft import RaftMember
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.verdicts import Applied
 
 from .registrations import Registrations

@@ -11,7 +11,7 @@ from nameserver.commands import ImportKv
 from nameserver.modes.interface import NoQuorum, OutcomeUnknown
 from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import encode_kv, load_kv_file, write_atomic
 from nameserver.verdicts import Applied, Moved
 

@@ -37,7 +37,7 @@ from nameserver.replicated.peer_messages import (
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied
 

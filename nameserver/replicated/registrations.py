@@ -17,7 +17,8 @@ from nameserver.replicated.failure_detector import Reporter, Unchanged, answer_o
 from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 
 from .reports import Reports

@@ -13,7 +13,7 @@ from nameserver.raft import RaftMember, SnapshotInfo
 from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings
+from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Verdict
 from remoting.codes import RequestCode

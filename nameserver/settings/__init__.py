@@ -2,6 +2,9 @@
 
 Here belongs what a setting is and where its value comes from; nothing that acts on one.
 
-    declared.py        every setting with its key, default and range; flags, and which source wins
+    declared.py        every setting with its key, default, range and the relations between them
+    command_line.py    flags
+    ranking.py         which source wins
+    changes.py         request 318, and the settings in force
     files.py           the small files beside them: settings kept, KV configuration, token, directory lock
 """

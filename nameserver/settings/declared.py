@@ -7,14 +7,13 @@ Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from remoting.properties import format_properties, parse_properties
+from remoting.properties import format_properties
 
 MODES: Final = ("independent", "raft")
 DURABILITIES: Final = ("memory", "journal", "fsync")
@@ -50,8 +49,6 @@ INERT: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
-
-_ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
 
 class ConfigError(Exception):
@@ -125,7 +122,7 @@ class NamesrvSettings:
         "enableTopicList", True, "requests 224 and 311 to 313 are served", runtime=True
     )
     notify_min_broker_id_changed: bool = _setting(
-        "notifyMinBrokerIdChanged", False, "brokers are told by request 905", runtime=True
+        "notifyMinBrokerIdChanged", False, "brokers are told by request 905"
     )
     need_wait_for_service: bool = _setting(
         "needWaitForService", False, "routes are refused shortly after the start", runtime=True
@@ -153,7 +150,7 @@ class NamesrvSettings:
     raft_secret_file: str = _setting(
         "raftSecretFile",
         "",
-        "file with the secret that members share, 16 bytes or more",
+        "file with the secret that members share, 32 bytes or more",
         flag="raft-secret-file",
     )
     raft_tls_cert: str = _setting(
@@ -184,6 +181,13 @@ class NamesrvSettings:
         "",
         "file with the token that changes of the raft group over HTTP need; without it they are off",
         flag="http-token-file",
+    )
+    http_allowed_hosts: str = _setting(
+        "httpAllowedHosts",
+        "",
+        "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
+        "elsewhere every name while this is empty",
+        flag="http-allowed-hosts",
     )
     inert: Mapping[str, str] = field(default_factory=dict)
 
@@ -225,13 +229,13 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-_SETTINGS: Final = tuple(f for f in fields(NamesrvSettings) if "key" in f.metadata)
-_BY_KEY: Final = {f.metadata["key"]: f for f in _SETTINGS}
+SETTINGS: Final = tuple(f for f in fields(NamesrvSettings) if "key" in f.metadata)
+BY_KEY: Final = {f.metadata["key"]: f for f in SETTINGS}
 
-RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in _SETTINGS if f.metadata["runtime"])
+RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in SETTINGS if f.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
-_RAFT_ONLY: Final = frozenset(
+RAFT_ONLY: Final = frozenset(
     {
         *("raft", "peers", "raft_listen", "durability", "raft_secret_file", "raft_tls_cert", "raft_tls_key"),
         *("raft_tls_ca", "election_timeout_ms", "force_new_cluster"),
@@ -239,128 +243,14 @@ _RAFT_ONLY: Final = frozenset(
 )
 """Settings that mean nothing in another mode, so naming them there is an error."""
 
-_NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-
 
 # -- command line -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
-    """What the flags say.
-
-    Attributes:
-        flags: Settings by key.
-        config_file: Of ``-c``.
-        print_config: ``-p``: print all settings and exit 0.
-    """
-
-    flags: Mapping[str, str]
-    config_file: str | None
-    print_config: bool
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
-def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
-    """Read the flags of ``mqnamesrv``; ``--help`` and ``--version`` print and exit.
-
-    Raises:
-        ConfigError: If a flag is unknown or lacks its value.
-    """
-    parser = _Parser(prog="mqnamesrv", description="RocketMQ nameserver", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("-c", dest="config_file", metavar="FILE", help="properties file")
-    parser.add_argument("-p", dest="print_config", action="store_true", help="print all settings and exit")
-    parser.add_argument("-n", dest="ignored", metavar="ADDRESSES", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
-    )
-    for declared in _SETTINGS:
-        meta = declared.metadata
-        default = _spell(declared.default) or "none"
-        unit = f" {meta['unit']}" if meta["unit"] else ""
-        help_ = f"{meta['help']} (default {default}{unit})"
-        choices = _CHOICES.get(meta["key"])
-        metavar = "|".join(choices) if choices else "VALUE"
-        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
-        if declared.name == "force_new_cluster":
-            parser.add_argument(*names, dest=meta["key"], action="store_const", const="true", help=help_)
-        else:
-            parser.add_argument(*names, dest=meta["key"], metavar=metavar, help=help_)
-    for key in INERT:
-        parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
-    given = vars(parser.parse_args(argv))
-    flags = {key: value for key, value in given.items() if key in _BY_KEY or key in INERT}
-    flags = {key: value for key, value in flags.items() if value is not None}
-    if given["listen"] is not None:
-        host, port = split_address("--listen", given["listen"])
-        flags |= {"bindAddress": host, "listenPort": str(port)}
-    return CommandLine(
-        flags=flags, config_file=given["config_file"], print_config=bool(given["print_config"])
-    )
 
 
 # -- from texts to settings ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """Settings, and what their reader should be told about the files."""
-
-    settings: NamesrvSettings
-    warnings: tuple[str, ...]
-
-
-def load_settings(
-    *,
-    flags: Mapping[str, str] = MappingProxyType({}),
-    stored: Mapping[str, str] = MappingProxyType({}),
-    file: Mapping[str, str] = MappingProxyType({}),
-) -> Loaded:
-    """Merge the sources by rank and check the result.
-
-    Args:
-        stored: Content of :attr:`NamesrvSettings.store_path`; only what 318 may change counts.
-
-    Raises:
-        ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
-    """
-    warnings: list[str] = []
-    for key in file:
-        if key not in _BY_KEY and key not in INERT:
-            warnings.append(f"unknown key {key} in the configuration file is ignored")
-    kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
-    warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
-    merged = {**file, **kept, **flags}
-    values: dict[str, Any] = {}
-    for key, text in merged.items():
-        declared = _BY_KEY.get(key)
-        if declared is not None:
-            values[declared.name] = _parse(key, text, declared.default)
-    inert = {key: text.strip() for key, text in merged.items() if key in INERT}
-    for key, text in inert.items():
-        if key in _ASKS_FOR_MORE and text.lower() == "true":
-            warnings.append(f"{key}=true has no effect here")
-    settings = NamesrvSettings(**values, inert=MappingProxyType(inert))
-    validate(settings)
-    if settings.http_token_file and settings.http_listen is None:
-        warnings.append("httpTokenFile has no effect with httpListen=off")
-    if settings.mode != "raft":
-        for key in flags:  # also one that names the default: whoever writes it expects it to matter
-            if key in _BY_KEY and _BY_KEY[key].name in _RAFT_ONLY:
-                raise _needs_raft(_BY_KEY[key])
-        if settings.http_token_file:
-            warnings.append(
-                "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"
-            )
-    return Loaded(settings=settings, warnings=tuple(warnings))
-
-
-def _parse(key: str, text: str, default: object) -> object:
+def parse_value(key: str, text: str, default: object) -> object:
     value = text.strip()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
@@ -375,7 +265,7 @@ def _parse(key: str, text: str, default: object) -> object:
     return value
 
 
-def _spell(value: object) -> str:
+def spell_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -402,10 +292,12 @@ def join_address(host: str, port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a host, as far as its text tells."""
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
+        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return False
 
 
 _RANGES: Final = {
@@ -419,7 +311,7 @@ _RANGES: Final = {
     "waitSecondsForService": (0, 86_400),
     "raftElectionTimeoutMs": (50, 60_000),
 }
-_CHOICES: Final = {
+CHOICES: Final = {
     "mode": MODES,
     "raftDurability": DURABILITIES,
     "routeFreshness": FRESHNESSES,
@@ -433,11 +325,11 @@ def validate(settings: NamesrvSettings) -> None:
         ConfigError: On the first that does not hold; it names value and what is allowed.
     """
     for key, (least, most) in _RANGES.items():
-        number = getattr(settings, _BY_KEY[key].name)
+        number = getattr(settings, BY_KEY[key].name)
         if not least <= number <= most:
             raise ConfigError(f"{key}={number} is outside {least} to {most}")
-    for key, choices in _CHOICES.items():
-        word = getattr(settings, _BY_KEY[key].name)
+    for key, choices in CHOICES.items():
+        word = getattr(settings, BY_KEY[key].name)
         if word not in choices:
             raise ConfigError(f"{key}={word} is none of {', '.join(choices)}")
     if not settings.data_dir:
@@ -445,16 +337,16 @@ def validate(settings: NamesrvSettings) -> None:
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
     if settings.mode == "independent":
-        for declared in _SETTINGS:
-            if declared.name in _RAFT_ONLY and getattr(settings, declared.name) != declared.default:
-                raise _needs_raft(declared)
+        for declared in SETTINGS:
+            if declared.name in RAFT_ONLY and getattr(settings, declared.name) != declared.default:
+                raise needs_raft(declared)
         if settings.route_freshness == "linearizable":
             raise ConfigError("routeFreshness=linearizable needs --mode raft")
         return
     _validate_raft(settings)
 
 
-def _needs_raft(declared: Field[Any]) -> ConfigError:
+def needs_raft(declared: Field[Any]) -> ConfigError:
     return ConfigError(f"--{declared.metadata['flag']} needs --mode raft")
 
 
@@ -487,86 +379,12 @@ def _validate_raft(settings: NamesrvSettings) -> None:
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
     values = {**INERT, **settings.inert}
-    for declared in _SETTINGS:
+    for declared in SETTINGS:
         value = getattr(settings, declared.name)
-        values[declared.metadata["key"]] = _spell(value)
+        values[declared.metadata["key"]] = spell_value(value)
     values["kvConfigPath"] = settings.kv_path
     values["configStorePath"] = settings.store_path
     return format_properties(values)
 
 
 # -- changes at run time ------------------------------------------------------------------------------------
-
-
-class ChangeRefused(Exception):
-    """Request 318 asks for something it may not change; nothing was changed."""
-
-
-class ChangeInvalid(Exception):
-    """Request 318 cannot be read, or a value cannot be used; nothing was changed."""
-
-
-def parse_changes(body: bytes) -> dict[str, str]:
-    """Read the body of request 318: properties text, in UTF-8 unlike in files.
-
-    Raises:
-        ChangeInvalid: If it is no properties text.
-    """
-    try:
-        return parse_properties(body.decode("utf-8"))
-    except ValueError:
-        raise ChangeInvalid("string2Properties error") from None
-
-
-def check_changes(
-    settings: NamesrvSettings, changes: Mapping[str, str]
-) -> tuple[NamesrvSettings, dict[str, str]]:
-    """Return the settings after a change, and those changes that count.
-
-    Unknown keys and those without effect here are left out, as RocketMQ merges only what it knows.
-
-    Raises:
-        ChangeRefused: If a key is black-listed, or known but fixed for the life of the process.
-        ChangeInvalid: If a value cannot be used.
-    """
-    black = _NEVER_BY_318 | {key.strip() for key in settings.config_black_list.split(";")}
-    if any(key in black for key in changes):
-        raise ChangeRefused("Can not update config in black list.")
-    fixed = sorted(key for key in changes if key in _BY_KEY and key not in RUNTIME_KEYS)
-    if fixed:
-        raise ChangeRefused(f"Can not update config {', '.join(fixed)}: it is read at start only.")
-    counted = {key: text.strip() for key, text in changes.items() if key in RUNTIME_KEYS}
-    try:
-        values: dict[str, Any] = {
-            _BY_KEY[key].name: _parse(key, text, _BY_KEY[key].default) for key, text in counted.items()
-        }
-        after = replace(settings, **values)
-        validate(after)
-    except ConfigError as error:
-        raise ChangeInvalid(str(error)) from None
-    return after, counted
-
-
-class LiveSettings:
-    """The settings in force; the one place that request 318 changes.
-
-    Attributes:
-        current: In force now. Read it anew for each request.
-        stored: What 318 has changed, by key: content of :attr:`NamesrvSettings.store_path`.
-    """
-
-    def __init__(self, settings: NamesrvSettings, stored: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.current = settings
-        self.stored: dict[str, str] = {key: stored[key] for key in stored if key in RUNTIME_KEYS}
-
-    def change(self, after: NamesrvSettings, changes: Mapping[str, str]) -> None:
-        """Put checked changes in force."""
-        self.current = after
-        self.stored.update(changes)
-
-    def bound(self, *, listen: str, http: str) -> None:
-        """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
-        changes: dict[str, Any] = {"listen_port": split_address("--listen", listen)[1]}
-        if (asked := self.current.http_listen) is not None:
-            changes["http"] = join_address(asked[0], split_address("--http", http)[1])
-        self.current = replace(self.current, **changes)

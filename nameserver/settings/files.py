@@ -52,7 +52,7 @@ def hold_directory(root: Path, *, mode: str) -> int:
         DirectoryError: If another process holds it, it belongs to another mode, or it cannot be written.
     """
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,9 +159,11 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         OSError: If a step fails; the target is then unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.tmp")
-    with open(fresh, "wb") as file:
+    fresh.unlink(missing_ok=True)  # what a crash has left
+    # For its owner only, and never through a name that somebody else has put there.
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

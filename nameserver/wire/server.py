@@ -24,7 +24,8 @@ from nameserver.modes.interface import (
     NoQuorum,
 )
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand

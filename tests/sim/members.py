@@ -21,7 +21,8 @@ from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import RequestCode, ResponseCode

@@ -23,7 +23,8 @@ from nameserver.http.app import HttpServer
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Freshness
 from nameserver.replicated import Replicated
-from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
 from nameserver.types import ConnectionId, Request
 from nameserver.wire.server import NameServer
 from remoting.codes import RequestCode

@@ -15,7 +15,8 @@ import yaml
 from nameserver.http.app import HttpServer
 from nameserver.http.metrics import Samples, add_raft_figures
 from nameserver.replicated import Replicated
-from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from tests.ports import free_addresses
 

@@ -23,7 +23,8 @@ from nameserver.http.app import HttpServer
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Freshness, NoQuorum
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerName, ConnectionId, MinBrokerChange, Request
 from nameserver.wire.server import NameServer
 from remoting.bodies import KVTable, TopicList

@@ -24,7 +24,8 @@ from nameserver.modes.interface import (
 )
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, Moved, Verdict
 from remoting.codes import RequestCode

@@ -16,7 +16,8 @@ from nameserver.modes.explain import Note
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, Mode
 from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.settings.files import load_kv_file
 from nameserver.types import (
     Answer,

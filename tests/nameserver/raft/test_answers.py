@@ -18,7 +18,8 @@ from nameserver.replicated import Replicated
 from nameserver.replicated.proposals import RESEND_S, ProposalBook, Waiting
 from nameserver.replicated.writes import Writes
 from nameserver.routes.table import RouteTable
-from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
 from nameserver.types import ConnectionId, MinBrokerChange
 from nameserver.verdicts import Applied, Moved
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nameserver.modes.interface import Freshness
 from nameserver.replicated import Replicated
-from nameserver.settings.declared import LiveSettings, load_settings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
 from nameserver.types import (
     Answer,
     BrokerAddr,

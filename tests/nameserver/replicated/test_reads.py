@@ -11,7 +11,8 @@ import pytest
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.raft import RaftConfig
 from nameserver.replicated import ANSWER_MARGIN_S, Replicated, reads
-from nameserver.settings.declared import LiveSettings, NamesrvSettings
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Request
 from remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import (

@@ -114,6 +114,23 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert path.read_bytes() == b"old"
 
 
+def test_files_are_their_owners_and_no_name_put_there_is_followed(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "data" / "kvConfig.json", tmp_path / "elsewhere"
+    before = os.umask(0)
+    try:
+        write_atomic(path, b"old")
+        elsewhere.write_bytes(b"mine")
+        (path.parent / "kvConfig.json.tmp").symlink_to(elsewhere)
+        write_atomic(path, b"new")
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"new"
+    assert elsewhere.read_bytes() == b"mine"
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert modes == {"kvConfig.json": 0o600, "kvConfig.json.bak": 0o600}
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_saved_settings_load_again(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.properties"
     save_settings_file(path, {"orderMessageEnable": "true", "productEnvName": "zürich 1"})

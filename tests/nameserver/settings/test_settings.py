@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.settings.declared import (
-    RUNTIME_KEYS,
+from nameserver.settings.changes import (
     ChangeInvalid,
     ChangeRefused,
-    ConfigError,
     LiveSettings,
-    NamesrvSettings,
     check_changes,
+    parse_changes,
+)
+from nameserver.settings.command_line import parse_command_line
+from nameserver.settings.declared import (
+    RUNTIME_KEYS,
+    ConfigError,
+    NamesrvSettings,
     format_settings,
     is_loopback,
-    load_settings,
-    parse_changes,
-    parse_command_line,
     split_address,
 )
+from nameserver.settings.ranking import load_settings
 from remoting.properties import parse_properties
 
 RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}

@@ -1,0 +1,96 @@
+"""Changes of settings at run time: what request 318 may do, and the settings in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from nameserver.settings.declared import (
+    BY_KEY,
+    RUNTIME_KEYS,
+    ConfigError,
+    NamesrvSettings,
+    join_address,
+    parse_value,
+    split_address,
+    validate,
+)
+from remoting.properties import parse_properties
+
+_NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+
+
+class ChangeRefused(Exception):
+    """Request 318 asks for something it may not change; nothing was changed."""
+
+
+class ChangeInvalid(Exception):
+    """Request 318 cannot be read, or a value cannot be used; nothing was changed."""
+
+
+def parse_changes(body: bytes) -> dict[str, str]:
+    """Read the body of request 318: properties text, in UTF-8 unlike in files.
+
+    Raises:
+        ChangeInvalid: If it is no properties text.
+    """
+    try:
+        return parse_properties(body.decode("utf-8"))
+    except ValueError:
+        raise ChangeInvalid("string2Properties error") from None
+
+
+def check_changes(
+    settings: NamesrvSettings, changes: Mapping[str, str]
+) -> tuple[NamesrvSettings, dict[str, str]]:
+    """Return the settings after a change, and those changes that count.
+
+    Unknown keys and those without effect here are left out, as RocketMQ merges only what it knows.
+
+    Raises:
+        ChangeRefused: If a key is black-listed, or known but fixed for the life of the process.
+        ChangeInvalid: If a value cannot be used.
+    """
+    black = _NEVER_BY_318 | {key.strip() for key in settings.config_black_list.split(";")}
+    if any(key in black for key in changes):
+        raise ChangeRefused("Can not update config in black list.")
+    fixed = sorted(key for key in changes if key in BY_KEY and key not in RUNTIME_KEYS)
+    if fixed:
+        raise ChangeRefused(f"Can not update config {', '.join(fixed)}: it is read at start only.")
+    counted = {key: text.strip() for key, text in changes.items() if key in RUNTIME_KEYS}
+    try:
+        values: dict[str, Any] = {
+            BY_KEY[key].name: parse_value(key, text, BY_KEY[key].default) for key, text in counted.items()
+        }
+        after = replace(settings, **values)
+        validate(after)
+    except ConfigError as error:
+        raise ChangeInvalid(str(error)) from None
+    return after, counted
+
+
+class LiveSettings:
+    """The settings in force; the one place that request 318 changes.
+
+    Attributes:
+        current: In force now. Read it anew for each request.
+        stored: What 318 has changed, by key: content of :attr:`NamesrvSettings.store_path`.
+    """
+
+    def __init__(self, settings: NamesrvSettings, stored: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.current = settings
+        self.stored: dict[str, str] = {key: stored[key] for key in stored if key in RUNTIME_KEYS}
+
+    def change(self, after: NamesrvSettings, changes: Mapping[str, str]) -> None:
+        """Put checked changes in force."""
+        self.current = after
+        self.stored.update(changes)
+
+    def bound(self, *, listen: str, http: str) -> None:
+        """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
+        changes: dict[str, Any] = {"listen_port": split_address("--listen", listen)[1]}
+        if (asked := self.current.http_listen) is not None:
+            changes["http"] = join_address(asked[0], split_address("--http", http)[1])
+        self.current = replace(self.current, **changes)

@@ -1,0 +1,77 @@
+"""The command line of ``mqnamesrv``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from nameserver.settings.declared import (
+    BY_KEY,
+    CHOICES,
+    INERT,
+    SETTINGS,
+    ConfigError,
+    spell_value,
+    split_address,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """What the flags say.
+
+    Attributes:
+        flags: Settings by key.
+        config_file: Of ``-c``.
+        print_config: ``-p``: print all settings and exit 0.
+    """
+
+    flags: Mapping[str, str]
+    config_file: str | None
+    print_config: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
+    """Read the flags of ``mqnamesrv``; ``--help`` and ``--version`` print and exit.
+
+    Raises:
+        ConfigError: If a flag is unknown or lacks its value.
+    """
+    parser = _Parser(prog="mqnamesrv", description="RocketMQ nameserver", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("-c", dest="config_file", metavar="FILE", help="properties file")
+    parser.add_argument("-p", dest="print_config", action="store_true", help="print all settings and exit")
+    parser.add_argument("-n", dest="ignored", metavar="ADDRESSES", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
+    )
+    for declared in SETTINGS:
+        meta = declared.metadata
+        default = spell_value(declared.default) or "none"
+        unit = f" {meta['unit']}" if meta["unit"] else ""
+        help_ = f"{meta['help']} (default {default}{unit})"
+        choices = CHOICES.get(meta["key"])
+        metavar = "|".join(choices) if choices else "VALUE"
+        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
+        if declared.name == "force_new_cluster":
+            parser.add_argument(*names, dest=meta["key"], action="store_const", const="true", help=help_)
+        else:
+            parser.add_argument(*names, dest=meta["key"], metavar=metavar, help=help_)
+    for key in INERT:
+        parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
+    given = vars(parser.parse_args(argv))
+    flags = {key: value for key, value in given.items() if key in BY_KEY or key in INERT}
+    flags = {key: value for key, value in flags.items() if value is not None}
+    if given["listen"] is not None:
+        host, port = split_address("--listen", given["listen"])
+        flags |= {"bindAddress": host, "listenPort": str(port)}
+    return CommandLine(
+        flags=flags, config_file=given["config_file"], print_config=bool(given["print_config"])
+    )
