@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, assert_never
 import msgspec
 
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
+from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion
 
 FORMAT_VERSION: Final = 2
@@ -38,7 +39,11 @@ COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024
 """Largest log entry, batch included, in bytes."""
 INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Size in bytes to which one command may inflate; a full registration of 200,000 topics needs some 20 MB."""
+"""Largest command before it is compressed, in bytes; a registration of 200,000 topics needs some 20 MB.
+
+Whoever writes a command keeps to it as whoever reads it does: text that repeats itself compresses to a
+thousandth.
+"""
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
@@ -363,9 +368,12 @@ def encode_command(command: Command) -> bytes:
     """Return the log form of a command.
 
     Raises:
-        CommandTooLarge: If it is above :data:`COMMAND_BYTES_MAX`.
+        CommandTooLarge: If it is above :data:`COMMAND_BYTES_MAX`, or above :data:`INFLATED_BYTES_MAX` before
+            it is compressed.
     """
     data = _encoder.encode(command)
+    if len(data) > INFLATED_BYTES_MAX:
+        raise CommandTooLarge(len(data), INFLATED_BYTES_MAX)
     packing = _PLAIN
     if len(data) >= _PACK_FROM:
         data = zlib.compress(data, _ZLIB_LEVEL)
@@ -373,6 +381,20 @@ def encode_command(command: Command) -> bytes:
     if len(data) + 2 > COMMAND_BYTES_MAX:
         raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
     return bytes((UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT, packing)) + data
+
+
+def written_and_read(command: Command) -> tuple[bytes, Command]:
+    """Return the log form of a command, and what every member reads in it.
+
+    What goes into a log is only what was read back: a member that could not read it would stop, and one that
+    read something else would differ from the others.
+
+    Raises:
+        CommandTooLarge: As :func:`encode_command`.
+        CommandFormatError: If it cannot be read back: a defect of this program.
+    """
+    data = encode_command(command)
+    return data, decode_command(data)
 
 
 def format_of(command: bytes) -> int:
@@ -391,12 +413,14 @@ def decode_command(data: bytes) -> Command:
             f"command of {len(data)} bytes starts with {data[:2].hex()}, "
             f"not with a format of {FIRST_FORMAT} to {FORMAT_VERSION}"
         )
+    if len(data) > COMMAND_BYTES_MAX:
+        raise CommandFormatError(f"command of {len(data)} bytes is above the limit of {COMMAND_BYTES_MAX}")
     payload = data[2:]
     if data[1] == _ZLIB:
         payload = _inflate(payload)
     try:
         command: Command = _command_decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CommandFormatError(f"command of {len(data)} bytes: {error}") from None
     return command
 
@@ -423,16 +447,21 @@ def decode_batch(data: bytes) -> Batch:
         raise CommandFormatError(f"batch of {len(data)} bytes is not of format {BATCH_FORMAT}")
     try:
         return _batch_decoder.decode(data[1:])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CommandFormatError(f"batch of {len(data)} bytes: {error}") from None
 
 
 def _inflate(data: bytes) -> bytes:
     stream = zlib.decompressobj()
     try:
-        plain = stream.decompress(data, INFLATED_BYTES_MAX)
+        # One byte more than allowed: at exactly the limit the end of the stream has yet to be looked at.
+        plain = stream.decompress(data, INFLATED_BYTES_MAX + 1)
     except zlib.error as error:
         raise CommandFormatError(f"command's zlib stream of {len(data)} bytes: {error}") from None
+    if len(plain) > INFLATED_BYTES_MAX:
+        raise CommandFormatError(
+            f"command's zlib stream of {len(data)} bytes is above the limit of {INFLATED_BYTES_MAX}"
+        )
     if not stream.eof:
-        raise CommandFormatError(f"command's zlib stream of {len(data)} bytes is cut or above the limit")
+        raise CommandFormatError(f"command's zlib stream of {len(data)} bytes is cut")
     return plain

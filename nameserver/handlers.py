@@ -30,11 +30,19 @@ from nameserver.commands import (
     WipeWritePerm,
 )
 from nameserver.liveness import Liveness, Standing
-from nameserver.routes.entries import KvEntry
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, Request
+from nameserver.types import (
+    Answer,
+    BrokerAddr,
+    BrokerKey,
+    BrokerName,
+    ClusterName,
+    ConnectionId,
+    KvEntry,
+    Request,
+)
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import (

@@ -36,6 +36,9 @@ LEASE_DEFAULT_S: Final = 120.0
 """Lease of a broker that asks for none. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
 
 
+CLOSED_MAX: Final = 10_000
+"""Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
+
 NEVER: Final = float("-inf")
 """Instant of a hearing that there was not."""
 
@@ -51,7 +54,7 @@ class Standing(Enum):
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Evidence that a broker is gone: its connection closed, or it said goodbye over it."""
+    """FailureDetector that a broker is gone: its connection closed, or it said goodbye over it."""
 
     at: float
     """Instant on the liveness clock."""
@@ -94,6 +97,7 @@ class Liveness:
         self._read_at: float | None = None
         self._version = 0
         self._contacts: dict[BrokerKey, Contact] = {}
+        self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
 
@@ -221,6 +225,7 @@ class Liveness:
     def forget(self, broker: BrokerKey) -> None:
         """Drop all that is known of a broker whose record is gone for good (independent mode)."""
         self._contacts.pop(broker, None)
+        self._unconnected.pop(broker, None)
         for origin in [o for o, brokers in self._registered_over.items() if broker in brokers]:
             brokers = self._registered_over[origin]
             del brokers[broker]
@@ -242,6 +247,7 @@ class Liveness:
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
             if not contact.connected and self._clock - last > contact.lease_s:
                 del self._contacts[broker]
+                del self._unconnected[broker]
 
     # -- what is known ------------------------------------------------------------------------------------
 
@@ -304,6 +310,8 @@ class Liveness:
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken; for tests and the simulator."""
         last = 0
+        unconnected = [broker for broker, contact in self._contacts.items() if not contact.connected]
+        assert list(self._unconnected) == unconnected, "unconnected ones are not those"
         for broker, contact in self._contacts.items():
             assert contact.version > last, f"{broker} lies out of order"
             last = contact.version
@@ -316,3 +324,10 @@ class Liveness:
         self._version += 1
         self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
         self._contacts[broker] = replace(contact, version=self._version)
+        self._unconnected.pop(broker, None)
+        if not contact.connected:
+            self._unconnected[broker] = None
+            if len(self._unconnected) > CLOSED_MAX:
+                # Nothing more is known of it then: its lease decides, by the clock of whoever judges it.
+                oldest = next(iter(self._unconnected))
+                del self._unconnected[oldest], self._contacts[oldest]

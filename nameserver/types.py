@@ -104,3 +104,10 @@ class MinBrokerChange:
     offline_addr: BrokerAddr | None
     ha_addr: str | None
     tell: tuple[BrokerAddr, ...]
+
+
+class KvEntry(NamedTuple):
+    """One value of the KV configuration."""
+
+    value: str | None
+    revision: int

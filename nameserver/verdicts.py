@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from nameserver.routes.entries import KvEntry
-from nameserver.types import BrokerKey, BrokerName, LeaveReason, MinBrokerChange
+from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason, MinBrokerChange
 
 
 class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 from operator import mul
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Line(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Queue data that one broker name has of some topics; a table keeps one of each, compared by identity.
 
     Attributes:
-        mark: Stands for the data in digests.
+        mark: ReadIndexCheckReply for the data in digests.
     """
 
     data: QueueData
@@ -143,11 +143,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     lease_ms: int
     filter_servers: tuple[str, ...]
-    revision: int
-
-
-class KvEntry(NamedTuple):
-    """One value of the KV configuration."""
-
-    value: str | None
     revision: int

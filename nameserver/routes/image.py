@@ -15,21 +15,11 @@ from typing import Final
 import msgspec
 
 from nameserver.commands import BaseKind, QueueMapping
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName
+from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, KvEntry
+from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion, QueueData
 
-from .entries import (
-    MASK,
-    NO_MAPPINGS,
-    SLICE,
-    KvEntry,
-    Line,
-    NameEntry,
-    QueueSet,
-    Record,
-    TopicEntry,
-    mark_of_topic,
-)
+from .entries import MASK, NO_MAPPINGS, SLICE, Line, NameEntry, QueueSet, Record, TopicEntry, mark_of_topic
 
 IMAGE_VERSION: Final = 2
 """Format of the state image that this program writes."""
@@ -204,7 +194,7 @@ def decode_image(data: bytes) -> Image:
         if version != IMAGE_VERSION:
             raise ImageError(f"image is of format {version}, this program reads {IMAGE_VERSION}")
         return _image_from(_image_decoder.decode(data))
-    except (msgspec.DecodeError, LookupError, ValueError) as error:
+    except (*UNREADABLE, LookupError, ValueError) as error:
         raise ImageError(f"image of {len(data)} bytes is damaged: {error}") from None
 
 

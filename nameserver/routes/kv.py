@@ -5,10 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .entries import KvEntry, mark_of
+from nameserver.types import KvEntry
+
+from .entries import mark_of
 from .tombstones import Tombstones
 
+KV_ENTRY_BYTES_MAX: Final = 1024 * 1024
+"""Of namespace, key and value of one entry, in UTF-8."""
+KV_BYTES_MAX: Final = 3 * 1024 * 1024
+"""Of all of it, see :func:`size_of`: an import of it is one command, and its file is far smaller than what is
+read at a start."""
+_ENTRY_OVERHEAD: Final = 64
+"""Bytes that an entry, or a namespace, counts beside its text."""
+
 _NO_VALUES: Final[Mapping[str, KvEntry]] = {}
+
+
+def entry_size(namespace: str, key: str, value: str | None) -> int:
+    """Return the bytes of an entry's text.
+
+    Raises:
+        ValueError: It is no Unicode text.
+    """
+    return sum(len(text.encode()) for text in (namespace, key, value or ""))
+
+
+def size_of(table: Mapping[str, Mapping[str, str | None]]) -> int:
+    """Return the bytes that a whole KV configuration counts."""
+    size = 0
+    for namespace, values in table.items():
+        size += _namespace_size(namespace)
+        size += sum(_counted(key, value) for key, value in values.items())
+    return size
+
+
+def _namespace_size(namespace: str) -> int:
+    return len(namespace.encode()) + _ENTRY_OVERHEAD
+
+
+def _counted(key: str, value: str | None) -> int:
+    return entry_size("", key, value) + _ENTRY_OVERHEAD
 
 
 class KvStore:
@@ -20,9 +56,10 @@ class KvStore:
         seen: Whether there ever was a namespace.
         shown: Part of the digest of what clients see.
         rest: Part of the digest of what is replicated beside that, but for removals.
+        size: Bytes of all of it, as :func:`size_of` counts them.
     """
 
-    __slots__ = ("_tombstones", "rest", "seen", "shown", "spaces")
+    __slots__ = ("_tombstones", "rest", "seen", "shown", "size", "spaces")
 
     def __init__(self, tombstones: Tombstones) -> None:
         self._tombstones = tombstones
@@ -30,6 +67,7 @@ class KvStore:
         self.seen = False
         self.shown = 0
         self.rest = 0
+        self.size = 0
 
     def value(self, namespace: str, key: str) -> KvEntry | None:
         """Return one value, None if there is none."""
@@ -38,8 +76,19 @@ class KvStore:
     def add_namespace(self, namespace: str) -> None:
         if namespace not in self.spaces:
             self.spaces[namespace] = {}
+            self.size += _namespace_size(namespace)
             self.shown += mark_of("s", namespace)
         self.seen = True
+
+    def excess(self, namespace: str, key: str, value: str | None) -> int:
+        """Return the size that a put would lead to if that is more than allowed and more than now, else 0."""
+        size = self.size + _counted(key, value)
+        if namespace not in self.spaces:
+            size += _namespace_size(namespace)
+        before = self.value(namespace, key)
+        if before is not None:
+            size -= _counted(key, before.value)
+        return size if size > KV_BYTES_MAX and size > self.size else 0
 
     def put(self, namespace: str, key: str, entry: KvEntry | None, revision: int) -> None:
         """Put a value, or with None remove it."""
@@ -47,6 +96,7 @@ class KvStore:
         values = dict(self.spaces[namespace])
         before = values.pop(key, None)
         if before is not None:
+            self.size -= _counted(key, before.value)
             self.shown -= mark_of("k", namespace, key, before.value)
             self.rest -= mark_of("K", namespace, key, before.revision)
         if entry is not None:
@@ -65,5 +115,6 @@ class KvStore:
         self.seen = seen
 
     def _add_marks(self, namespace: str, key: str, entry: KvEntry) -> None:
+        self.size += _counted(key, entry.value)
         self.shown += mark_of("k", namespace, key, entry.value)
         self.rest += mark_of("K", namespace, key, entry.revision)

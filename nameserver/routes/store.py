@@ -11,6 +11,7 @@ from .brokers import BrokerStore
 from .entries import MASK, mark_of
 from .image import Image, ImageError, decode_image, encode_image
 from .kv import KvStore
+from .listings import Listings
 from .tombstones import Tombstones
 from .topics import TopicStore
 
@@ -20,12 +21,17 @@ class RouteStore:
 
     Attributes:
         revision: Number of changes applied.
+        epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. Kept
+            beside the table's image, not in it.
+        listings: Lists that were encoded at this revision.
     """
 
-    __slots__ = ("brokers", "kv", "revision", "tombstones", "topics")
+    __slots__ = ("brokers", "epoch", "kv", "listings", "revision", "tombstones", "topics")
 
     def __init__(self, tombstones_max: int) -> None:
         self.revision = 0
+        self.epoch = 0
+        self.listings = Listings()
         self.tombstones = Tombstones(tombstones_max)
         self.brokers = BrokerStore(self.tombstones)
         self.topics = TopicStore(self.tombstones)
@@ -108,6 +114,7 @@ class RouteStore:
         """
         image = decode_image(data)
         self.revision = image.revision
+        self.listings.clear()
         self.brokers.take(image.names, image.records, image.revision)
         self.topics.take(image.topics)
         self.kv.take(image.kv, seen=image.kv_seen)
@@ -118,6 +125,9 @@ class RouteStore:
     def exchange(self, other: RouteStore) -> None:
         """Exchange state with another store, at once whatever their sizes."""
         self.revision, other.revision = other.revision, self.revision
+        self.epoch, other.epoch = other.epoch, self.epoch
+        self.listings.clear()
+        other.listings.clear()
         self.tombstones, other.tombstones = other.tombstones, self.tombstones
         self.brokers, other.brokers = other.brokers, self.brokers
         self.topics, other.topics = other.topics, self.topics

@@ -21,7 +21,7 @@ from nameserver.commands import (
     WipeWritePerm,
     bases,
 )
-from nameserver.types import BrokerKey, BrokerName, LeaveReason
+from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
 from nameserver.verdicts import (
     Applied,
     CountReply,
@@ -34,8 +34,9 @@ from nameserver.verdicts import (
 )
 from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
 
-from .entries import KvEntry, Line
+from .entries import Line
 from .image import Image
+from .kv import KV_BYTES_MAX
 from .leaving import drop
 from .registrations import register, registration_moved, touch
 from .store import RouteStore
@@ -200,6 +201,13 @@ class RouteTable:
         before = store.kv.value(command.namespace, command.key)
         if before is not None and before.value == command.value:
             return NoChange(revision=store.revision)
+        size = store.kv.excess(command.namespace, command.key, command.value)
+        if size:
+            return Rejected(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"KV configuration would have {size} bytes, at most {KV_BYTES_MAX} are allowed; "
+                f"it has {store.kv.size}",
+            )
         store.revision += 1
         facts = Facts()
         self._set_kv(command.namespace, command.key, KvEntry(command.value, store.revision), facts)
@@ -256,7 +264,7 @@ class RouteTable:
         return self._store.copy()
 
     @classmethod
-    def restore(cls, data: bytes, *, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
+    def restore(cls, data: bytes, *, epoch: int = 0, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
         """Build a table from an encoded image; may run in any thread.
 
         Raises:
@@ -264,6 +272,7 @@ class RouteTable:
         """
         table = cls(tombstones_max=tombstones_max)
         table._store.take(data)
+        table._store.epoch = epoch
         return table
 
     def adopt(self, other: RouteTable) -> None:

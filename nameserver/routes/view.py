@@ -9,12 +9,12 @@ from typing import Final
 import orjson
 
 from nameserver.commands import BaseKind, RegisterBroker
-from nameserver.types import BrokerKey, BrokerName
+from nameserver.types import BrokerKey, BrokerName, KvEntry
 from nameserver.verdicts import Applied, RegisterReply
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 from remoting.route import BrokerData, ClusterInfo, TopicRouteData
 
-from .entries import KvEntry, NameEntry, Record, TopicEntry
+from .entries import NameEntry, Record, TopicEntry
 from .registrations import register_reply, would_change
 from .store import RouteStore
 
@@ -34,6 +34,11 @@ class RouteView:
     def revision(self) -> int:
         """Number of changes applied."""
         return self._store.revision
+
+    @property
+    def epoch(self) -> int:
+        """Grows when a snapshot is restored: revisions of two epochs must not be compared."""
+        return self._store.epoch
 
     def digest(self) -> str:
         """Return the digest of what clients can read, 32 hex digits."""
@@ -147,11 +152,23 @@ class RouteView:
 
     def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
         """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
-        return sorted(
-            topic
-            for topic, entry in self._store.topics.entries.items()
-            if any(accept(data.topic_sys_flag) for data in entry.queues.values())
-        )
+        found: set[str] = set()
+        for pool in self._store.topics.pools.values():
+            # Most topics of a broker share a few lines, so those who have none of these are not looked at.
+            liked = {line for line in pool.lines.values() if accept(line.data.topic_sys_flag)}
+            if liked:
+                found.update(topic for topic, line in pool.topics.items() if line in liked)
+        return sorted(found)
+
+    def listing(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Return an encoded list of something in this table, made only if it is not known at this revision.
+
+        Args:
+            key: Names what is listed.
+            make: Must depend on the table alone.
+        """
+        store = self._store
+        return store.listings.get((store.epoch, store.revision), key, make)
 
     # -- brokers
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import zlib
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nameserver import commands
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
     AddWritePerm,
@@ -33,6 +37,7 @@ from nameserver.commands import (
     decode_command,
     encode_batch,
     encode_command,
+    written_and_read,
 )
 from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
@@ -232,3 +237,60 @@ def test_batch_above_the_limit_of_an_entry_is_refused() -> None:
     proposal = Proposal(boot_id=1, sequence=1, command=bytes(3 * 1024 * 1024))
     with pytest.raises(CommandTooLarge):
         encode_batch(Batch(proposals=(proposal, proposal)))
+
+
+# -- what one member writes every member reads --------------------------------------------------------------
+
+
+TEXT = st.one_of(
+    st.text(max_size=40),
+    st.builds(lambda unit, times: unit * times, st.text(min_size=1, max_size=4), st.integers(0, 900)),
+    st.integers(0, 3000).map(_noise),
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ANY_COMMANDS = st.one_of(
+    st.builds(PutKv, namespace=TEXT, key=TEXT, value=st.none() | TEXT, key_revision=INT64),
+    st.builds(ImportKv, table=st.dictionaries(TEXT, st.dictionaries(TEXT, st.none() | TEXT, max_size=3))),
+    st.builds(
+        lambda infos, lease_ms: msgspec.structs.replace(
+            registration(topics=2), mappings=tuple(infos), lease_ms=lease_ms
+        ),
+        st.lists(st.builds(QueueMapping, topic=TEXT, epoch=INT64, info=TEXT), max_size=3),
+        INT64,
+    ),
+)
+
+
+@given(command=ANY_COMMANDS)
+def test_what_is_written_is_read_by_every_member_at_any_size(command: Command) -> None:
+    """Both bounds are small here, so that sizes lie on both sides of each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "COMMAND_BYTES_MAX", 600)
+        patch.setattr(commands, "INFLATED_BYTES_MAX", 2500)
+        try:
+            data, read = written_and_read(command)
+        except CommandTooLarge:
+            return
+        assert read == command
+        assert read is not command, "what is applied is what was read back"
+        assert len(data) <= 600
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_command_that_inflates_beyond_the_limit_is_refused_where_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, beyond: int
+) -> None:
+    command = PutKv(namespace="n", key="k", value="1e15," * 20_000, key_revision=1)
+    size = len(msgspec.msgpack.encode(command))
+    monkeypatch.setattr(commands, "INFLATED_BYTES_MAX", size - beyond)
+    if not beyond:
+        assert decode_command(encode_command(command)) == command
+        return
+    with pytest.raises(CommandTooLarge) as caught:
+        encode_command(command)
+    assert (caught.value.size, caught.value.limit) == (size, size - 1)
+
+
+def test_a_command_above_the_limit_of_the_log_is_refused_where_it_is_read() -> None:
+    with pytest.raises(CommandFormatError, match="above the limit"):
+        decode_command(b"\x01\x00" + bytes(COMMAND_BYTES_MAX))

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from nameserver import liveness as liveness_module
 from nameserver.liveness import Closing, Liveness, Standing
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
 
@@ -276,6 +277,26 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
     liveness.forget(A)
     assert not liveness.carries_broker(TWO)
     assert liveness.registering(A, ONE) is Standing.OWNER
+
+
+def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness_module, "CLOSED_MAX", 3)
+    liveness = Liveness()
+    keys = [BrokerKey(ClusterName("c"), BrokerAddr(f"10.0.1.{number}:10911")) for number in range(5)]
+    liveness.registering(A, ONE)
+    for key in keys:
+        liveness.registering(key, TWO)
+    liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
+    liveness.check()
+    assert [key for key, _ in liveness.contacts()] == [A, *keys[2:]]
+    liveness.heard(B, THREE)  # without a connection, too
+    liveness.check()
+    assert [key for key, _ in liveness.contacts()] == [A, *keys[3:], B]
+    liveness.forget(B)
+    run(liveness, 130.0)
+    liveness.prune()
+    liveness.check()
+    assert [key for key, _ in liveness.contacts()] == [A]
 
 
 class LivenessMachine(RuleBasedStateMachine):
