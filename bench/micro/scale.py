@@ -40,7 +40,7 @@ from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
 from nameserver.handlers import decide_registration, decode_registration
-from nameserver.raft.node.driver import TURN_S
+from nameserver.raft.node.images import TURN_S
 from nameserver.routes.image import encode_image
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings

@@ -5,7 +5,8 @@ storage/           what it keeps on disk
 links/             how it talks to the others
 node/              one engine with its clock, disk and links on the event loop
 member.py          RaftMember: what the layer above sees
-library.py         the library, loaded for us alone, and the private names that we lean on
+library.py         the library behind plain names, and the private ones that we lean on
+pysyncobj_seam.py  the library, loaded for us alone
 types.py           settings, roles, the state machine it drives
 """
 

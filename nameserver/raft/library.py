@@ -1,137 +1,435 @@
-"""PySyncObj 0.3.17, loaded a second time for us alone: its clock, random source, poller, journal and pickle
-are ours.
+"""The Raft of PySyncObj behind plain names: the only file that knows its private ones.
 
-The installed module stays as it is. What we lean on is private, so the version is pinned exactly, and each
-name is checked at start.
+The library elects, votes and advances the commit index; :class:`Library` drives it. Terms, votes and the
+commit rule run unchanged. What has a defect is overridden by a call of :class:`Rules`. Private methods can be
+replaced only by inheritance, so there is one subclass, and nothing inherits from it. As all this leans on
+private names, the version is pinned exactly, and each name is checked at start.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import random
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, Final, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
 
+from .pysyncobj_seam import LIBRARY_VERSION, context, missing_names, module
 from .types import RaftStartError
 
-__all__ = ["LibraryTransport", "Node", "SyncObj", "SyncObjConf", "check_library", "module", "seam"]
+if TYPE_CHECKING:
+    import random
 
-LIBRARY_VERSION: Final = "0.3.17"
-#: Methods of the library that are overridden or called by their private names.
-PRIVATE_METHODS: Final = (
+#: States of a member, as the library numbers them.
+FOLLOWER: Final = 0
+CANDIDATE: Final = 1
+LEADER: Final = 2
+
+SyncObj: Any = module.SyncObj
+
+
+class Rules(Protocol):
+    """What is decided in the library's place; called while it runs."""
+
+    def send_vote_request(self, peer: str, *, term: int, last_index: int, last_term: int) -> None: ...
+    def send_vote(self, peer: str, *, term: int) -> None: ...
+    def replicate(self) -> None:
+        """Leader: send each peer what it lacks."""
+
+    def apply(self, command: bytes) -> None:
+        """Apply the entry after :attr:`Library.applied_index`; what raises here leaves it unapplied."""
+
+    def term_begins(self, term: int) -> None:
+        """The term changes to ``term``: what was said in the one before is void."""
+
+    def state_changed(self, before: int, state: int) -> None: ...
+    def leadership_begins(self) -> None:
+        """Before the first entry of the term is appended."""
+
+
+class _Named(str, Node):  # type: ignore[misc]  # the library has no types
+    """A member as the library wants it; looked up by name, which the library's own does in Python."""
+
+    id: str
+
+
+class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
+    """The library's transport: its few own messages become ours."""
+
+    ready = True
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(None, None, [])
+        self.rules = rules
+
+    def send(self, node: Any, message: Mapping[str, Any]) -> bool:
+        match message["type"]:
+            case "request_vote":
+                self.rules.send_vote_request(
+                    node.id,
+                    term=message["term"],
+                    last_index=message["last_log_index"],
+                    last_term=message["last_log_term"],
+                )
+            case "response_vote":
+                self.rules.send_vote(node.id, term=message["term"])
+            case _:
+                raise AssertionError(f"the library sent {message['type']}, which we do ourselves")
+        return True
+
+
+class Library(SyncObj):  # type: ignore[misc]  # the library has no types
+    """One member's Raft state: the library's, driven by messages and ticks that come with their instant.
+
+    Members have names here. ``now`` is an instant on the member's own clock, in seconds; ``log`` is what the
+    library takes for its journal.
+
+    Attributes:
+        transferring: The election that is due, or under way, was asked for by the leader itself.
+    """
+
+    # The library's own, set by its constructor.
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: str | None
+    _SyncObj__raftLeader: Any
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__raftMatchIndex: dict[str, int]
+    _SyncObj__lastResponseTime: dict[str, float]
+    _SyncObj__transferInProgress: bool
+    _SyncObj__newAppendEntriesTime: float
+    _SyncObj__noopIDx: int
+    _SyncObj__connectedNodes: set[str]
+    _SyncObj__otherNodes: Any
+
+    def __init__(
+        self,
+        me: str,
+        log: Any,
+        rules: Rules,
+        *,
+        now: float,
+        rng: random.Random,
+        period: float,
+        election_timeout_s: float,
+        fallback_s: float,
+    ) -> None:
+        self._rules = rules
+        self._rng = rng
+        self._log = log
+        self._commit_limit: int | None = None
+        self._nodes: dict[str, Any] = {}
+        self.transferring = False
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=period,
+            raftMinTimeout=election_timeout_s,
+            raftMaxTimeout=2 * election_timeout_s,
+            leaderFallbackTimeout=fallback_s,
+            connectionTimeout=2 * election_timeout_s,  # checked, but used only by its transport
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            useFork=False,
+        )
+        conf.journalFile = log  # createJournal is the identity
+        self._at(now)
+        super().__init__(_Named(me), [], conf=conf, transport=_Port(rules))
+        self._SyncObj__raftLastApplied = log.base_index
+        self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
+        check_library(self)
+
+    def _at(self, now: float) -> None:
+        """Let the library look at this instant, and draw from this member's chance."""
+        context.now, context.rng = now, self._rng
+
+    # ---- its state
+
+    @property
+    def state(self) -> int:
+        return self._SyncObj__raftState
+
+    @property
+    def term(self) -> int:
+        return self._SyncObj__raftCurrentTerm
+
+    @property
+    def leader(self) -> str | None:
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else str(leader.id)
+
+    @property
+    def commit_index(self) -> int:
+        return self._SyncObj__raftCommitIndex
+
+    @property
+    def applied_index(self) -> int:
+        return self._SyncObj__raftLastApplied
+
+    @property
+    def leads(self) -> bool:
+        """Leader, and an entry of its own term is committed."""
+        return self._SyncObj__raftState == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
+
+    def commit_index_in(self, term: int) -> int | None:
+        """Return the commit index if this member :attr:`leads` in ``term``; None if not."""
+        commit = self._SyncObj__raftCommitIndex
+        if (
+            self._SyncObj__raftState != LEADER
+            or self._SyncObj__raftCurrentTerm != term
+            or commit < self._SyncObj__noopIDx
+        ):
+            return None
+        return commit
+
+    @property
+    def seen(self) -> tuple[object, ...]:
+        """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
+        state = self._SyncObj__raftState
+        return (
+            state,
+            self._SyncObj__raftCurrentTerm,
+            self._SyncObj__raftLeader,
+            state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx,
+        )
+
+    @property
+    def last_log_term(self) -> int:
+        term: int = self._SyncObj__getCurrentLogTerm()
+        return term
+
+    @property
+    def election_deadline(self) -> float:
+        """A follower or candidate that hears nothing until then stands for election."""
+        return self._SyncObj__raftElectionDeadline
+
+    @election_deadline.setter
+    def election_deadline(self, instant: float) -> None:
+        self._SyncObj__raftElectionDeadline = instant
+
+    @property
+    def transfer_in_progress(self) -> bool:
+        """The leader has asked this member to stand."""
+        return self._SyncObj__transferInProgress
+
+    @property
+    def answered(self) -> dict[str, float]:
+        """Leader: when each voter's last answer counts from; it steps down when a majority's is too old."""
+        return self._SyncObj__lastResponseTime
+
+    @property
+    def match(self) -> dict[str, int]:
+        """Leader: the index up to which each voter counts for the commit index."""
+        return self._SyncObj__raftMatchIndex
+
+    def connected(self, peer: str) -> bool:
+        return peer in self._SyncObj__connectedNodes
+
+    # ---- events
+
+    def tick(self, now: float, *, commit_limit: int | None) -> None:
+        """Stand for election, commit, replicate: whatever is due at ``now``.
+
+        D4: the library looks at the clock again and again. A deadline that passed in between (long, if the
+        process had to wait for its turn just there) would be an election that nobody was asked about.
+
+        Args:
+            commit_limit: D7: what a majority holds durably; the library counts the leader for every index
+                that it has, which the journal may not have yet.
+        """
+        self._at(now)
+        self._commit_limit = commit_limit
+        self.transferring = self._SyncObj__transferInProgress
+        self._SyncObj__newAppendEntriesTime = -math.inf  # what is to be sent is decided when it asks
+        try:
+            super()._onTick(0.0)
+        finally:
+            self._commit_limit = None
+
+    def append_entries(
+        self,
+        now: float,
+        leader: str,
+        *,
+        term: int,
+        commit: int,
+        prev_index: int | None = None,
+        prev_term: int | None = None,
+        entries: Iterable[tuple[bytes, int, int]] = (),
+    ) -> None:
+        """Take ``leader`` for the leader of ``term``; with ``prev_index``, replace what follows it."""
+        message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
+        if prev_index is not None:
+            message |= {"prevLogIdx": prev_index, "prevLogTerm": prev_term, "entries": list(entries)}
+        self._receive(now, leader, message)
+
+    def vote_request(self, now: float, peer: str, *, term: int, last_index: int, last_term: int) -> None:
+        message = {
+            "type": "request_vote",
+            "term": term,
+            "last_log_index": last_index,
+            "last_log_term": last_term,
+        }
+        self._receive(now, peer, message)
+
+    def vote(self, now: float, peer: str, *, term: int) -> None:
+        self._receive(now, peer, {"type": "response_vote", "term": term})
+
+    def timeout_now(self, now: float, peer: str, *, term: int) -> None:
+        self._receive(now, peer, {"type": "timeout_now", "term": term})
+
+    def _receive(self, now: float, peer: str, message: Mapping[str, object]) -> None:
+        self._at(now)
+        self._SyncObj__onMessageReceived(self._node(peer), message)
+
+    def link_up(self, peer: str) -> None:
+        self._SyncObj__onNodeConnected(self._node(peer))
+
+    def link_down(self, peer: str) -> None:
+        self._SyncObj__onNodeDisconnected(self._node(peer))
+
+    # ---- what our own rules change
+
+    def become_follower(self, term: int | None = None) -> None:
+        """Follow nobody, in this term or from now on in ``term``."""
+        if term is not None:
+            self._SyncObj__setCurrentTerm(term, None)
+        self.stop_leading()
+        self._SyncObj__raftLeader = None
+
+    def stop_leading(self) -> None:
+        self._SyncObj__setState(FOLLOWER)
+
+    def forget_leader(self) -> None:
+        self._SyncObj__raftLeader = None
+
+    def follow_voters(self, others: Iterable[str]) -> None:
+        """Count votes, matches and answers of these, and of this member."""
+        # A set of names has another order in each process; with this one a simulated seed replays.
+        self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
+
+    def remember_vote(self, name: str) -> None:
+        """Count the vote of this term as given to ``name``."""
+        self._log.setCurrentTerm(self._SyncObj__raftCurrentTerm, name)
+        self._SyncObj__votedForNodeId = name
+
+    def commit(self, index: int) -> None:
+        """Take ``index`` for committed, if it is above what is."""
+        self._SyncObj__raftCommitIndex = commit = max(self._SyncObj__raftCommitIndex, index)
+        self._log.setRaftCommitIndex(commit)
+
+    def restored(self, index: int) -> None:
+        """State and log are those of an image at ``index``."""
+        self._SyncObj__raftLastApplied = index
+        self.commit(index)
+
+    def apply_up_to(self, index: int) -> None:
+        """Hand committed entries up to ``index`` to :meth:`Rules.apply`."""
+        commit = self._SyncObj__raftCommitIndex
+        self._SyncObj__raftCommitIndex = min(commit, index)
+        try:
+            super()._SyncObj__applyLogEntries()
+        finally:
+            self._SyncObj__raftCommitIndex = commit
+
+    def draw_timeout(self) -> float:
+        """Draw seconds until an election."""
+        self._at(math.nan)
+        timeout: float = self._SyncObj__generateRaftTimeout()
+        return timeout
+
+    def _node(self, name: str) -> Any:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = _Named(name)
+        return node
+
+    # ---- overridden
+
+    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        if term != self._SyncObj__raftCurrentTerm:
+            self._rules.term_begins(term)
+        super()._SyncObj__setCurrentTerm(term, votedForNodeId)
+
+    def _SyncObj__setState(self, newState: int) -> None:
+        before = self._SyncObj__raftState
+        super()._SyncObj__setState(newState)
+        if before != newState:
+            self._rules.state_changed(before, newState)
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        self._rules.leadership_begins()
+        super()._SyncObj__onBecomeLeader()
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        last: int = self._log.last_index
+        return last if self._commit_limit is None else min(last, self._commit_limit)
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """What is committed is applied after the tick, see :meth:`apply_up_to`."""
+        self._commit_limit = None  # the commit loop is over
+        return False
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        self._rules.apply(command)
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        self._rules.replicate()
+
+    def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
+        """D7, D18: whoever took the message answers, when the entries are durable."""
+
+    # ---- library paths that must not run
+
+    def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
+        """D12, D13, D23, D27, D31: entries enter the log on the leader, and nowhere else."""
+        raise AssertionError("commands are not forwarded: append them")
+
+    def _checkCommandsToApply(self) -> None:
+        """There is no command queue."""
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
+        """D35, D36, D37: membership is in entries of our own."""
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """D14, D28, D29: the engine takes snapshots."""
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:
+        raise AssertionError("the library's dumps are not used")
+
+
+#: Private methods that are called and not overridden.
+CALLED: Final = (
     "_onTick",
-    "_applyCommand",
-    "_checkCommandsToApply",
     "_SyncObj__onMessageReceived",
     "_SyncObj__onNodeConnected",
     "_SyncObj__onNodeDisconnected",
-    "_SyncObj__doApplyCommand",
-    "_SyncObj__applyLogEntries",
-    "_SyncObj__parseChangeClusterRequest",
-    "_SyncObj__sendAppendEntries",
-    "_SyncObj__sendNextNodeIdx",
-    "_SyncObj__onBecomeLeader",
-    "_SyncObj__setState",
-    "_SyncObj__setCurrentTerm",
-    "_SyncObj__getCurrentLogIndex",
     "_SyncObj__getCurrentLogTerm",
     "_SyncObj__generateRaftTimeout",
-    "_SyncObj__tryLogCompaction",
-    "_SyncObj__loadDumpFile",
 )
-#: Attributes of its objects that are read or set.
-PRIVATE_ATTRIBUTES: Final = (
-    "_SyncObj__raftState",
-    "_SyncObj__raftCurrentTerm",
-    "_SyncObj__raftLeader",
-    "_SyncObj__raftElectionDeadline",
-    "_SyncObj__raftCommitIndex",
-    "_SyncObj__raftLastApplied",
-    "_SyncObj__raftMatchIndex",
-    "_SyncObj__lastResponseTime",
-    "_SyncObj__transferInProgress",
-    "_SyncObj__newAppendEntriesTime",
-    "_SyncObj__noopIDx",
-    "_SyncObj__connectedNodes",
-    "_SyncObj__votedForNodeId",
-    "_SyncObj__otherNodes",
+OVERRIDDEN: Final = tuple(
+    name
+    for name in vars(Library)
+    if name.startswith("_SyncObj__") or name in ("_applyCommand", "_checkCommandsToApply")
 )
-#: Names of its module that are replaced.
-MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
 
 
-class _NoPickle:
-    """Stands where the library has pickle: nothing is ever loaded or dumped through it."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AssertionError(f"pickle.{name} reached: a library path that must not be used")
-
-
-class _NoPoller:
-    """The event loop does what the library's poller would."""
-
-    def subscribe(self, *_: object) -> None: ...
-    def unsubscribe(self, *_: object) -> None: ...
-    def poll(self, _: float) -> None: ...
-
-
-class Seam:
-    """Clock and random source of the core that runs right now; the library knows only module-level ones.
-
-    Everything runs on one thread and each entry into a core sets both, so cores with different clocks can
-    share a process (tests, simulator).
-    """
-
-    def __init__(self) -> None:
-        self.clock: Callable[[], float] = lambda: math.nan
-        self.rng = random.Random(0)
-
-    def random(self) -> float:
-        return self.rng.random()
-
-
-seam: Final = Seam()
-
-
-def _load_library() -> ModuleType:
-    spec = importlib.util.find_spec("pysyncobj.syncobj")
-    if spec is None or spec.loader is None:
-        raise RaftStartError(f"raft: pysyncobj {LIBRARY_VERSION} is not installed")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-module: Any = _load_library()
-_missing_module_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(module, name))
-module.monotonicTime = lambda: seam.clock()
-module.random = seam
-module.pickle = _NoPickle()
-module.createPoller = lambda _kind: _NoPoller()
-module.createJournal = lambda log: log
-
-
-def check_library(core: object | None = None) -> None:
+def check_library(made: Library | None = None) -> None:
     """Make sure that the library is the one this module was written for.
 
     Raises:
         RaftStartError: If its version differs or a private name is gone.
     """
-    missing = [name for name in PRIVATE_METHODS if not callable(getattr(module.SyncObj, name, None))]
-    missing += _missing_module_names
-    if core is not None:
-        missing += [name for name in PRIVATE_ATTRIBUTES if name not in vars(core)]
+    missing = [name for name in (*CALLED, *OVERRIDDEN) if not callable(getattr(SyncObj, name, None))]
+    missing += missing_names
+    if made is not None:
+        missing += [name for name in Library.__annotations__ if name not in vars(made)]
     if module.VERSION != LIBRARY_VERSION or missing:
         raise RaftStartError(
             f"raft: needs pysyncobj {LIBRARY_VERSION}, found {module.VERSION}"
             + (f" without {', '.join(missing)}" if missing else "")
         )
-
-
-SyncObj: Any = module.SyncObj

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from .library import check_library
-from .node.driver import Driver
+from .node import Driver
 from .types import (
     ChangeNotYet,
     ChangeRefused,
@@ -24,8 +24,8 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from .consensus.engine import Engine
-    from .consensus.hardening import RaftCore
+    from nameserver.raft.consensus.core import RaftCore
+    from nameserver.raft.consensus.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class RaftMember:
         self._wake_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
-                if not driver.engine.linked or not driver.engine.membership.hand_over():
+                if not driver.engine.linked or not driver.hand_over():
                     break
                 await asyncio.sleep(HANDOVER_STEP_S)
         await driver.close()
@@ -134,7 +134,7 @@ class RaftMember:
         Raises:
             ValueError: The payload is above ``entry_size_max``.
         """
-        return self._driver.engine.append(payload, term=term) if self._driver is not None else None
+        return self._driver.append(payload, term=term) if self._driver is not None else None
 
     def send(self, member: str, message: bytes) -> bool:
         """Send an application message; False if there is no link, or far too much waits in it.
@@ -196,12 +196,13 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Nobody else was seen to lead by the deadline.
         """
-        engine, me = self._engine(), self._config.me
+        engine, me, driver = self._engine(), self._config.me, self._driver
+        assert driver is not None
         engine.membership.may_hand_over(to)
         term = engine.term
         # While it is tried nothing is appended, so it is not tried for ever.
         give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
-        while engine.role is Role.LEADER and engine.term == term and engine.membership.hand_over(to):
+        while engine.role is Role.LEADER and engine.term == term and driver.hand_over(to):
             if asyncio.get_running_loop().time() >= give_up:
                 raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
             await asyncio.sleep(HANDOVER_STEP_S)
@@ -229,20 +230,21 @@ class RaftMember:
         index, failures = engine.applied_index, engine.images.failures
 
         def done() -> bool:
-            held = driver.image()
+            held = driver.images.image()
             if held is not None and held[0] >= index:
                 return True
             if engine.images.failures > failures:
                 raise ChangeRefused(f"the snapshot cannot be stored: {engine.images.error}")
             engine.images.save()
+            driver.perform()
             return False
 
         await self._until(done, deadline, lambda: "the snapshot is not stored yet")
         try:
-            await driver.write_image_file(index)
+            await driver.images.write_file(index)
         except OSError as error:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
-        found = driver.image_file(index)
+        found = driver.images.file(index)
         assert found is not None
         return found
 
@@ -265,6 +267,7 @@ class RaftMember:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(restoring)
         except TimeoutError as error:
+            restoring.add_done_callback(_say_how_it_ended)
             raise ChangeUnknown("the snapshot is being restored") from error
         await self._until(
             lambda: engine.leads, deadline, lambda: "the snapshot is restored, nobody leads yet"
@@ -281,11 +284,13 @@ class RaftMember:
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        loop = asyncio.get_running_loop()
+        loop, driver = asyncio.get_running_loop(), self._driver
+        assert driver is not None
         give_up = min(deadline, loop.time() + PATIENCE_S)
         while True:
             try:
                 change()
+                driver.perform()
                 return
             except ChangeNotYet:
                 if loop.time() >= give_up or self._closed:
@@ -332,22 +337,22 @@ class RaftMember:
     @property
     def term(self) -> int:
         core = self._core
-        return 0 if core is None else core.term
+        return 0 if core is None else core.library.term
 
     @property
     def leader(self) -> str | None:
         core = self._core
-        return None if core is None else core.leader_id
+        return None if core is None else core.library.leader
 
     @property
     def commit_index(self) -> int:
         core = self._core
-        return 0 if core is None else core.commit_index
+        return 0 if core is None else core.library.commit_index
 
     @property
     def applied_index(self) -> int:
         core = self._core
-        return 0 if core is None else core.applied_index
+        return 0 if core is None else core.library.applied_index
 
     @property
     def read_index(self) -> int:
@@ -360,13 +365,13 @@ class RaftMember:
     def read_index_in(self, term: int) -> int | None:
         """Return :attr:`read_index` if this member :attr:`leads` in ``term``, None if not."""
         core = self._core
-        return None if core is None else core.read_index_in(term)
+        return None if core is None else core.leading.read_index_in(term)
 
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
         core = self._core
-        return core is not None and core.leads
+        return core is not None and core.library.leads
 
     @property
     def votes(self) -> bool:
@@ -376,7 +381,7 @@ class RaftMember:
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
         core = self._core
-        return None if core is None else core.read_index_with(member, term)
+        return None if core is None else core.leading.read_index_with(member, term)
 
     @property
     def linked(self) -> frozenset[str]:
@@ -385,7 +390,7 @@ class RaftMember:
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
-        return self._driver.engine.link_number(peer) if self._driver is not None else 0
+        return self._driver.engine.greetings.link_number(peer) if self._driver is not None else 0
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -394,7 +399,7 @@ class RaftMember:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return self._core.configuration.voters if self._core is not None else self._config.peers
+        return self._core.electorate.configuration.voters if self._core is not None else self._config.peers
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -411,7 +416,17 @@ class RaftMember:
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """First start: the members it still waits for."""
-        return self._driver.engine.waiting_for if self._driver is not None else ()
+        return self._driver.engine.greetings.waiting_for if self._driver is not None else ()
+
+    @property
+    def distrusted(self) -> tuple[str, ...]:
+        """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
+        return self._driver.engine.greetings.distrusted if self._driver is not None else ()
+
+    @property
+    def best(self) -> str:
+        """Of this member and those linked, the one with the best log."""
+        return self._driver.engine.greetings.best if self._driver is not None else self._config.me
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -433,14 +448,23 @@ class RaftMember:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""
         if self._driver is None:
             return {"role": str(self.role), "me": self._config.me}
-        age = self._driver.image_age()
+        age = self._driver.images.age()
         return self._driver.engine.status() | {
             "snapshot_age_s": None if age is None else round(age, 3),
             "durability": self._config.durability,
             "me": self._config.me,
             # Operators send a secret there: only what members say that have proved to be members.
-            "http": self._driver.engine.http_addresses if self._config.authenticated else {},
+            "http": self._driver.engine.greetings.http_addresses if self._config.authenticated else {},
         }
+
+
+def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:
+    """Of a restore that took longer than whoever asked for it has waited."""
+    error = None if restoring.cancelled() else restoring.exception()
+    if error is None:
+        logger.info("snapshot restored after its deadline")
+    else:
+        logger.error("snapshot not restored error=%s", error)
 
 
 def _end_process(reason: str) -> None:

@@ -15,9 +15,12 @@ Durability = Literal["memory", "journal", "fsync"]
 #: two cores shared by twelve busy processes, a single idle one was seen to wait up to 0.45 s for its turn: a
 #: shorter N would take that for death.
 ELECTION_TIMEOUT_MS: Final = 500
+#: Others are refused, in the settings as well as in what members say of themselves.
+ELECTION_TIMEOUT_MS_MIN: Final = 30
+ELECTION_TIMEOUT_MS_MAX: Final = 60_000
 
-#: A smaller secret could be guessed from a recorded handshake.
-SECRET_SIZE_MIN: Final = 16
+#: A smaller secret could be guessed from a recorded handshake; the MAC that it is the key of has as many.
+SECRET_SIZE_MIN: Final = 32
 
 
 class Role(enum.StrEnum):
@@ -80,7 +83,10 @@ class StateMachine(Protocol):
     """The replicated state. Everything is called on the event loop."""
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
-        """Apply one committed entry; never raises, except :class:`StopMember`.
+        """Apply one committed entry, all of it; a rejected command is a verdict.
+
+        Whatever it raises stops the member, and the entry does not count as applied: :class:`StopMember` says
+        why, anything else is a defect or a lack of memory.
 
         ``live`` is False for entries that this member already had in its log when it started.
         """
@@ -95,6 +101,15 @@ class StateMachine(Protocol):
 
         Returns:
             What replaces the state by it, quickly, on the event loop; it may never be called.
+
+        Raises:
+            StopMember: A newer program made it.
+        """
+
+    def restored(self, image: bytes | bytearray) -> bytes:
+        """Return an image as an operator restores it over the state as it is; runs in a thread.
+
+        The state goes back, or becomes another one. Here the machine may mark that it is no former state.
 
         Raises:
             StopMember: A newer program made it.
@@ -155,9 +170,10 @@ class RaftConfig:
             raise RaftStartError(f"raft: {self.me} is not among the peers {','.join(self.peers)}")
         if len(set(self.peers)) != len(self.peers):
             raise RaftStartError(f"raft: a member is named twice in the peers {','.join(self.peers)}")
-        if not 30 <= self.election_timeout_ms <= 60_000:
+        if not ELECTION_TIMEOUT_MS_MIN <= self.election_timeout_ms <= ELECTION_TIMEOUT_MS_MAX:
             raise RaftStartError(
-                f"raft: election timeout {self.election_timeout_ms} ms is not within 30..60000"
+                f"raft: election timeout {self.election_timeout_ms} ms is not within "
+                f"{ELECTION_TIMEOUT_MS_MIN}..{ELECTION_TIMEOUT_MS_MAX}"
             )
         if self.durability not in ("memory", "journal", "fsync"):
             raise RaftStartError(f"raft: durability {self.durability} is none of memory, journal, fsync")

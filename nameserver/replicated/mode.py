@@ -43,7 +43,7 @@ from nameserver.verdicts import Applied
 
 from .changes import Changes
 from .contact import ContactWatch, Links
-from .images import image_of, read_image
+from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Decoded, Office
 from .log_queue import LogQueue
@@ -451,6 +451,10 @@ class Replicated:
         """Read a state image in a thread, see :class:`StateMachine`."""
         table, led_term = read_image(image)
         return lambda: self._install(table, led_term)
+
+    def restored(self, image: bytes | bytearray) -> bytes:
+        """Return an operator's image as a newer epoch, see :class:`StateMachine`."""
+        return image_of_epoch(image, after=self._table.view.epoch)
 
     def _install(self, table: RouteTable, led_term: int) -> None:
         """Replace the state by a prepared one."""

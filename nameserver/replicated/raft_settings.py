@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from pathlib import Path
 
 from nameserver.commands import ENTRY_BYTES_MAX
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.settings.declared import NamesrvSettings
+
+logger = logging.getLogger(__name__)
 
 
 def raft_config(settings: NamesrvSettings) -> RaftConfig:
@@ -18,10 +23,18 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
     secret = None
     if settings.raft_secret_file:
         try:
-            secret = Path(settings.raft_secret_file).read_bytes().strip()
+            with open(settings.raft_secret_file, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                secret = file.read().strip()
         except OSError as error:
             path = settings.raft_secret_file
             raise RaftStartError(f"raft: secret {path} cannot be read: {error.strerror}") from None
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            logger.warning(
+                "raft secret %s can be read by others: its mode is %04o, 0600 is enough",
+                settings.raft_secret_file,
+                mode,
+            )
     return RaftConfig(
         me=settings.raft,
         peers=settings.members,

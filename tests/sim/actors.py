@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 3.0
 BEAT_S = (0.7, 1.1)
 NAMESPACE = "sim"
+VALUES = 7_000
+"""Queue counts that each of at most nine clients writes; the wire has 16 bits for them."""
 
 OnAnswer = Callable[[Answer | None], None]
 """Called once: with the answer, or with None if the connection ended or nobody answered in time."""
@@ -432,7 +434,7 @@ class Client(Actor):
 
     def _put_topic(self, member: Member, topic: str, then: Callable[[], None]) -> None:
         self._value += 1
-        name, queues = self.world.clock.rng.choice(self.NAMES), self._number * 100_000 + self._value
+        name, queues = self.world.clock.rng.choice(self.NAMES), self._number * VALUES + self._value
         self._send_write(member, _put_topic(topic, name, queues), {(topic, name): queues}, then)
 
     def _drop_topic(self, member: Member, topic: str, then: Callable[[], None]) -> None:
@@ -604,6 +606,6 @@ class Registrant(Client):
     def act(self, member: Member, then: Callable[[], None]) -> None:
         register = self.world.clock.rng.choice(self.world.registers)
         self._value += 1
-        queues = self._number * 100_000 + self._value
+        queues = self._number * VALUES + self._value
         request = register.registration(queues, self.name)
         self._send_write(member, request, {(register.name, register.name): queues}, then)

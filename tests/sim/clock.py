@@ -370,18 +370,26 @@ class Loop(base_events.BaseEventLoop):
         def work() -> None:
             if self.dead:
                 return
-            if self.paused:
-                self._clock.at(self.paused_until - self._clock.now, work)
+            wait = self._thread_waits()
+            if wait > 0.0:
+                self._clock.at(wait, work)
                 return
             try:
                 result = self.run_inside(lambda: func(*args))
             except Exception as error:
                 self._clock.at(rest, self.deliver, _settle, future, None, error)
+            except BaseException:
+                if not self.dead:  # else the process has ended in it
+                    raise
             else:
                 self._clock.at(rest, self.deliver, _settle, future, result, None)
 
         self._clock.at(begin, work)
         return future
+
+    def _thread_waits(self) -> float:
+        """How long a thread still stands still."""
+        return self.paused_until - self._clock.now
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

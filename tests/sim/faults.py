@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Protocol, TypeVar
 
 from .clock import Clock
+from .disk import Disk
 from .net import Net
 
 MEMBER_FAULTS = (
@@ -19,6 +20,9 @@ MEMBER_FAULTS = (
     "kill leader",
     "kill all",
     "power",
+    "power all",
+    "crash in a call",
+    "disk breaks",
     "pause",
     "pause leader",
     "disk hangs",
@@ -28,13 +32,6 @@ MEMBER_FAULTS = (
 """What can happen to members alone."""
 
 
-class Disk(Protocol):
-    """What of a machine can break while its process lives on."""
-
-    full: bool
-    hangs_until: float
-
-
 class Victim(Protocol):
     """A member, as far as faults reach it."""
 
@@ -42,8 +39,10 @@ class Victim(Protocol):
     def name(self) -> str: ...
     @property
     def up(self) -> bool: ...
-    @property
-    def machine(self) -> Disk: ...
+
+    disk: Disk
+    expects_end: bool
+
     def start(self) -> None: ...
     def kill(self, *, power: bool = False, wipe: bool = False) -> None: ...
     def pause(self, seconds: float) -> None: ...
@@ -66,6 +65,9 @@ class Faulty(Protocol):
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
         """Whether one member may lose its data now without anything that was promised being lost."""
+
+    def may_lose_power(self, member: Victim) -> bool:
+        """Whether power may be cut now at its machine without anything that was promised being lost."""
 
 
 _Some = TypeVar("_Some")
@@ -148,9 +150,30 @@ class Faults:
                         end.reset()
                 return f"{len(ends)} ends"
             case "kill" | "power":
-                if what == "power" and world.durability == "journal":
+                victim = rng.choice(up) if up else None
+                if what == "power" and victim is not None and not world.may_lose_power(victim):
                     return ""  # nothing is promised then
-                return self._kill(rng.choice(up) if up else None, power=what == "power")
+                return self._kill(victim, power=what == "power")
+            case "power all":
+                if world.durability != "fsync":
+                    return ""  # nothing is promised then
+                for member in up:
+                    self._kill(member, power=True)
+                return "all"
+            case "crash in a call":
+                victim = rng.choice(up) if up else None
+                if victim is None or world.durability == "memory":
+                    return ""
+                victim.disk.crash_cuts_power = rng.random() < 0.5
+                victim.disk.crash_in = rng.randint(1, 30)
+                return f"{victim.name} in {victim.disk.crash_in} calls"
+            case "disk breaks":
+                victim = rng.choice(up) if up else None
+                if victim is None or world.durability == "memory":
+                    return ""
+                victim.expects_end = True
+                victim.disk.fail_in = rng.randint(1, 30)
+                return f"{victim.name} in {victim.disk.fail_in} calls"
             case "kill leader":
                 return self._kill(leader)
             case "kill all":
@@ -169,13 +192,13 @@ class Faults:
                 return "leader"
             case "disk hangs":
                 if up:
-                    rng.choice(up).machine.hangs_until = world.clock.now + lasts
+                    rng.choice(up).disk.hangs_until = world.clock.now + lasts
                 return "one"
             case "disk full":
                 if up:
-                    machine = rng.choice(up).machine
-                    machine.full = True
-                    world.clock.at(lasts, lambda: setattr(machine, "full", False))
+                    disk = rng.choice(up).disk
+                    disk.full = True
+                    world.clock.at(lasts, lambda: setattr(disk, "full", False))
                 return "one"
             case "wipe":
                 victim = rng.choice(up) if up else None

@@ -14,7 +14,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command
-from nameserver.handlers import Farewell, Renewal
+from nameserver.handlers import Renewal, Unregister
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.consensus.log import FIRST_INDEX
@@ -28,6 +28,7 @@ from nameserver.verdicts import Applied, NoChange, Verdict
 from remoting.codes import RequestCode, ResponseCode
 from remoting.route import RouteDialect, encode_route
 
+from .disk import Crashed, Disk
 from .net import End, NetLoop
 from .operator import is_refusal
 from .seams import Machine, running
@@ -68,7 +69,7 @@ class Watched(Replicated):
         """Look at what the parts do to each other; they are wired already, so calls are taken on the way."""
         table, writes, registrations, reports = self._table, self._writes, self._registrations, self._reports
         apply, settle, join = table.apply, writes.settle, self._reads.join
-        renew, part = registrations.renew, registrations.part
+        renew, unregister_there = registrations.renew, registrations.unregister
         hear, heard, send, evict = reports.hear, reports.heard, reports.send, reports.evict
 
         def applied(command: Command) -> Verdict:
@@ -124,8 +125,8 @@ class Watched(Replicated):
                 self.truth.check_promise(self, "an answer without the log")
             return decided
 
-        def parted(farewell: Farewell, origin: ConnectionId) -> Answer:
-            answer = part(farewell, origin)
+        def unregistered(unregister: Unregister, origin: ConnectionId) -> Answer:
+            answer = unregister_there(unregister, origin)
             self._note_all()
             return answer
 
@@ -145,7 +146,7 @@ class Watched(Replicated):
         reports.hear = registering  # type: ignore[method-assign]
         reports.heard = living  # type: ignore[method-assign]
         registrations.renew = renewed  # type: ignore[method-assign]
-        registrations.part = parted  # type: ignore[method-assign]
+        registrations.unregister = unregistered  # type: ignore[method-assign]
         reports.send = sent  # type: ignore[method-assign]
         reports.evict = evicted  # type: ignore[method-assign]
 
@@ -167,12 +168,12 @@ class Watched(Replicated):
     @property
     def judges(self) -> bool:
         """Leader in office, and ready to judge."""
-        evidence = self._office.evidence
+        detector = self._leadership.failure_detector
         return (
-            evidence is not None
-            and evidence.term == self._member.term
+            detector is not None
+            and detector.term == self._member.term
             and self._member.leads
-            and evidence.ready(self._liveness.clock)
+            and detector.ready(self._liveness.clock)
             and self._member.in_contact()
         )
 
@@ -180,7 +181,7 @@ class Watched(Replicated):
         """As a leader does that is about to close."""
         driver = self._member._driver
         if driver is not None:
-            driver.engine.membership.hand_over()
+            driver.hand_over()
 
     @property
     def waits_to_be_added(self) -> bool:
@@ -192,7 +193,7 @@ class Watched(Replicated):
         if driver is None or driver.engine.empty:
             return True
         engine = driver.engine
-        index, _ = engine._log.committed_configuration(engine.commit_index)
+        index, _ = engine.core.log.committed_configuration(engine.commit_index)
         return index == FIRST_INDEX and not engine.may_vote
 
     @property
@@ -386,6 +387,23 @@ class MemberLoop(NetLoop):
         running.pop()
         _set_running_loop(before)
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., _T], *args: Any
+    ) -> asyncio.Future[_T]:
+        user = self.machine.user
+
+        def on_the_disk() -> _T:
+            user.patient += 1
+            try:
+                return func(*args)
+            finally:
+                user.patient -= 1
+
+        return super().run_in_executor(executor, on_the_disk)
+
+    def _thread_waits(self) -> float:
+        return max(super()._thread_waits(), self.machine.disk.hangs_until - self._clock.now)
+
     def after_turn(self) -> None:
         mode = self.member.mode
         if mode is not None and mode.started:
@@ -410,6 +428,11 @@ class Member:
         self.paused_from = -1.0
         self.loop: MemberLoop
         self.machine: Machine
+        self.disk = Disk(folder.parent, self, world.clock.rng)
+        self.at_risk = False
+        """It may have lost what it acknowledged, and is no voter again yet."""
+        self.expects_end = False
+        """Its disk breaks, or its process is being stopped."""
         self.mode: Watched | None = None
         self.server: Server | None = None
         self.removed = False
@@ -441,8 +464,10 @@ class Member:
         self.life += 1
         self.up = True
         self.born_at = world.clock.now
-        self.loop = MemberLoop(world.clock, offset=self.offset, failed=self._failed)
-        self.machine = Machine(world.clock, self.loop, sync=world.durability == "fsync")
+        self.expects_end = False
+        life = self.life
+        self.loop = MemberLoop(world.clock, offset=self.offset, failed=lambda text: self._failed(text, life))
+        self.machine = Machine(world.clock, self.loop, self.disk)
         self.machine.failed = lambda reason: self._stopped(reason)
         self.machine.was_removed = self._removed
         self.loop.machine, self.loop.member, self.loop.truth = self.machine, self, world.truth
@@ -470,6 +495,8 @@ class Member:
             mode = Watched(self, settings, server, boot_id=self.machine.rng.getrandbits(62), raft=raft)
             self.mode = mode
             await mode.start()
+        except Crashed:
+            return
         except RaftStartError as error:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
@@ -477,28 +504,42 @@ class Member:
                 world.truth.fail(f"{self.name} does not start: {error}")
             return
         mode.started = True
+        loop.machine.user.patient -= 1
         world.net.listeners[self.wire] = (self, lambda end: self.deliver(end.life, server.accept, end))
 
     def kill(self, *, power: bool = False, wipe: bool = False) -> None:
-        """As SIGKILL, or as a cut of power: then nobody hears of it."""
+        """As SIGKILL, or as a cut of power: then nobody hears of it, and what was not synced may be lost."""
         if not self.up:
             return
+        self.at_risk |= wipe or power
         self.up = False
         self.loop.die()
         self._graveyard.append(self.loop)
         self.mode = None
-        self.machine.crash()
+        self.machine.crash(power=power)
         net = self.world.net
         net.listeners.pop(self.name, None)
         net.listeners.pop(self.wire, None)
         net.died(self, power=power)
         if wipe:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._wipe()
+
+    def _wipe(self) -> None:
+        self.disk.empty()
+        self.disk.full = False  # else its next start, which is its first, would be refused, as it must
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def crashed(self, *, power: bool) -> None:
+        """Its process ends in a call of its disk."""
+        self.kill(power=power and self.world.may_lose_power(self))
+
+    def complain(self, text: str) -> None:
+        self.world.truth.fail(f"{self.name}: {text}")
 
     def begin_anew(self) -> None:
         """Empty its disk and start it."""
         self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._wipe()
         self.removed = False
         self.start()
 
@@ -510,8 +551,9 @@ class Member:
 
     def mend(self) -> None:
         """End its pause, and what is wrong with its disk."""
-        self.machine.full = False
-        self.machine.hangs_until = 0.0
+        self.disk.full = False
+        self.disk.hangs_until = 0.0
+        self.disk.crash_in = self.disk.fail_in = 0
         self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
@@ -525,8 +567,9 @@ class Member:
             loop.bury()
         self._graveyard.clear()
 
-    def _failed(self, text: str) -> None:
-        self.world.truth.fail(f"{self.name}: {text}")
+    def _failed(self, text: str, life: int) -> None:
+        if self.up and life == self.life:
+            self.world.truth.fail(f"{self.name}: {text}")
 
     def _removed(self) -> None:
         """Its process ends by itself, as soon as this turn is over."""
@@ -538,4 +581,6 @@ class Member:
             self.kill()
 
     def _stopped(self, reason: str) -> None:
-        self.world.truth.fail(f"{self.name} stops: {reason}")
+        if not self.expects_end:
+            self.world.truth.fail(f"{self.name} stops: {reason}")
+        self.world.clock.at(0.0, self._end, self.life)

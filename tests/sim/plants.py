@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,19 +17,25 @@ from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
-from nameserver.raft.consensus.core import LEADER
+from nameserver.raft.consensus.core import RaftCore
 from nameserver.raft.consensus.engine import Engine
-from nameserver.raft.consensus.hardening import RaftCore
+from nameserver.raft.consensus.following import Following
+from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import RaftLog
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote
-from nameserver.raft.node import driver
-from nameserver.raft.node.driver import Joined
+from nameserver.raft.library import LEADER
+from nameserver.raft.node import recovery
+from nameserver.raft.node.images import ImageFiles
+from nameserver.raft.node.recovery import Joined
+from nameserver.raft.storage.files import StorageFull
+from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay
-from nameserver.replicated import Replicated, failure_detector, reads, registrations, serving
+from nameserver.raft.storage.writer import Writer
+from nameserver.replicated import Replicated, failure_detector, reads, registrations, reporter, serving
 from nameserver.replicated.barriers import Barriers
-from nameserver.replicated.failure_detector import Evidence, Judgement
-from nameserver.replicated.peer_messages import Line, Report
+from nameserver.replicated.failure_detector import FailureDetector, Judgement
+from nameserver.replicated.peer_messages import Deferral, Line, Report
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reports import Reports
 from nameserver.routes import table, updates
@@ -39,8 +46,8 @@ from nameserver.routes.view import RouteView
 from nameserver.types import Answer, LeaveReason, Request
 from remoting.codes import RequestCode
 
+from .disk import DiskFile, DiskFiles
 from .scenario import run_seed
-from .seams import Writer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -74,7 +81,7 @@ def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
-    real = failure_detector.answer_or_touch
+    real = reporter.answer_or_touch
 
     def always(*arguments: Any, **named: Any) -> Any:
         return real(*arguments, **named | {"in_contact": True})
@@ -83,16 +90,16 @@ def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
 
 
 def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
-    real = RaftCore._heard_statement
+    real = Following._take_statement
 
-    def heard(core: Any, leader: str, m: Append) -> None:
-        real(core, leader, m)
+    def heard(following: Any, leader: str, m: Append) -> None:
+        real(following, leader, m)
         if m.age is not None:
-            core._contact.stated_by_leader(
-                leader, clock=m.clock, echo=core._clock(), age=m.age, commit=m.commit
+            following._contact.stated_by_leader(
+                leader, clock=m.clock, echo=following._clock(), age=m.age, commit=m.commit
             )
 
-    patch.setattr(RaftCore, "_heard_statement", heard)
+    patch.setattr(Following, "_take_statement", heard)
 
 
 def contact_counts_before_the_commit_index_is_applied(patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +147,9 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
     real = RaftCore.receive
 
     def receive(core: Any, peer: str, message: Any) -> None:
-        if isinstance(message, AppendReply | PreVote) and core.state == LEADER and message.term != core.term:
+        library = core.library
+        another = isinstance(message, AppendReply | PreVote) and message.term != library.term
+        if another and library.state == LEADER:
             core._contact.accepted_by(peer, clock=core._clock(), echo=core._clock(), voter=True)
         real(core, peer, message)
 
@@ -190,13 +199,13 @@ def connections_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def hearings_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
-    real = Evidence.receive
+    real = FailureDetector.receive
 
     def receive(keeper: Any, member: str, report: Report, *, clock: float) -> Any:
         lines = tuple(msgspec.structs.replace(line, heard_at=report.clock - 2.0) for line in report.lines)
         return real(keeper, member, msgspec.structs.replace(report, lines=lines), clock=clock)
 
-    patch.setattr(Evidence, "receive", receive)
+    patch.setattr(FailureDetector, "receive", receive)
 
 
 def crashes_are_not_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -219,6 +228,75 @@ def a_write_that_takes_longer_counts_as_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Writer, "wait", lambda writer, position: real(writer, position) or position)
 
 
+def _syncs_are_left_out(patch: pytest.MonkeyPatch, of: str) -> None:
+    real = DiskFile.sync
+
+    def sync(file: DiskFile) -> None:
+        if not file.path.name.startswith(of):
+            real(file)
+
+    patch.setattr(DiskFile, "sync", sync)
+
+
+def frames_of_the_journal_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = DiskFiles.open
+
+    def opened(files: DiskFiles, path: Path, **how: bool) -> DiskFile:
+        return real(files, path, **(how | {"durable": False}))
+
+    patch.setattr(DiskFiles, "open", opened)
+
+
+def votes_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _syncs_are_left_out(patch, "vote")
+
+
+def the_standing_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _syncs_are_left_out(patch, "standing")
+
+
+def images_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _syncs_are_left_out(patch, "snapshot")
+
+
+def names_of_segments_and_images_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = DiskFiles.sync_directory
+
+    def sync_directory(files: DiskFiles, path: Path) -> None:
+        if path.name != "raft":
+            real(files, path)
+
+    patch.setattr(DiskFiles, "sync_directory", sync_directory)
+
+
+def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
+    """Who lost power under ``journal`` takes what it finds for all that it acknowledged."""
+    patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
+
+
+def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
+    """It starts with what is left of its journal, and counts as before."""
+    real = DataDirectory.begin
+
+    def begin(directory: DataDirectory) -> None:
+        if directory.state.doubtful:
+            directory.state = msgspec.structs.replace(directory.state, voter=True, doubtful=False)
+        real(directory)
+
+    patch.setattr(DataDirectory, "begin", begin)
+
+
+def images_are_read_on_the_loop(patch: pytest.MonkeyPatch) -> None:
+    def read_image(images: Any, index: int, offset: int, size: int) -> bytes | None:
+        snapshots = images._storage.snapshots
+        if images._storage.volatile or snapshots is None:
+            return real(images, index, offset, size)
+        return snapshots.read(index, offset, size)  # type: ignore[no-any-return]
+
+    real = ImageFiles.read_image
+    patch.setattr(ImageFiles, "read_image", read_image)
+
+
 def what_a_full_disk_took_of_a_frame_is_left_there(patch: pytest.MonkeyPatch) -> None:
     real = Journal._write
 
@@ -226,6 +304,9 @@ def what_a_full_disk_took_of_a_frame_is_left_there(patch: pytest.MonkeyPatch) ->
         journal._cut = lambda size: None
         try:
             real(journal, data)
+        except StorageFull:
+            journal._size += len(data) // 3  # so much of it a full disk takes here
+            raise
         finally:
             del journal._cut
 
@@ -249,6 +330,19 @@ def what_is_in_a_log_is_decided_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProposalBook, "beyond", beyond)
 
 
+def what_a_leader_may_take_yet_is_decided_again(patch: pytest.MonkeyPatch) -> None:
+    """The answer to one copy of a proposal is taken for the answer to all."""
+
+    def defer(book: ProposalBook, deferral: Deferral, *, term: int) -> None:
+        waiting = book._waiting.get(deferral.sequence)
+        if waiting is not None and deferral.boot_id == book.boot_id:
+            deferral = msgspec.structs.replace(deferral, attempt=waiting.attempts)
+        real(book, deferral, term=term)
+
+    real = ProposalBook.defer
+    patch.setattr(ProposalBook, "defer", defer)
+
+
 def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     real = Replicated.execute
 
@@ -265,15 +359,16 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """What D1 comes to: an older message comes again, and the log ends where that message did."""
-    real = RaftCore.on_append
+    real = Following.on_append
 
-    def on_append(core: Any, node: Any, m: Append) -> None:
-        log = core._log
-        real(core, node, m)
-        if m.beat and not m.entries and core._clock() % 1.0 < 0.05 and log.last_index > core.commit_index:
-            core._SyncObj__deleteEntriesFrom(log.last_index)
+    def on_append(following: Any, peer: str, m: Append) -> None:
+        log, library = following._log, following._library
+        real(following, peer, m)
+        now_and_then = m.beat and not m.entries and following._clock() % 1.0 < 0.05
+        if now_and_then and log.last_index > library.commit_index:
+            library._SyncObj__deleteEntriesFrom(log.last_index)
 
-    patch.setattr(RaftCore, "on_append", on_append)
+    patch.setattr(Following, "on_append", on_append)
 
 
 def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
@@ -281,7 +376,7 @@ def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
 
 
 def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    real = driver.join
+    real = recovery.join
 
     def join(image: Image | None, replay: Replay, **named: Any) -> Joined | None:
         joined = real(image, replay, **named)
@@ -291,7 +386,7 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
             return Joined(dataclasses.replace(found, entries=[], commit_index=index), replaced=True)
         return joined
 
-    patch.setattr(driver, "join", join)
+    patch.setattr(recovery, "join", join)
 
 
 # -- what goes with a follower of three that commits before its leader knows: a leader with a disk does not
@@ -316,12 +411,11 @@ def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None:
     _leaders_state_what_is_durable(patch)
-    real = RaftCore.read_index_in
 
-    def read_index_in(core: Any, term: int) -> int | None:
-        return None if real(core, term) is None else core.commit_index
+    def read_index_in(leading: Any, term: int) -> int | None:
+        return leading._library.commit_index_in(term)  # type: ignore[no-any-return]
 
-    patch.setattr(RaftCore, "read_index_in", read_index_in)
+    patch.setattr(Leading, "read_index_in", read_index_in)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,13 +460,13 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=an_update_does_not_notice_that_a_topic_was_dropped,
-        likely=3,
+        likely=8,
         says="but it registered",
         faults=("slow",),
     ),
     Planted(
         install=a_deletion_of_nothing_is_answered_without_the_log,
-        likely=30,
+        likely=9,
         says="is not linearizable",
         faults=("slow", "one way", "pause"),
     ),
@@ -384,49 +478,49 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=contact_is_dated_by_arrival,
-        likely=12,
-        says="a default read at index",
+        likely=1,
+        says="a default read at index|an answer without the log at index",
         faults=("pause", "pause leader", "partition", "one way"),
     ),
     Planted(
         install=contact_counts_before_the_commit_index_is_applied,
-        likely=3,
+        likely=2,
         says="a default read at index",
         faults=("partition", "pause", "kill", "slow"),
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
-        likely=8,
-        says="lets a linearizable read go",
-        faults=("slow", "partition", "pause"),
-    ),
-    Planted(
-        install=reads_join_what_was_joined_last,
         likely=7,
         says="lets a linearizable read go",
         faults=("slow", "partition", "pause"),
     ),
     Planted(
+        install=reads_join_what_was_joined_last,
+        likely=33,
+        says="lets a linearizable read go",
+        faults=("slow", "partition", "pause"),
+    ),
+    Planted(
         install=reads_join_what_was_refused,
-        likely=4,
+        likely=30,
         says="has not answered request",
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=echoes_of_another_term_count,
-        likely=9,
+        likely=8,
         says="a default read at index",
         faults=("partition", "one way", "pause leader", "slow"),
     ),
     Planted(
         install=a_report_counts_beyond_its_link,
-        likely=75,
+        likely=215,
         says="evicted as gone",
         faults=("reset",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
-        likely=2,
+        likely=3,
         says="judged in",
         faults=("kill leader", "partition", "pause leader"),
     ),
@@ -448,61 +542,123 @@ PLANTS: Final = _named(
         says="evicted as silent",
         faults=("broker cut off", "pause broker"),
     ),
-    Planted(install=crashes_are_not_evidence, likely=1, says="was killed a second ago"),
+    Planted(install=crashes_are_not_evidence, likely=5, says="was killed a second ago"),
     Planted(
         install=acknowledgement_comes_before_the_sync,
-        likely=1,
+        likely=2,
         says=DIVERGED,
         faults=("kill all", "disk hangs"),
     ),
     Planted(
         install=a_write_that_takes_longer_counts_as_done,
-        likely=9,
+        likely=67,
         says=DIVERGED,
         faults=("kill all", "disk hangs"),
         durability="fsync",
     ),
     Planted(
         install=what_a_full_disk_took_of_a_frame_is_left_there,
-        likely=4,
+        likely=1,
         says="does not start",
         faults=("kill all", "disk full"),
         durability="fsync",
     ),
     Planted(
+        install=frames_of_the_journal_are_not_synced,
+        says=f"{DIVERGED}|does not start|well",
+        faults=("power all", "power"),
+        durability="fsync",
+        likely=1,
+    ),
+    Planted(
+        install=votes_are_not_synced,
+        says="what this member promised is unknown",
+        faults=("power all", "power", "kill leader", "transfer leader"),
+        durability="fsync",
+        likely=1,
+    ),
+    Planted(
+        install=the_standing_is_not_synced,
+        says="does not start|well",
+        faults=("power all", "wipe"),
+        durability="fsync",
+        likely=1,
+    ),
+    Planted(
+        install=images_are_not_synced,
+        says="does not start|well",
+        faults=("power all", "power"),
+        durability="fsync",
+        likely=1,
+    ),
+    Planted(
+        install=names_of_segments_and_images_are_not_synced,
+        says=f"{DIVERGED}|does not start|well",
+        faults=("power all", "power"),
+        durability="fsync",
+        likely=1,
+    ),
+    Planted(
+        install=machines_never_restart,
+        says=f"{DIVERGED}|does not start|linearizable|holds entries",
+        faults=("power", "partition", "kill"),
+        durability="journal",
+        likely=1,
+    ),
+    Planted(
+        install=whoever_lost_power_votes,
+        says=f"{DIVERGED}|linearizable|holds entries|committed entries differ",
+        faults=("power", "partition", "kill"),
+        durability="journal",
+        likely=14,
+    ),
+    Planted(
+        install=images_are_read_on_the_loop,
+        says="the loop waits for the disk",
+        faults=("wipe", "kill"),
+        durability="journal",
+        likely=1,
+    ),
+    Planted(
         install=snapshots_are_encoded_from_the_live_table,
-        likely=4,
+        likely=1,
         says="finds other verdicts",
         faults=("kill all", "wipe", "kill"),
     ),
     Planted(
         install=what_is_in_a_log_is_decided_again,
-        likely=2,
+        likely=15,
         says="a second time|is not linearizable",
         faults=("slow", "one way", "transfer leader"),
     ),
     Planted(
+        install=what_a_leader_may_take_yet_is_decided_again,
+        likely=53,
+        says="a second time",
+        faults=("contend for a register",),
+    ),
+    Planted(
         install=requests_wait_without_a_deadline,
-        likely=8,
+        likely=2,
         says="has not answered request",
         faults=("partition", "kill leader", "one way"),
     ),
     Planted(
         install=d1_what_was_acknowledged_is_dropped,
-        likely=1,
+        likely=3,
         says="holds entries up to",
         faults=("reset", "kill leader", "slow"),
     ),
     Planted(
         install=d8_whoever_knows_a_leader_is_in_contact,
-        likely=1,
+        likely=2,
         says="a default read at index",
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=d14_the_journal_behind_an_image_is_dropped,
         likely=4,
-        says=DIVERGED,
+        says="what was acknowledged is lost here",
         faults=("kill all", "kill"),
     ),
     Planted(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .contention import Contention
 from .faults import MEMBER_FAULTS, Faults
 from .seams import installed
 from .world import World
@@ -21,6 +22,7 @@ FAULTS = (
     "remove member",
     "transfer leader",
     "hand over",
+    "contend for a register",
 )
 BROKERS = (
     "die",
@@ -62,6 +64,7 @@ class Scenario(Faults):
         self._world = world
         self._churn = world.clock.rng.choice((0.6, 1.2, 2.5))
         """What happens to brokers in a second."""
+        self._contention: Contention | None = None
 
     def run(self, seconds: float) -> None:
         """Begin, cause trouble, heal, and see that all is well."""
@@ -145,6 +148,11 @@ class Scenario(Faults):
                 if leader is not None:
                     leader.look(lambda mode: mode.hand_over())
                 return "leadership"
+            case "contend for a register":
+                if self._contention is None:
+                    self._contention = Contention(world)
+                self._contention.begin(lasts)
+                return "two writers"
         return super().cause(what, lasts)
 
 

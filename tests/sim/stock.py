@@ -43,6 +43,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from .clock import Clock
+from .disk import Disk
 from .faults import Faults, Victim
 from .net import End, Net
 from .scenario import Result
@@ -161,13 +162,6 @@ class _State(_syncobj.SyncObj):  # type: ignore[misc]
         self._member.world.applied(self._member, index, command)
 
 
-class _Machine:
-    """A disk that nothing is done to."""
-
-    full = False
-    hangs_until = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One log entry as the library has it."""
@@ -185,7 +179,8 @@ class StockMember:
         self.name = f"member-{number}"
         self.folder = folder
         self.rng = random.Random(world.clock.rng.getrandbits(64))
-        self.machine = _Machine()
+        self.disk = Disk(folder.parent, self, self.rng)  # nothing is done to it
+        self.expects_end = False
         self.life = 0
         self.up = False
         self.node: Any = None
@@ -212,6 +207,12 @@ class StockMember:
         call(*arguments)
 
     # -- Victim
+
+    def crashed(self, *, power: bool) -> None:
+        raise AssertionError("it does not use that disk")
+
+    def complain(self, text: str) -> None:
+        raise AssertionError("it does not use that disk")
 
     def start(self) -> None:
         world = self.world
@@ -502,6 +503,9 @@ class StockWorld:
         return max(leading, key=lambda m: int(m.node._SyncObj__raftCurrentTerm), default=None)
 
     def may_lose(self, member: Victim) -> bool:
+        return False
+
+    def may_lose_power(self, member: Victim) -> bool:
         return False
 
     # -- what members do

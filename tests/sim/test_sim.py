@@ -91,5 +91,9 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     plant = PLANTS[name]
     plant.install(monkeypatch)
     assert plant.likely is not None
-    seeds = (plant.likely, *range(1, 41))
-    assert any(plant.caught_by(seed) for seed in seeds), f"not caught by seeds {seeds}"
+    # A stale one costs time and is said, so that it is put right; it is no reason to fail.
+    seeds = (plant.likely, *range(1, 301))
+    caught = next((seed for seed in seeds if plant.caught_by(seed)), None)
+    assert caught is not None, f"not caught by seed {plant.likely} nor 1 to 300"
+    if caught != plant.likely:
+        print(f"{name}: likely={plant.likely} is stale, seed {caught} catches it")

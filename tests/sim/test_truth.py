@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.replicated.failure_detector import Evidence
+from nameserver.replicated.failure_detector import FailureDetector
 
 from .seams import installed
 from .world import World
@@ -46,7 +46,7 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits in it says nothing of the broker."""
-    monkeypatch.setattr(Evidence, "judge", lambda *_, **__: ())
+    monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
     assert leader is not None
     die_silently(world)

@@ -34,7 +34,7 @@ from nameserver.commands import (
 )
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
-from nameserver.raft.consensus.core import LEADER
+from nameserver.raft.library import LEADER
 from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
@@ -296,19 +296,20 @@ class Truth:
         """After each turn of a member that has started."""
         # This is done more often than anything else: no property of a property.
         engine = mode.engine
-        core = engine._core
-        term = core.term
+        core = engine.core
+        library = core.library
+        term = library.term
         if term != mode.looked_at_term:
             if term < mode.looked_at_term:
                 self.fail(f"{mode.host.name}'s term falls to {term}")
             mode.looked_at_term = term
-        if core.state == LEADER and engine.role is Role.LEADER:
+        if library.state == LEADER and engine.role is Role.LEADER:
             self._look_at_leader(mode, engine, term)
-        held, acknowledged = core._log.last_index, core._acknowledged
+        held, acknowledged = core.log.last_index, core.following.acknowledged
         if held < acknowledged:
             name = mode.host.name
             self.fail(f"{name} holds entries up to {held}, but has acknowledged {acknowledged} in this term")
-        applied = core.applied_index
+        applied = library.applied_index
         if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
         if applied != mode.looked_at_index:
@@ -424,7 +425,7 @@ class Truth:
             member = members.get(source)
             if member is None or not member.ready or any(end.life != member.life for end in waiting):
                 return True  # who sent it is gone: nobody can be asked what is in it
-            if any(broker in heard for _, _, heard in member.running._reports._reporter._outstanding):
+            if any(broker in part.heard for part in member.running._reports._reporter._outstanding):
                 return True
         return False
 

@@ -26,7 +26,10 @@ SETTLE_S = 12.0
 class _Complaints(logging.Handler):
     """Whatever the nameserver logs as an error is one, unless the simulator made it."""
 
-    EXPECTED = ("journal full", "not exported", "unable to store")
+    EXPECTED = (
+        *("journal full", "not exported", "unable to store"),
+        *("no room for term, vote or standing", "Input/output error"),
+    )
 
     def __init__(self, truth: Truth) -> None:
         super().__init__(logging.ERROR)
@@ -213,6 +216,16 @@ class World:
             and max(indexes) - min(indexes) < 5
             and not self.net.blocked
         )
+
+    def may_lose_power(self, member: Victim) -> bool:
+        """Under ``journal`` no other may have lost anything since it was a voter last."""
+        if self.durability != "journal":
+            return True
+        for other in self.members:
+            if other.at_risk and other.ready and other.running.member.votes:
+                other.at_risk = False
+        others = [other for other in self.members if other is not member]
+        return len(others) > 1 and not any(other.at_risk for other in others)
 
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
         """End a broker so that its connections end: a second later it is off the table, if all stays well."""

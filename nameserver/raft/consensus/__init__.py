@@ -1,13 +1,14 @@
 """Consensus without IO: elections, replication, membership, images, contact, as state machines on values.
 
-Here belongs what decides; clock and chance are passed in, and what is to be sent and stored goes out through
-ports. Files, threads and sockets stay out.
+Here belongs what decides; clock and chance are passed in, and what is to be sent and stored comes out as
+effects. Files, threads and sockets stay out.
 
     engine.py          the order of things: what a message, an append, the journal or the clock makes due
-    ports.py           what a member can do to the world
-    core.py            the library's state and configuration, and what its parts are given
-    patience.py, elections.py, following.py, sending.py, leading.py, applying.py   its parts
-    hardening.py       RaftCore of those parts; each defect of the library, and where it is closed
+    effects.py         what a step wants done, as values in order
+    writing.py         what goes to the journal, and whether that stalls
+    core.py            RaftCore: the library and the parts that close its defects
+    electorate.py, patience.py, elections.py, following.py, leading.py, applying.py   its parts
+    hardening.py       each defect of the library, and where it is closed
     replication.py, watch.py   what a follower is sent; whether this member stood still
     greetings.py       whom this member has met, and its own standing
     membership.py      who takes part and who leads
@@ -16,4 +17,5 @@ ports. Files, threads and sockets stay out.
     contact.py         how old what a leader said is
     log.py             entries in memory, and the operations that the journal is to keep
     messages.py        what members say to each other, and its bytes
+    surroundings.py    what each part is given
 """

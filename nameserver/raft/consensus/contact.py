@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
+from .members import majority
+
 #: Statements of the leader that wait for their commit index; more only arrive while applying lags far behind.
 _PENDING_MAX: Final = 64
 #: Seconds that a kept yes ends early, so that rounding in its sum never makes it last too long.
@@ -128,7 +130,7 @@ class Contact:
 
     def majority_date(self, now: float) -> float:
         """The newest instant for which a majority, this member included, is known to have accepted us."""
-        others = self._members // 2  # a majority has one more than this: ourselves
+        others = majority(self._members) - 1
         if others == 0:
             return now
         dates = sorted(self._echoed.values(), reverse=True)

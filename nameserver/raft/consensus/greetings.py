@@ -1,4 +1,4 @@
-"""Hellos, the first message on each link: what the others say of themselves, and this member of itself.
+"""Greetings, the first message on each link: what the others say of themselves, and this member of itself.
 
 What it says is its standing. A member that never took part is empty. It founds a cluster with others that
 are, or joins the one whose leader sends it a log: as a learner, until it has caught up (D25).
@@ -8,89 +8,129 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from .core import Surroundings
-from .hardening import RaftCore
+from .core import RaftCore
+from .effects import Effects, StoreStanding
 from .log import FIRST_INDEX
-from .members import Configuration, Standing, found, waiting_for
-from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX, Append, Hello, MessageError
-from .ports import Ports
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .members import Configuration, Standing, found, majority, waiting_for
+from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX, Append, Greeting, MessageError
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 
-class Hellos:
-    """Hellos heard and said by one member.
+class Greetings:
+    """Greetings heard and said by one member.
 
     Attributes:
-        standing: What this member is; stored before it is acted upon.
-        links: Peers to which a link is up.
-        said: The newest hello of each of them that has said one.
+        standing: What this member is; stored before anybody hears of what it does by it.
+        said: The newest greeting of each of them that has said one.
         contact_limit: The smallest election timeout that any member ever stated to this one, in seconds.
     """
 
     def __init__(
         self,
         given: Surroundings,
-        engine: Engine,
-        ports: Ports,
+        effects: Effects,
         core: RaftCore,
         *,
         http: str,
+        durability: str,
         standing: Standing,
     ) -> None:
         self._me: Final = given.me
         self._log = given.log
         self._election_timeout_ms = given.election_timeout_ms
-        self._engine = engine
-        self._ports = ports
+        self._effects = effects
         self._core = core
+        self._library = core.library
+        self._electorate = core.electorate
         self._http = http
+        self._durability = durability
         self.standing = standing
-        self.links: set[str] = set()
-        self.said: dict[str, Hello] = {}
-        self._greeted: dict[str, int] = {}  # links over which each peer has said one so far
+        self.said = effects.greeted
+        self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
         self.contact_limit = given.election_timeout_s
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
         self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
         self._said_waiting_for: tuple[str, ...] = ()
+        self._said_distrusted: tuple[str, ...] = ()
 
     # ---- what is known
 
     @property
     def empty(self) -> bool:
         """Nothing was ever promised or stored here."""
-        return not self.standing.voter and self._log.last_index == FIRST_INDEX
+        standing = self.standing
+        return not (standing.voter or standing.doubtful) and self._log.last_index == FIRST_INDEX
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """First start: the members it still waits for."""
-        members = self._core.configuration.members
+        members = self._electorate.configuration.members
         return waiting_for(self._me, members, self.said) if self.empty else ()
+
+    @property
+    def distrusted(self) -> tuple[str, ...]:
+        """Voters that may lack what they acknowledged, if the rest is no majority: then nobody can tell what
+        was committed. Empty while the rest is one, or may be.
+        """
+        if self.empty or self._library.leader is not None:
+            return ()
+        voters = self._electorate.configuration.voters
+        lost = [name for name in voters if not self._keeps_promises(name)]
+        return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
+
+    def _keeps_promises(self, name: str) -> bool:
+        """As far as is known here; an empty one may be about to found the cluster with this member."""
+        if name == self._me:
+            return self.standing.voter
+        greeting = self.said.get(name)
+        return greeting is None or greeting.voter or greeting.empty
+
+    @property
+    def best(self) -> str:
+        """Of this member and those linked, the one with the best log."""
+        logs = {name: (greeting.last_term, greeting.last_index) for name, greeting in self.said.items()}
+        logs[self._me] = self._last
+        return max(sorted(logs), key=lambda name: logs[name])
+
+    @property
+    def _last(self) -> tuple[int, int]:
+        return self._log.term_at(self._log.last_index) or 0, self._log.last_index
+
+    def look_for_trust(self) -> None:
+        """Say it once if nobody can lead any more without being told to."""
+        distrusted = self.distrusted
+        if distrusted and distrusted != self._said_distrusted:
+            logger.warning(
+                "no majority of members is trusted: acknowledged changes may be missing at %s; if nobody "
+                "else comes back, start %s, whose log is the best, with --force-new-cluster",
+                ",".join(distrusted),
+                self.best,
+            )
+        self._said_distrusted = distrusted
 
     @property
     def linked(self) -> frozenset[str]:
         """Members to which a link is up; and the leader, which may be one that is not known here yet."""
-        return frozenset(self.said.keys() & {*self._core.configuration.members, self._core.leader_id})
+        return frozenset(self.said.keys() & {*self._electorate.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart: they are counted, 0 is none. What went over another may be lost."""
-        return self._greeted[peer] if peer in self.said else 0
+        return self._link_numbers[peer] if peer in self.said else 0
 
     @property
     def read_by_all(self) -> int:
         """Rule 7: the highest format that every member said it reads."""
-        others = [name for name in self._core.configuration.members if name != self._me]
+        others = [name for name in self._electorate.configuration.members if name != self._me]
         return min([FORMAT_MAX, *(self.standing.formats.get(name, FORMAT) for name in others)])
 
     @property
     def all_read_durable(self) -> bool:
         """Every member has said that it understands :attr:`.messages.Append.durable`."""
-        standing, configuration = self.standing, self._core.configuration
+        standing, configuration = self.standing, self._electorate.configuration
         known = self._durable_read
         if known is None or known[0] is not standing or known[1] is not configuration:
             known = self._durable_read = standing, configuration, self.read_by_all >= FORMAT_DURABLE
@@ -99,78 +139,92 @@ class Hellos:
     @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
-        said = {peer: hello.http for peer, hello in self.said.items()} | {self._me: self._http}
-        return {member: said[member] for member in self._core.configuration.members if said.get(member)}
+        said = {peer: greeting.http for peer, greeting in self.said.items()} | {self._me: self._http}
+        return {member: said[member] for member in self._electorate.configuration.members if said.get(member)}
 
-    # ---- hellos
+    # ---- greetings
 
-    def receive(self, peer: str, hello: Hello) -> None:
+    def receive(self, peer: str, greeting: Greeting) -> None:
         """Take what ``peer`` says of itself.
 
         Raises:
             MessageError: It is a stranger (D10).
         """
-        self._check_cluster(peer, hello)
+        self._check_cluster(peer, greeting)
         first = peer not in self.said
-        self.said[peer] = hello
-        self.contact_limit = min(self.contact_limit, hello.election_timeout_ms / 1000)
+        self.said[peer] = greeting
+        self.contact_limit = min(self.contact_limit, greeting.election_timeout_ms / 1000)
         formats = self.standing.formats
-        if formats.get(peer) != hello.format_max:
-            self.become(replace(self.standing, formats={**formats, peer: hello.format_max}))
+        if formats.get(peer) != greeting.format_max:
+            # Of others only those that are here: names that come and go must not fill what is stored.
+            kept = {*self._electorate.configuration.members, *self.said}
+            formats = {name: known for name, known in formats.items() if name in kept}
+            self.become(replace(self.standing, formats={**formats, peer: greeting.format_max}))
+        if first and self._durability and greeting.durability not in ("", self._durability):
+            logger.warning(
+                "members differ in durability peer=%s theirs=%s mine=%s: what a majority acknowledges is as "
+                "safe as the weakest of it",
+                peer,
+                greeting.durability,
+                self._durability,
+            )
         if first:
-            self._greeted[peer] = self._greeted.get(peer, 0) + 1
-            logger.info("member linked peer=%s voter=%s empty=%s", peer, hello.voter, hello.empty)
+            self._link_numbers[peer] = self._link_numbers.get(peer, 0) + 1
+            logger.info("member linked peer=%s voter=%s empty=%s", peer, greeting.voter, greeting.empty)
             self._core.link_up(peer)
         self.consider_founding()
+        self.look_for_trust()
 
-    def _check_cluster(self, peer: str, hello: Hello) -> None:
+    def _check_cluster(self, peer: str, greeting: Greeting) -> None:
         """D10: two members of different clusters are strangers; an empty one is of none yet.
 
         Whoever is not in the configuration here may have been added while this member was away, or removed
         while it was away itself. Both belong to the cluster; neither counts.
         """
-        mine, theirs = self.standing.cluster, hello.cluster
-        if theirs and mine != theirs and self.empty == hello.empty:
+        mine, theirs = self.standing.cluster, greeting.cluster
+        if theirs and mine != theirs and self.empty == greeting.empty:
             raise MessageError(f"{peer} is of another cluster: {theirs}, this is {mine}")
-        known = peer in self._core.configuration.members
-        if not known and not self.empty and (hello.empty or mine != theirs):
+        known = peer in self._electorate.configuration.members
+        if not known and not self.empty and (greeting.empty or mine != theirs):
             raise MessageError(f"{peer} is no member")
 
     def say(self, peer: str) -> None:
         """Say to ``peer`` what this member is."""
         standing = self.standing
-        self._engine.transmit(
+        self._effects.send(
             peer,
-            Hello(
+            Greeting(
                 standing.instance,
                 standing.voter,
                 self.empty,
                 self._election_timeout_ms,
                 dict(standing.founders),
-                self._core.term,
+                self._library.term,
                 FORMAT_MAX,
                 standing.cluster,
                 self._http,
+                *self._last,
+                durability=self._durability,
             ),
         )
 
     def say_to_all(self) -> None:
         """What this member is has changed."""
-        for peer in sorted(self.links):
+        for peer in sorted(self._effects.links):
             self.say(peer)
 
     # ---- standing
 
     def become(self, standing: Standing) -> None:
-        """Take another standing, which is durable then."""
-        self._ports.save_standing(standing)
+        """Take another standing, which is durable before anybody hears of it."""
+        self._effects.add(StoreStanding(standing))
         self.standing = standing
 
     def consider_founding(self) -> None:
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
         if not self.empty:
             return
-        members = self._core.configuration.members
+        members = self._electorate.configuration.members
         founded = found(self.standing, self._me, members, self.said)
         if founded is None:
             if (waiting := self.waiting_for) != self._said_waiting_for:
@@ -192,7 +246,9 @@ class Hellos:
             return []
         logger.info("cluster joined me=%s cluster=%s leader=%s", self._me, cluster, leader)
         self.become(replace(self.standing, cluster=cluster))
-        return [peer for peer, hello in self.said.items() if hello.cluster != cluster and not hello.empty]
+        return [
+            peer for peer, greeting in self.said.items() if greeting.cluster != cluster and not greeting.empty
+        ]
 
     def came_at(self, term: int, last: int) -> int:
         """A learner hears from the leader of ``term``, whose log ends at ``last``; return where it ended when
@@ -206,20 +262,19 @@ class Hellos:
         """D25: a learner is a voter again once an entry appended after it came back is committed without its
         help.
         """
-        core = self._core
-        if m.term != core.term or leader != core.leader_id:
+        library = self._library
+        if m.term != library.term or leader != library.leader:
             return
         done = (
             m.commit > self.came_at(m.term, m.last)
             and self._log.term_at(m.commit) == m.term
-            and min(core.commit_index, self._log.durable_index) >= m.commit
+            and min(library.commit_index, self._log.durable_index) >= m.commit
         )
         if done:
             # It may have voted in this very term in its former life: only for this leader could that have
             # mattered.
-            self._log.setCurrentTerm(core.term, leader)
-            core.remember_vote(leader)
-            self._engine.store_vote()
-            self.become(replace(self.standing, voter=True))
+            library.remember_vote(leader)
+            self._effects.store_vote()
+            self.become(replace(self.standing, voter=True, doubtful=False))
             logger.info("learner caught up me=%s index=%d term=%d", self._me, m.commit, m.term)
             self.say_to_all()

@@ -8,21 +8,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from nameserver.raft.library import FOLLOWER
 from nameserver.raft.types import ChangeRefused, NotLeader, StateMachine
 
-from .core import FOLLOWER, Surroundings
-from .greetings import Hellos
-from .hardening import RaftCore
+from .core import RaftCore
+from .effects import Effects, InstallImage, MakeImage, Trim
+from .greetings import Greetings
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
-from .messages import Append, SnapshotPart, SnapshotReply, Stale
-from .ports import Ports
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .messages import SnapshotPart, SnapshotReply, Stale
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +46,10 @@ class Images:
     def __init__(
         self,
         given: Surroundings,
-        engine: Engine,
-        ports: Ports,
+        effects: Effects,
         core: RaftCore,
         *,
-        hellos: Hellos,
+        greetings: Greetings,
         membership: Membership,
         machine: StateMachine,
         compact_bytes: int,
@@ -61,10 +58,15 @@ class Images:
         self._log = given.log
         self._contact = given.contact
         self._clock = given.clock
-        self._engine = engine
-        self._ports = ports
+        self._held_image = given.held_image
+        self._effects = effects
         self._core = core
-        self._hellos = hellos
+        self._library = core.library
+        self._electorate = core.electorate
+        self._patience = core.patience
+        self._following = core.following
+        self._leading = core.leading
+        self._greetings = greetings
         self._membership = membership
         self._machine = machine
         self._compact_bytes = compact_bytes
@@ -75,6 +77,7 @@ class Images:
         self._retry_s = SNAPSHOT_RETRY_S[0]
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
         self.installing = 0
+        self._refused = 0  # index of the leader's image that is too large
         self._install_failed: tuple[int, float] | None = None  # index, when to ask for it again
         self._install_retry_s = INSTALL_RETRY_S[0]
         self.restoring = False
@@ -87,9 +90,9 @@ class Images:
         """
         if self._making or self.installing or self.restoring or now < self._retry_at:
             return
-        image = self._ports.image()
+        image = self._held_image.image()
         threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
-        if self._log.journal_bytes >= threshold and self._core.applied_index > (
+        if self._log.journal_bytes >= threshold and self._library.applied_index > (
             image[0] if image else FIRST_INDEX
         ):
             self._begin()
@@ -100,14 +103,14 @@ class Images:
         Raises:
             ChangeRefused: There is no state yet.
         """
-        self._core.enter()
-        if self._engine.stopped or self._core.applied_index <= FIRST_INDEX:
+        self._patience.look()
+        if self._effects.stopped or self._library.applied_index <= FIRST_INDEX:
             raise ChangeRefused("nothing was written yet: there is no state to store")
         if not (self._making or self.installing or self.restoring):
             self._begin()
 
     def _begin(self) -> None:
-        index = self._core.applied_index
+        index = self._library.applied_index
         term = self._log.term_at(index)
         assert term is not None
         self._log.journal_bytes = 0
@@ -119,20 +122,20 @@ class Images:
             return
         self._making = True
         configuration = encode_configuration(self._log.configuration_at(index))
-        self._ports.make_image(index, term, configuration, encode_image)
+        self._effects.add(MakeImage(index, term, configuration, encode_image))
 
     def made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
-        if self._engine.stopped:
+        if self._effects.stopped:
             return
-        self._core.enter()
+        self._patience.look()
         self._making = False
         self._retry_s = SNAPSHOT_RETRY_S[0]
         if index > self._log.base_index:
             self._log.trim(self._tail_from(index))
-            self._ports.trim(index)
-        self._ports.changed()
-        self._ports.wake()
+            self._effects.add(Trim(index))
+        self._effects.changed()
+        self._effects.wake()
 
     def _tail_from(self, index: int) -> int:
         """Keep some entries behind the image for peers that lag a little."""
@@ -144,13 +147,13 @@ class Images:
 
     def failed(self, error: str) -> None:
         """Storing an image failed; nothing is lost, the log stays longer (D28)."""
-        if self._engine.stopped:
+        if self._effects.stopped:
             return
-        self._core.enter()
+        self._patience.look()
         self._making = False
         self.failures += 1
         self.error = error
-        self._ports.changed()
+        self._effects.changed()
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
@@ -160,27 +163,29 @@ class Images:
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """A leader sends what it has no entries for any more."""
-        if m.term < self._core.term:
-            self._engine.send(peer, Stale(self._core.term))
+        if m.term < self._library.term:
+            self._effects.send(peer, Stale(self._library.term))
             return
-        self._core.follow(self._core.node(peer), m.term)
+        self._following.follow(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
-        if not self._hellos.standing.voter:
-            self._hellos.came_at(m.term, m.last)
-        if m.index <= self._core.applied_index:
+        if not self._greetings.standing.voter:
+            self._greetings.came_at(m.term, m.last)
+        if m.index <= self._library.applied_index:
             # D16: never back. What is committed is the same at the leader, so it may go on from there.
             self._incoming = None
-            self._core.acknowledge_committed()
+            self._following.acknowledge_committed()
             return
+        if m.size > IMAGE_SIZE_MAX:
+            self._refuse(m)
         if self.installing or m.size > IMAGE_SIZE_MAX:
-            self._core.say_alive(peer)
+            self._following.say_alive(peer)
             return
         if m.offset == 0:
             self._incoming = (peer, m.index, bytearray())
             self._install_failed = None
         incoming = self._incoming
         if incoming is None or incoming[:2] != (peer, m.index) or m.offset != len(incoming[2]):
-            self._core.say_alive(peer)
+            self._following.say_alive(peer)
             return
         buffer = incoming[2]
         buffer += m.data
@@ -189,20 +194,25 @@ class Images:
         if complete:
             self._incoming = None
             self.installing = m.index
-            self._ports.install_image(m.index, m.index_term, m.configuration, buffer)
+            self._effects.add(InstallImage(m.index, m.index_term, m.configuration, buffer))
+
+    def _refuse(self, m: SnapshotPart) -> None:
+        """Say once that this member cannot catch up."""
+        if self._refused != m.index:
+            self._refused = m.index
+            self.failures += 1
+            logger.error(
+                "snapshot refused me=%s index=%d bytes=%d allowed=%d: this member cannot catch up",
+                self._me,
+                m.index,
+                m.size,
+                IMAGE_SIZE_MAX,
+            )
 
     def _reply(self, leader: str, index: int, offset: int) -> None:
-        learner, echo = not self._hellos.standing.voter, self._contact.echo_for(leader)
-        reply = SnapshotReply(self._core.term, index, offset, learner, self._clock(), echo)
-        self._engine.send(leader, reply)
-
-    def put_off(self, peer: str, m: Append) -> None:
-        """The log is about to be replaced: keep the leader, and let it know that we live."""
-        self._core.follow(self._core.node(peer), m.term)
-        self._contact.stated_by_leader(
-            peer, clock=m.clock, echo=m.echo, age=m.age, commit=max(m.commit, m.durable)
-        )
-        self._core.say_alive(peer)
+        learner, echo = not self._greetings.standing.voter, self._contact.echo_for(leader)
+        reply = SnapshotReply(self._library.term, index, offset, learner, self._clock(), echo)
+        self._effects.send(leader, reply)
 
     def link_down(self, peer: str) -> None:
         """What ``peer`` has sent of an image is void."""
@@ -211,7 +221,7 @@ class Images:
 
     def install_failed(self, error: str) -> None:
         """Storing a received image failed; the leader is asked for one again, after a while."""
-        if not self._engine.stopped:
+        if not self._effects.stopped:
             self._install_failed = self.installing, self._clock() + self._install_retry_s
             self.installing = 0
             self.failures += 1
@@ -226,28 +236,28 @@ class Images:
             return
         index, _ = self._install_failed
         self._install_failed = None
-        leader = self._core.leader_id
-        if leader is not None and self._core.state == FOLLOWER:
+        leader = self._library.leader
+        if leader is not None and self._library.state == FOLLOWER:
             self._reply(leader, index, 0)
 
     def installed(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """An image received from a leader is durable and ready: it becomes the state unless that has moved
         beyond (D16).
         """
-        if self._engine.stopped:
+        if self._effects.stopped:
             return
-        self._core.enter()
+        self._patience.look()
         self.installing = 0
         self._install_retry_s = INSTALL_RETRY_S[0]
-        if index > self._core.applied_index:
-            was_empty = self._hellos.empty
+        if index > self._library.applied_index:
+            was_empty = self._greetings.empty
             logger.info("snapshot installed me=%s index=%d", self._me, index)
             if not self._replace_state(index, term, configuration, install):
                 return
             if was_empty:
-                self._hellos.say_to_all()
-        self._core.acknowledge_committed()
-        self._ports.wake()
+                self._greetings.say_to_all()
+        self._following.acknowledge_committed()
+        self._effects.wake()
 
     def _replace_state(
         self, index: int, term: int, configuration: bytes, install: Callable[[], None]
@@ -258,12 +268,12 @@ class Images:
             install()
         except Exception as error:  # whatever it is, the state may be half replaced
             logger.exception("restore raised index=%d", index)
-            self._engine.fail(f"snapshot {index} cannot be restored: {error}")
+            self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
         self._log.reset(index, term, held)
         self._core.restored(index)
         self._membership.follow()
-        self._ports.trim(index)
+        self._effects.add(Trim(index))
         return True
 
     # ---- from an operator
@@ -274,10 +284,10 @@ class Images:
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        self._core.enter()
-        if self._engine.stopped or not self._core.leads:
-            raise NotLeader(self._core.leader_id)
-        members = self._core.configuration.members
+        self._patience.look()
+        if self._effects.stopped or not self._library.leads:
+            raise NotLeader(self._library.leader)
+        members = self._electorate.configuration.members
         if members != (self._me,):
             raise ChangeRefused(
                 f"a snapshot is restored in a cluster of one member only, this has {','.join(members)}: "
@@ -299,27 +309,27 @@ class Images:
     @property
     def settled(self) -> bool:
         """Everything appended here is durable and applied."""
-        return self._core.applied_index == self._log.last_index == self._log.durable_index
+        return self._library.applied_index == self._log.last_index == self._log.durable_index
 
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
         """Index, term and configuration under which an image becomes the base: behind all there is."""
         index = max(image_index, self._log.last_index) + 1
-        return index, self._core.term, encode_configuration(self._core.configuration)
+        return index, self._library.term, encode_configuration(self._electorate.configuration)
 
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """The image is durable under ``index``: it becomes log and state, and a new term begins.
 
         So whatever was computed from the former state knows that it is void.
         """
-        if self._engine.stopped:
+        if self._effects.stopped:
             return
-        self._core.enter()
+        self._patience.look()
         logger.warning("snapshot restored me=%s index=%d", self._me, index)
         if self._replace_state(index, term, configuration, install):
-            self._core.step_down("a snapshot was restored")
-            self._core.stand_now()
-            self._ports.changed()
-            self._ports.wake()
+            self._leading.step_down("a snapshot was restored")
+            self._patience.stand_now()
+            self._effects.changed()
+            self._effects.wake()
 
     def restore_ended(self) -> None:
         """Go on, whether it was restored or not."""

@@ -1,103 +1,124 @@
-"""D35, D37: becoming leader and ceasing to be it, of its own accord as well; changes of the members."""
+"""D3, D17 to D20, D22, D26, D34, D35, D37: what a leader sends to whom, and what their answers count for."""
 
 from __future__ import annotations
 
 import logging
 import math
 
-from .core import CANDIDATE, FOLLOWER, LEADER, Surroundings
-from .elections import Elections
-from .log import CONFIGURATION
-from .members import Configuration, encode_configuration
-from .messages import TimeoutNow
-from .sending import Sending
+from nameserver.raft.library import LEADER, Library
+
+from .electorate import Electorate
+from .log import CONFIGURATION, NO_OP, REGULAR
+from .members import Configuration, encode_configuration, majority
+from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
+from .patience import Patience
+from .replication import (
+    BATCH_BYTES,
+    PART_BYTES,
+    PARTS_WINDOW,
+    TRANSFER_TIMEOUT_S,
+    Progress,
+    Transfer,
+    quorum_index,
+)
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 
-class Leading(Elections, Sending):
-    """Takes office, hands over, steps down and says why."""
+class Leading:
+    """Appends entries, sends each member what it lacks, knows what a majority holds; hands over.
 
-    def __init__(self, given: Surroundings) -> None:
-        self._heir: str | None = None  # the linked voter that held most of the log when this one last led
-        self._cause = ""  # what this member is doing right now, for the line that says why it stopped leading
+    Attributes:
+        progress: Each other member's log, as far as it is known; empty unless this member leads.
+        elected: How often this member was elected.
+        successor: The linked voter that held most of the log when this one last led.
+        doing: What this member is doing right now, for the line that says why it stopped leading.
+    """
+
+    def __init__(
+        self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
+    ) -> None:
+        self._me = given.me
+        self._log = given.log
+        self._host = given.host
+        self._held_image = given.held_image
+        self._clock = given.clock
+        self._contact = given.contact
+        self._period = given.period
+        self._library = library
+        self._electorate = electorate
+        self._patience = patience
+        self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
-        super().__init__(given)
+        self.progress: dict[str, Progress] = {}
+        self.elected = 0
+        self.successor: str | None = None
+        self.doing = ""
 
-    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        if term != self.term and self.state == LEADER:  # the library would do so a moment later
-            self._cause += f", of term {term}"
-            self._SyncObj__setState(FOLLOWER)
-        super()._SyncObj__setCurrentTerm(term, votedForNodeId)
+    # ---- the term
 
-    def _SyncObj__setState(self, newState: int) -> None:
-        before = self._SyncObj__raftState
-        super()._SyncObj__setState(newState)
-        if before != newState:
-            if before == LEADER:
-                voters = self._configuration.voters
-                heirs = {n: p.match for n, p in self._progress.items() if n in voters}
-                linked = (name for name in heirs if self._host.linked_to(name))
-                self._heir = max(linked, key=heirs.__getitem__, default=None)
-                self._say_stopped_leading()
-            elif newState == CANDIDATE:
-                self._say_standing()
-            if newState != LEADER:
-                self._progress.clear()
-            self._host.role_changed()
-
-    def _SyncObj__onBecomeLeader(self) -> None:
+    def leadership_begins(self) -> None:
         self._handed_over = False
         self._stated = 0
-        for name in self._configuration.members:
+        for name in self._electorate.configuration.members:
             if name != self._me:
                 self._set_progress(name)
-        super()._SyncObj__onBecomeLeader()
-        self.leader_changes += 1
-        logger.info(
-            "leader elected term=%d me=%s last_index=%d", self.term, self.selfNode.id, self._log.last_index
-        )
+        self.elected += 1
+        first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
+        logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
 
-    def step_down(self, reason: str = "asked to") -> None:
-        """Stop leading without a new term."""
-        if self.state == LEADER:
-            self._cause = reason
-            self._SyncObj__setState(FOLLOWER)
-            self._SyncObj__raftLeader = None
-            self._postpone(self._clock())
-
-    def _say_stopped_leading(self) -> None:
+    def leadership_ends(self) -> None:
+        """Remember who comes next, and say why it ended."""
+        voters = self._electorate.configuration.voters
+        held = {name: p.match for name, p in self.progress.items() if name in voters}
+        linked = (name for name in held if self._host.linked_to(name))
+        self.successor = max(linked, key=held.__getitem__, default=None)
         now = self._clock()
-        ages = ((name, now - self._contact.member_date(name)) for name in self._progress)
+        ages = ((name, now - self._contact.member_date(name)) for name in self.progress)
         answers = ",".join(
             f"{name}:{age * 1000:.0f}" if math.isfinite(age) else f"{name}:never" for name, age in ages
         )
         logger.log(
             logging.INFO if self._handed_over else logging.WARNING,
             "leader steps down me=%s term=%d reason=%s answers_ms=%s own_gap_ms=%.0f",
-            self.selfNode.id,
-            self.term,
-            self._cause,
+            self._me,
+            self._library.term,
+            self.doing,
             answers,
-            self._watch.longest * 1000,
+            self._patience.watch.longest * 1000,
         )
+        self.progress.clear()
+
+    def step_down(self, reason: str) -> None:
+        """Stop leading without a new term."""
+        if self._library.state == LEADER:
+            self.doing = reason
+            self._library.become_follower()
+            self._patience.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Ask ``to``, or a voter of our choice, to take over; None if nobody has the whole log."""
         ready = [
             name
-            for name, p in self._progress.items()
-            if name in self._configuration.voters
-            and not p.learner
-            and p.match == self._log.last_index
-            and self._host.linked_to(name)
+            for name, p in self.progress.items()
+            if self._counts(name, p) and p.match == self._log.last_index and self._host.linked_to(name)
         ]
-        if self.state != LEADER or not ready or (to is not None and to not in ready):
+        if self._library.state != LEADER or not ready or (to is not None and to not in ready):
             return None
         target = to if to is not None else min(ready)
         self._handed_over = True
-        self._host.send(target, TimeoutNow(self.term))
+        self._host.send(target, TimeoutNow(self._library.term))
         return target
+
+    def ask_successor(self) -> None:
+        """Nobody answered, and this member leads no more. If only one direction is at fault, the others still
+        hear it, and would wait for an election timeout more.
+        """
+        if self.successor is not None:
+            self._host.send(self.successor, TimeoutNow(self._library.term))
+
+    # ---- the members
 
     def change(self, configuration: Configuration) -> str | int:
         """Append another configuration; return its index, or why that must not be.
@@ -106,15 +127,256 @@ class Leading(Elections, Sending):
         member could come about. D37: a leader never appends one in which it does not vote. So the member that
         goes never holds the entry that removes it: it is in force here, and is not sent there.
         """
-        if self.state != LEADER:
+        if self._library.state != LEADER:
             return "this member does not lead"
-        if not self.leads:
+        if not self._library.leads:
             return "the leader has not committed an entry of its own term yet; ask again"
-        if self._log.configuration_index > self.commit_index:
+        if self._log.configuration_index > self._library.commit_index:
             return "another change of the members is under way; ask again"
         if self._me not in configuration.voters:
             return "the leader cannot remove itself"
-        index = self._log.last_index + 1
-        self._log.add(CONFIGURATION + encode_configuration(configuration), index, self.term)
+        index = self._add(CONFIGURATION + encode_configuration(configuration))
         self.follow_configuration()
         return index
+
+    def follow_configuration(self) -> None:
+        """Put in force what the log holds, and send to its members."""
+        former = self._electorate.configuration.voters
+        self._electorate.follow()
+        if self._library.state != LEADER:
+            return
+        members = self._electorate.configuration.members
+        for name in self.progress.keys() - set(members):
+            del self.progress[name]
+        for name in members:
+            if name != self._me and name not in self.progress:
+                self._set_progress(name)
+                self._library.answered[name] = -math.inf
+        for name in self._electorate.other_voters:
+            if name not in former:  # it has as long to answer as all at the beginning of a term
+                self._library.answered[name] = self._clock()
+
+    def link_changed(self, peer: str) -> None:
+        """D17: a peer may come back with less; what it said before is void."""
+        if peer in self.progress:
+            self._set_progress(peer)
+
+    # ---- what is committed
+
+    @property
+    def read_index(self) -> int:
+        """Leader: the last index that any member can have applied, see :mod:`.following` (commits early)."""
+        commit = self._library.commit_index
+        return max(commit, self._stated) if self._library.state == LEADER else commit
+
+    def read_index_in(self, term: int) -> int | None:
+        """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
+        commit = self._library.commit_index_in(term)
+        return commit if commit is None or commit > self._stated else self._stated
+
+    def read_index_with(self, member: str, term: int) -> int | None:
+        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
+        voters = self._electorate.configuration.voters
+        return self.read_index_in(term) if member in voters and majority(len(voters)) <= 2 else None
+
+    def quorum_index(self) -> int:
+        """D7: what a majority holds; this member counts for what its journal has."""
+        matches = [p.match if self._counts(name, p) else 0 for name, p in self.progress.items()]
+        return quorum_index(len(self._electorate.configuration.voters), self._log.durable_index, matches)
+
+    # ---- entries
+
+    def append(self, payload: bytes, term: int) -> int | None:
+        """Append one entry if this member leads in ``term`` (D27); return its index."""
+        if self._library.state != LEADER or self._library.term != term:
+            return None
+        return self._add(REGULAR + payload)
+
+    def _add(self, command: bytes) -> int:
+        index = self._log.last_index + 1
+        self._log.add(command, index, self._library.term)
+        return index
+
+    def _set_progress(self, peer: str) -> None:
+        self.progress[peer] = Progress(next=self._log.last_index + 1)
+        self._library.match[peer] = 0
+
+    def _counts(self, peer: str, progress: Progress) -> bool:
+        """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
+        return not progress.learner and peer in self._electorate.configuration.voters
+
+    def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
+        """D3: an answer counts only in the term it was given in."""
+        progress = self.progress.get(peer)
+        if m.term != self._library.term or self._library.state != LEADER or progress is None:
+            return None
+        progress.learner = m.learner
+        counts = self._counts(peer, progress)
+        self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
+        # D8: the library steps down when a majority has been silent for leaderFallbackTimeout; an answer
+        # counts from when it was asked for, a learner's never.
+        seen = self._contact.member_date(peer) if counts else -math.inf
+        times = self._library.answered
+        times[peer] = max(seen, times.get(peer, -math.inf)) if counts else seen
+        self._patience.watch.heard()
+        return progress
+
+    def on_append_reply(self, peer: str, m: AppendReply) -> None:
+        progress = self._take_answer(peer, m)
+        if progress is None:
+            return
+        if m.state == MATCH:
+            progress.acknowledged(min(m.index, self._log.last_index))
+            if progress.transfer is not None and progress.match >= progress.transfer.index:
+                progress.transfer = None
+            # D25: what a learner holds does not count for the majority.
+            self._library.match[peer] = progress.match if self._counts(peer, progress) else 0
+        elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
+            progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
+        if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
+            # D25: a learner is done when an entry appended after it came back is committed without it.
+            progress.catch_up_entry = self._add(NO_OP)
+
+    def on_snapshot_reply(self, peer: str, m: SnapshotReply) -> None:
+        progress = self._take_answer(peer, m)
+        transfer = progress.transfer if progress is not None else None
+        if progress is None or transfer is None or transfer.index != m.index:
+            return
+        if m.offset == 0 and transfer.acknowledged:  # it could not be stored there
+            progress.transfer = None
+        elif m.offset > transfer.acknowledged:
+            transfer.acknowledged = min(m.offset, transfer.size)
+            transfer.sent = max(transfer.sent, transfer.acknowledged)
+            transfer.moved_at = self._clock()
+
+    def _to_state(self) -> int:
+        """The durable index to tell the followers, so that they can commit early; 0 for none.
+
+        Only under durability ``memory``, where it travels with the entries themselves: the commit index needs
+        no message, and followers have it two hops earlier. With a disk it would need a message of its own
+        after each sync, which on two cores costs the leader what followers gain (measured); and while the
+        disks of followers hang nobody would be in contact, as nobody could have applied what was stated.
+        """
+        durable = self._log.durable_index
+        if (
+            durable > self._library.commit_index
+            and self._electorate.settled_three
+            and self._host.states_durable
+            and self._log.term_at(durable) == self._library.term
+        ):
+            return durable
+        return 0
+
+    def _commit_untold(self, p: Progress) -> bool:
+        """Whether a peer must be told the commit index: not if it finds that out by itself."""
+        commit = self._library.commit_index
+        if p.commit_sent >= commit:
+            return False
+        finds_out = p.durable_sent >= commit and p.commit_sent >= self._log.configuration_index
+        return p.learner or not finds_out
+
+    @property
+    def due(self) -> bool:
+        """Whether a peer is to be sent something before its next heartbeat."""
+        last, base = self._log.last_index, self._log.base_index
+        for p in self.progress.values():
+            behind = p.next <= last and p.window_open
+            if behind or p.transfer is not None or p.next <= base or self._commit_untold(p):
+                return True
+        return False
+
+    def replicate(self) -> None:
+        """Send each peer what it lacks, as far as its window allows; a heartbeat if one is due.
+
+        D20, D26, D34: no clock-bounded loop, no chunks of entries, a bound on what is under way. D21, D24:
+        see transport.
+        """
+        now = self._clock()
+        age: float | None = None
+        # Whoever does not read what was stated would take the commit index for all that was answered.
+        all_said = self.read_index == self._library.commit_index or self._host.all_read_durable
+        if self._library.leads and all_said:  # what is not applied here yet is so there before the age counts
+            age = now - self._contact.majority_date(now)
+        stated = self._to_state()
+        for peer, progress in self.progress.items():
+            if self._library.connected(peer):
+                self._send_to(peer, progress, now, None if age == math.inf else age, stated)
+            else:
+                progress.beat_at = now + self._period
+
+    def _send_to(self, peer: str, p: Progress, now: float, age: float | None, stated: int) -> None:
+        log = self._log
+        beat = now >= p.beat_at
+        if p.next <= log.base_index or p.transfer is not None:
+            self._send_image(peer, p, now)
+        while True:
+            more = p.transfer is None and log.base_index < p.next <= log.last_index and p.window_open
+            if not (beat or more or (p.transfer is None and self._commit_untold(p))):
+                return
+            self._stated = max(self._stated, stated)
+            prev = min(p.next, log.last_index + 1) - 1
+            if prev < log.base_index:
+                prev = log.last_index
+            entries = log.read(p.next, bytes_max=BATCH_BYTES) if more else []
+            p.seq += 1
+            self._host.send(
+                peer,
+                Append(
+                    self._library.term,
+                    p.seq,
+                    self._library.commit_index,
+                    prev,
+                    log.term_at(prev) or 0,
+                    entries,
+                    log.last_index,
+                    beat,
+                    now,
+                    self._contact.echo_for(peer),
+                    age,
+                    self._stated,
+                ),
+            )
+            p.commit_sent, p.durable_sent = self._library.commit_index, self._stated
+            if beat:
+                p.beat_at = now + self._period
+                beat = False
+            if entries:
+                p.sent(prev + len(entries), sum(len(command) for _, command in entries))
+
+    def _send_image(self, peer: str, p: Progress, now: float) -> None:
+        """The peer lacks what only the state image has: send it in pieces, a few under way.
+
+        D20: a new image may be in the making meanwhile; the one at hand is sent.
+        """
+        if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
+            p.transfer = None
+        if p.transfer is None:
+            image = self._held_image.image()
+            if image is None or image[0] < self._log.base_index:
+                return
+            p.transfer = Transfer(*image, moved_at=now)
+            logger.info("snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
+        t = p.transfer
+        while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
+            data = self._held_image.read_image(t.index, t.sent, PART_BYTES)
+            if data is None:
+                p.transfer = None  # replaced by a newer one: begin again with that
+                return
+            if not data:
+                return  # this member's disk has not given it yet
+            p.seq += 1
+            part = SnapshotPart(
+                self._library.term,
+                p.seq,
+                t.index,
+                t.index_term,
+                t.size,
+                t.sent,
+                data,
+                self._log.last_index,
+                now,
+                self._contact.echo_for(peer),
+                t.configuration,
+            )
+            self._host.send(peer, part)
+            t.sent += len(data)

@@ -20,8 +20,9 @@ from typing import Final
 import msgspec
 
 from nameserver.raft.types import StopMember
+from remoting.lenient import UNREADABLE
 
-from .messages import Hello
+from .messages import Greeting
 
 #: Version of an encoded configuration.
 FORMAT: Final = 1
@@ -29,7 +30,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a member knows of its own part; durable before it is acted upon.
+    """What a member knows of its own part; durable before anybody hears of what it does by it.
 
     Attributes:
         instance: Names this life of the data directory; another one after it was emptied.
@@ -39,6 +40,8 @@ class Standing:
             of the cluster that it would found; it takes over that of the leader from which it gets a log.
         formats: The highest format that each member said it reads (rule 7); also of members that are down.
         removed: The cluster has removed this member, which must not start again.
+        doubtful: It was a voter, and may have lost what it acknowledged last: it is none until it has caught
+            up, nor is it empty.
     """
 
     instance: str
@@ -47,6 +50,7 @@ class Standing:
     cluster: str = ""
     formats: Mapping[str, int] = field(default_factory=dict)
     removed: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def decode_configuration(data: bytes) -> Configuration:
         if version != FORMAT:
             raise StopMember(f"configuration of format {version}, this program knows {FORMAT}")
         voters, learners = msgspec.convert(rest, type=tuple[tuple[str, ...], tuple[str, ...]])
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise StopMember(f"configuration of {len(data)} bytes cannot be read: {error}") from error
     return Configuration(voters, learners)
 
@@ -115,28 +119,28 @@ def cluster_id(members: tuple[str, ...]) -> str:
 
 
 def found(
-    standing: Standing, me: str, members: tuple[str, ...], hellos: Mapping[str, Hello]
+    standing: Standing, me: str, members: tuple[str, ...], greetings: Mapping[str, Greeting]
 ) -> Standing | None:
     """Decide whether an empty member is now a founding one.
 
     Args:
-        hellos: The newest hello of each member to which a link is up.
+        greetings: The newest greeting of each member to which a link is up.
 
     Returns:
         The new standing, or None if it stays as it is.
     """
-    for hello in hellos.values():
-        if not hello.empty and hello.founders.get(me) == standing.instance:
-            return replace(standing, voter=True, founders=dict(hello.founders))
+    for greeting in greetings.values():
+        if not greeting.empty and greeting.founders.get(me) == standing.instance:
+            return replace(standing, voter=True, founders=dict(greeting.founders))
     others = [member for member in members if member != me]
-    if all(member in hellos and hellos[member].empty for member in others):
-        founders = {member: hellos[member].instance for member in others} | {me: standing.instance}
+    if all(member in greetings and greetings[member].empty for member in others):
+        founders = {member: greetings[member].instance for member in others} | {me: standing.instance}
         return replace(standing, voter=True, founders=founders)
     return None
 
 
-def waiting_for(me: str, members: tuple[str, ...], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+def waiting_for(me: str, members: tuple[str, ...], greetings: Mapping[str, Greeting]) -> tuple[str, ...]:
     """Members that an empty member still needs; none if a cluster exists, which it will join as a learner."""
-    if any(not hello.empty for hello in hellos.values()):
+    if any(not greeting.empty for greeting in greetings.values()):
         return ()
-    return tuple(member for member in members if member != me and member not in hellos)
+    return tuple(member for member in members if member != me and member not in greetings)

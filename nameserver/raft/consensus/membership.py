@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from nameserver.raft.library import LEADER
 from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
 
-from .core import LEADER, Surroundings
-from .greetings import Hellos
-from .hardening import RaftCore
+from .core import RaftCore
+from .effects import Effects, Follow, Leave
+from .greetings import Greetings
 from .log import FIRST_INDEX
 from .members import Configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
-from .ports import Ports
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -38,22 +36,23 @@ class Membership:
     def __init__(
         self,
         given: Surroundings,
-        engine: Engine,
-        ports: Ports,
+        effects: Effects,
         core: RaftCore,
         *,
-        hellos: Hellos,
+        greetings: Greetings,
     ) -> None:
         self._me: Final = given.me
         self._log = given.log
         self._contact = given.contact
         self._clock = given.clock
         self._election_timeout_s = given.election_timeout_s
-        self._engine = engine
-        self._ports = ports
-        self._core = core
-        self._hellos = hellos
-        self._followed = core.configuration
+        self._effects = effects
+        self._library = core.library
+        self._electorate = core.electorate
+        self._patience = core.patience
+        self._leading = core.leading
+        self._greetings = greetings
+        self._followed = core.electorate.configuration
         self._told: set[str] = set()  # whom this leader told that they are removed
         self.handing_over_until = -math.inf
 
@@ -62,11 +61,11 @@ class Membership:
     @property
     def committed(self) -> bool:
         """Whether the configuration in force here is committed."""
-        return self._log.configuration_index <= self._core.commit_index
+        return self._log.configuration_index <= self._library.commit_index
 
     def follow(self) -> None:
         """Tell everyone concerned that another configuration is in force."""
-        configuration = self._core.configuration
+        configuration = self._electorate.configuration
         if configuration != self._followed:
             self._followed = configuration
             logger.info(
@@ -76,13 +75,13 @@ class Membership:
                 ",".join(configuration.voters),
                 ",".join(configuration.learners) or "none",
             )
-            self._ports.follow(configuration.members)
-            self._ports.wake()
+            self._effects.add(Follow(configuration.members))
+            self._effects.wake()
 
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        found = self._core.change(configuration)
+        found = self._leading.change(configuration)
         if isinstance(found, str):
             raise ChangeNotYet(found)
         self.follow()
@@ -94,15 +93,15 @@ class Membership:
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        self._core.enter()
-        if self._engine.stopped or self._core.state != LEADER:
-            raise NotLeader(self._core.leader_id)
+        self._patience.look()
+        if self._effects.stopped or self._library.state != LEADER:
+            raise NotLeader(self._library.leader)
         if self._clock() < self.handing_over_until:
             raise ChangeNotYet("leadership is being handed over; ask again")
-        stated = self._hellos.standing.formats
+        stated = self._greetings.standing.formats
         old = [
             name
-            for name in self._core.other_voters  # a learner is no loss, and may not have come yet
+            for name in self._electorate.other_voters  # a learner is no loss, and may not have come yet
             if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
         ]
         if old:
@@ -120,7 +119,7 @@ class Membership:
             NotLeader, ChangeRefused: Nothing was done.
         """
         self._may_change()
-        configuration = self._core.configuration
+        configuration = self._electorate.configuration
         if member in configuration.members:
             return None
         try:
@@ -131,22 +130,22 @@ class Membership:
 
     def consider_promotion(self) -> None:
         """A learner that is no longer empty and has nearly everything becomes a voter."""
-        configuration = self._core.configuration
+        configuration = self._electorate.configuration
         if not configuration.learners or not self.committed:
             return
         for name in configuration.learners:
-            progress = self._core.progress.get(name)
+            progress = self._leading.progress.get(name)
             if (
                 progress is not None
-                and name in self._hellos.said
+                and name in self._effects.greeted
                 and not progress.learner
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
-                and self._hellos.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
+                and self._greetings.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
             ):
                 logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
-                if isinstance(self._core.change(configuration.promoting(name)), int):
+                if isinstance(self._leading.change(configuration.promoting(name)), int):
                     self.follow()
                 return
 
@@ -157,9 +156,9 @@ class Membership:
             NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
         """
         self._may_change(besides=member)
-        if member not in self._core.configuration.members:
+        if member not in self._electorate.configuration.members:
             return None
-        configuration = self._core.configuration.without(member)
+        configuration = self._electorate.configuration.without(member)
         here = [name for name in configuration.voters if name == self._me or self._counts_now(name)]
         if len(here) < majority(len(configuration.voters)):
             raise ChangeNotYet(
@@ -170,9 +169,9 @@ class Membership:
 
     def _counts_now(self, voter: str) -> bool:
         """Whether ``voter`` is there, as far as this leader can tell, and has what it once promised (D25)."""
-        progress = self._core.progress.get(voter)
+        progress = self._leading.progress.get(voter)
         return (
-            voter in self._hellos.said
+            voter in self._effects.greeted
             and progress is not None
             and not progress.learner
             and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._election_timeout_s
@@ -182,13 +181,13 @@ class Membership:
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
         if not self.committed:
             return
-        members = self._core.configuration.members
-        for peer, hello in self._hellos.said.items():
+        members = self._electorate.configuration.members
+        for peer, greeting in self._effects.greeted.items():
             if peer in members or peer in self._told:
                 continue
-            if not hello.empty and hello.format_max >= FORMAT_CONFIGURATION:
+            if not greeting.empty and greeting.format_max >= FORMAT_CONFIGURATION:
                 self._told.add(peer)
-                self._engine.send(peer, Removed(self._core.term, self._log.configuration_index))
+                self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:
         """A leader of an older term may not know that this member was added again.
@@ -197,13 +196,13 @@ class Membership:
         removed: it waits to be added again. Without a committed change in its log it cannot be a voter, so a
         voter is a member since the founding, also if it was emptied since and no founder knows its instance.
         """
-        index, committed = self._log.committed_configuration(self._core.commit_index)
-        was_member = self._me in committed.members if index > FIRST_INDEX else self._hellos.standing.voter
-        if m.term < self._core.term or self._hellos.empty or not was_member:
+        index, committed = self._log.committed_configuration(self._library.commit_index)
+        was_member = self._me in committed.members if index > FIRST_INDEX else self._greetings.standing.voter
+        if m.term < self._library.term or self._greetings.empty or not was_member:
             return
-        self._hellos.become(replace(self._hellos.standing, removed=True))
-        self._engine.stop()
-        self._ports.removed(f"{peer}, which leads term {m.term}, says that {self._me} was removed")
+        self._greetings.become(replace(self._greetings.standing, removed=True))
+        self._effects.stopped = True
+        self._effects.add(Leave(f"{peer}, which leads term {m.term}, says that {self._me} was removed"))
 
     def link_down(self, peer: str) -> None:
         """On another link it is told again."""
@@ -216,14 +215,14 @@ class Membership:
 
         For one election timeout nothing is appended.
         """
-        if self._engine.stopped:
+        if self._effects.stopped:
             return False
-        self._core.enter()
-        if self._core.state != LEADER or not self._core.other_voters:
+        self._patience.look()
+        if self._library.state != LEADER or not self._electorate.other_voters:
             return False
         self.handing_over_until = self._clock() + self._election_timeout_s
-        self._core.hand_over(to)
-        self._ports.wake()
+        self._leading.hand_over(to)
+        self._effects.wake()
         return True
 
     def may_hand_over(self, to: str | None) -> None:
@@ -232,15 +231,15 @@ class Membership:
         Raises:
             NotLeader, ChangeRefused: And why not.
         """
-        self._core.enter()
-        if self._engine.stopped or self._core.state != LEADER:
-            raise NotLeader(self._core.leader_id)
-        others = self._core.other_voters
+        self._patience.look()
+        if self._effects.stopped or self._library.state != LEADER:
+            raise NotLeader(self._library.leader)
+        others = self._electorate.other_voters
         if to is not None and to not in others:
             raise ChangeRefused(
                 f"{to} leads already"
                 if to == self._me
-                else f"{to} is none of the voters {','.join(self._core.configuration.voters)}"
+                else f"{to} is none of the voters {','.join(self._electorate.configuration.voters)}"
             )
         ready = [name for name in others if self._counts_now(name)]
         if not ready or (to is not None and to not in ready):

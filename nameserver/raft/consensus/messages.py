@@ -10,8 +10,11 @@ from typing import Annotated, Final
 
 import msgspec
 
+from nameserver.raft.types import ELECTION_TIMEOUT_MS_MAX, ELECTION_TIMEOUT_MS_MIN
+from remoting.lenient import UNREADABLE
+
 FORMAT: Final = 1
-#: What this program reads, as its hello states it (rule 7). 2: log entries that hold a configuration, and
+#: What this program reads, as its greeting states it (rule 7). 2: log entries that hold a configuration, and
 #: :class:`Removed`. 3: the leader's durable index in an :class:`Append`.
 FORMAT_MAX: Final = 3
 FORMAT_CONFIGURATION: Final = 2
@@ -25,25 +28,29 @@ class MessageError(Exception):
     """A peer sent bytes that are no message of ours, or of a format that this program does not know."""
 
 
-class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
+class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     """First message on a link, and again when the standing changes.
 
     ``instance`` names one life of a data directory; ``empty`` says that this one never took part in the
     cluster; ``founders`` are the instances that founded it, as far as the sender knows. ``format_max`` is the
     highest format that the sender reads: a new one is used only when every member has said that it knows it.
     ``cluster`` is the cluster's name; an empty sender's is only what it would found. ``http`` is where
-    operators reach the sender; empty if nowhere, or if that is not known.
+    operators reach the sender; empty if nowhere, or if that is not known. ``last_term`` and ``last_index``
+    are those of its log when it said so; ``durability`` is its setting, empty if it does not say.
     """
 
     instance: str
     voter: bool
     empty: bool
-    election_timeout_ms: Annotated[int, msgspec.Meta(gt=0)]
+    election_timeout_ms: Annotated[int, msgspec.Meta(ge=ELECTION_TIMEOUT_MS_MIN, le=ELECTION_TIMEOUT_MS_MAX)]
     founders: dict[str, str]
     term: Term
     format_max: int = FORMAT
     cluster: str = ""
     http: Annotated[str, msgspec.Meta(max_length=300)] = ""
+    last_term: Term = 0
+    last_index: Index = 0
+    durability: Annotated[str, msgspec.Meta(max_length=20)] = ""
 
 
 class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=1):
@@ -166,7 +173,7 @@ class Removed(msgspec.Struct, array_like=True, frozen=True, tag=11):
 
 
 Message = (
-    Hello
+    Greeting
     | PreVote
     | PreVoteReply
     | RequestVote
@@ -204,5 +211,5 @@ def decode(data: bytes | memoryview) -> Message:
     try:
         message: Message = _decoder.decode(data[1:])
         return message
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise MessageError(f"peer message of {len(data)} bytes: {error}") from error

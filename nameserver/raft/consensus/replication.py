@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from .members import majority
+
 #: Bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
 #: Bytes of entries sent to one peer and not yet acknowledged (D34); one message may exceed it.
@@ -91,6 +93,5 @@ def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
         durable: The leader's own durable index.
         matches: Match indexes of the other voters.
     """
-    held = sorted([durable, *matches], reverse=True)
-    majority = members // 2 + 1
-    return held[majority - 1] if len(held) >= majority else 0
+    held, needed = sorted([durable, *matches], reverse=True), majority(members)
+    return held[needed - 1] if len(held) >= needed else 0

@@ -23,6 +23,9 @@ from typing import Final
 
 import msgspec
 
+from remoting.bounds import ADDR_FORM, is_address
+from remoting.lenient import UNREADABLE
+
 MAGIC: Final = "RouteKeeper raft 1"
 NONCE_SIZE: Final = 32
 MAC_SIZE: Final = 16
@@ -158,13 +161,15 @@ class Handshake:
     def _take_hello(self, frame: bytes) -> bytes:
         try:
             hello = msgspec.msgpack.decode(frame, type=_Hello)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise AuthError(f"no hello of ours: {error}") from error
         mine = self._mine
         if hello.magic != MAGIC or len(hello.nonce) != NONCE_SIZE:
             raise AuthError("no hello of ours")
         if hello.receiver != mine.me:
             raise AuthError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
+        if not is_address(hello.sender):  # it is logged, dialled and kept
+            raise AuthError(f"{hello.sender[:80]!r} is no {ADDR_FORM}")
         stranger = hello.sender not in mine.members and (hello.open or hello.cluster != mine.cluster)
         if (stranger and not mine.open) or hello.sender == mine.me:
             raise AuthError(f"{hello.sender[:80]!r} is no member")

@@ -1,22 +1,25 @@
 """Links between members on the running event loop: framing, handshake, bounds, keeping alive, redialling.
 
 A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
-the MAC. Of two members the one with the greater identity dials; the other only if there has been no link for
-a while, for the greater one may not know it yet (or any more). Nothing is read from a peer before it is
-proven, except handshake frames of at most 1 KB within 3 s, from a bounded number of connections at a time; a
-flood pushes out its own oldest. Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of
-each end must name the host of the identity that it claims.
+the MAC. Of two members the one with the greater identity dials; the other only if there has been no link
+for a while, for the greater one may not know it yet (or any more). Nothing is read from a peer before it is
+proven, except handshake frames of at most 1 KB within 3 s, from a bounded number of connections at a time,
+in all and from each host that is no member's; a flood pushes out its own oldest, and none of our own dials.
+Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of each end must name the host of
+the identity that it claims.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import math
 import os
 import socket
 import struct
+from collections import Counter
 from typing import Final, Protocol, cast
 
 from nameserver.raft.types import RaftStartError, split_address
@@ -28,7 +31,15 @@ logger = logging.getLogger(__name__)
 
 HANDSHAKE_FRAME_MAX: Final = 1024
 HANDSHAKE_TIMEOUT_S: Final = 3.0
+#: Connections that others opened, over which nobody has proved anything yet; our own dials are none of them.
 UNPROVEN_MAX: Final = 64
+#: Of those, from one address that is no member's.
+UNPROVEN_PER_ADDRESS: Final = 16
+#: Links to peers of the same cluster that are in no configuration here: they may have been added, or removed,
+#: while this member was away. On loopback without a secret anybody can say so.
+OUTSIDERS_MAX: Final = 16
+#: Under TLS, where each costs a handshake on the loop that serves: from such an address in one second.
+STRANGERS_PER_SECOND: Final = 20
 #: A peer that does not read holds at most this much of our memory; then the link is closed.
 BUFFER_MAX: Final = 64 * 1024 * 1024
 #: Application messages are refused above this much unsent data.
@@ -179,7 +190,7 @@ class Link(asyncio.Protocol):
         if self._closed:
             self._buffer = bytearray()
         elif position:
-            del buffer[:position]
+            self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed and (farewell := self._farewell()):
@@ -254,6 +265,16 @@ class Link(asyncio.Protocol):
         session, wire = self._session, self._wire
         if session is None or wire is None or self._closed:
             return False
+        if 1 + len(payload) + session.outgoing.size > self._owner.frame_size_max:
+            # The peer would end the link over it, and over the next one, for as long as it is sent again.
+            logger.error(
+                "message refused peer=%s kind=%d bytes=%d limit=%d",
+                session.peer,
+                kind,
+                len(payload),
+                self._owner.frame_size_max,
+            )
+            return False
         waiting = wire.get_write_buffer_size()
         if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
             return False
@@ -311,6 +332,12 @@ class Link(asyncio.Protocol):
         self._owner.left(self)
 
     @property
+    def host(self) -> str:
+        """Address of the other end's host."""
+        name = self._wire.get_extra_info("peername") if self._wire is not None else None
+        return str(name[0]) if name else ""
+
+    @property
     def address(self) -> str:
         if self._dialled is not None:
             return self._dialled
@@ -341,7 +368,10 @@ class Transport:
         self.owner = owner
         self.frame_size_max = frame_size_max
         self._links: dict[str, Link] = {}
-        self._unproven: dict[Link, None] = {}  # oldest first
+        self._unproven: dict[Link, str] = {}  # accepted ones, oldest first, with the host that each came from
+        self._being_dialled: set[Link] = set()
+        self._hosts_of_members: set[str] = set()  # where members are, as far as is known
+        self._strangers = _Strangers()
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -387,7 +417,7 @@ class Transport:
             await asyncio.wait([self._dialling])
         if self._server is not None:
             self._server.close()
-        links = [*self._links.values(), *self._unproven]
+        links = [*self._links.values(), *self._unproven, *self._being_dialled]
         for link in links:
             link.close()
         if links:
@@ -415,19 +445,47 @@ class Transport:
     # ---- links
 
     def unproven(self, link: Link) -> None:
-        """A connection was made. Too many strangers push out the oldest of them."""
+        """A connection was made. Of too many accepted ones go the oldest of the host that has most of them.
+
+        What this member dialled itself is no stranger's and takes nobody's place. So a group finds together
+        whatever strangers hold: one of two members dials, and its connection is the newest at the other.
+        """
         if self._closing:
             link.close()
             return
-        self._unproven[link] = None
-        if len(self._unproven) > UNPROVEN_MAX:
-            oldest = next(iter(self._unproven))
-            self.report(oldest, f"more than {UNPROVEN_MAX} unproven connections")
-            oldest.close()
+        if link.dialled is not None:
+            self._being_dialled.add(link)
+            return
+        host = link.host
+        known = host in self._hosts_of_members
+        now = asyncio.get_running_loop().time()
+        if self.tls is not None and not known and not self._strangers.allow(host, now):
+            self.report(link, f"more than {STRANGERS_PER_SECOND} connections a second from there")
+            link.close()
+            return
+        self._unproven[link] = host
+        of_host = [other for other, from_host in self._unproven.items() if from_host == host]
+        if len(of_host) > UNPROVEN_PER_ADDRESS and not known:
+            self._push_out(of_host[0], f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
+        elif len(self._unproven) > UNPROVEN_MAX:
+            most, _ = Counter(self._unproven.values()).most_common(1)[0]
+            oldest = next(other for other, from_host in self._unproven.items() if from_host == most)
+            self._push_out(oldest, f"more than {UNPROVEN_MAX} unproven connections")
+
+    def _push_out(self, link: Link, why: str) -> None:
+        self.report(link, why)
+        link.close()
 
     def joined(self, link: Link, peer: str) -> None:
         self._unproven.pop(link, None)
+        self._being_dialled.discard(link)
         old = self._links.get(peer)
+        members = self.credentials.members
+        if old is None and peer not in members and len(self._links.keys() - members) >= OUTSIDERS_MAX:
+            self.report(link, f"more than {OUTSIDERS_MAX} links to peers that are no members")
+            link.close()
+            return
+        self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
             link.close(flush=True)  # both dialled at once: both keep the same connection
             return
@@ -444,6 +502,7 @@ class Transport:
 
     def left(self, link: Link) -> None:
         self._unproven.pop(link, None)
+        self._being_dialled.discard(link)
         if link.peer is not None and self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.owner.link_down(link.peer)
@@ -491,10 +550,14 @@ class Transport:
         wait = RETRY_S[0]
         greater = member < self.credentials.me
         while True:
-            if not greater and not await self._missed(member):
-                continue
+            if not greater:
+                with contextlib.suppress(OSError, UnicodeError):
+                    await self._resolve(host, port)
+                if not await self._missed(member):
+                    continue
             link: Link | None = None
             try:
+                await self._resolve(host, port)
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                     _, link = await loop.create_connection(lambda: Link(self, member), host, port)
             except (OSError, TimeoutError, UnicodeError) as error:
@@ -506,11 +569,37 @@ class Transport:
             await asyncio.sleep(wait)
             wait = min(2 * wait, RETRY_S[1])
 
+    async def _resolve(self, host: str, port: int) -> None:
+        """Note where a member is: under TLS strangers are told from members by where they come from."""
+        if self.tls is not None:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            self._hosts_of_members.update(str(address[0]) for *_, address in found)
+
     async def _missed(self, member: str) -> bool:
         """Wait for as long as the greater one has to dial; whether it has not."""
         before = self._links.get(member)
         await asyncio.sleep(LESSER_DIALS_AFTER_S)
         return before is None and member not in self._links
+
+
+class _Strangers:
+    """How many connections came from each host in this second."""
+
+    _REMEMBERED_MAX: Final = 1024
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._counts: Counter[str] = Counter()
+
+    def allow(self, host: str, now: float) -> bool:
+        """Whether one more may begin; hosts beyond those that are remembered wait for the next second."""
+        if int(now) != self._second:
+            self._second = int(now)
+            self._counts.clear()
+        if len(self._counts) >= self._REMEMBERED_MAX and host not in self._counts:
+            return False
+        self._counts[host] += 1
+        return self._counts[host] <= STRANGERS_PER_SECOND
 
 
 class _ReportLimit:

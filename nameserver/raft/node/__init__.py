@@ -2,5 +2,12 @@
 
 Here belongs whatever waits or touches the machine for a member; what decides is in ``consensus/``.
 
-    driver.py     the loop: timers, links, the journal's writer, each of the engine's ports
+    driver.py     the loop: timers, links, the journal's writer, each effect of the engine
+    recovery.py   what the disk holds at the start, and the end
+    promises.py   votes and standings on their way to the disk, and what waits for them
+    images.py     state images: stored, read in blocks
 """
+
+from .driver import Driver
+
+__all__ = ["Driver"]

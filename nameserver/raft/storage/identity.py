@@ -1,18 +1,14 @@
 """A member's data directory: locked, and bound to one mode, one identity and one cluster.
 
-``DATA/lock`` is held with flock. ``DATA/identity.json`` says whose directory it is. Term and vote are in
-``DATA/raft/vote``: two slots written in turn, each with a checksum, so that a torn write leaves the former
-one, and no write needs new space.
+``DATA/lock`` is held with flock. ``DATA/identity.json`` says whose directory it is, and never changes. What
+this member is in its cluster changes, and is in ``DATA/raft/standing``; its votes are in ``DATA/raft/vote``.
+Both are replaced in place, so that a full disk does not keep a member from changing them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import secrets
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -21,59 +17,85 @@ import msgspec
 
 from nameserver.raft.consensus.members import Standing, cluster_id
 from nameserver.raft.types import RaftConfig, RaftStartError
+from remoting.lenient import UNREADABLE
 
-from .journal import Journal, sync_directory
+from .files import DISK, File, Files, make_directories, replace_file
+from .journal import Journal
+from .slots import Damaged, Slots
+from .votes import Votes
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-_SLOT_SIZE: Final = 512
-_SLOT: Final = struct.Struct(">IQH")  # crc of the rest, sequence, bytes of payload
+FORMAT: Final = 2
+#: Room for what is known of some hundred members.
+_STANDING_SIZE: Final = 64 * 1024
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of identity.json.
+    """Contents of identity.json. ``durability`` is memory or journal, which stands for fsync, too."""
+
+    format: int
+    mode: str
+    me: str
+    durability: str
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What this member is, as :class:`Standing` has it, and what became of its last life.
 
     Attributes:
         members: The founders, or those whom this member was started to join; the log knows who takes part.
         forcing: A new cluster is being made of this member's data (``--force-new-cluster``): incomplete.
         forced: That was done by the last start. The flag left in place must not do it again and again.
+        boot: The kernel's life in which this directory was written last.
+        synced: Whatever was acknowledged so far is on the disk: always so under durability ``fsync``, else
+            after a clean stop.
     """
 
-    format: int
-    mode: str
-    me: str
     members: tuple[str, ...]
     cluster: str
-    durability: str
     instance: str
-    voter: bool
-    founders: dict[str, str]
+    voter: bool = False
+    doubtful: bool = False
+    founders: dict[str, str] = {}
     formats: dict[str, int] = {}
     removed: bool = False
     forced: bool = False
     forcing: bool = False
+    boot: str = ""
+    synced: bool = False
 
 
 class DataDirectory:
     """Opened at start, held until :meth:`close`. Blocking.
 
+    Attributes:
+        doubted: What was not synced before the last stop may be lost: entries that were acknowledged, and
+            pages of the journal in any order.
+
     Raises:
         RaftStartError: Somebody else holds it, or it belongs to another mode, member or way of storing.
     """
 
-    def __init__(self, config: RaftConfig) -> None:
+    def __init__(self, config: RaftConfig, files: Files = DISK) -> None:
         self._root = config.data_dir
         self.raft = self._root / "raft"
         self._config = config
-        self._lock = -1
-        self._vote = -1
-        self._sequence = 0
+        self._files = files
+        self._lock: File | None = None
         self.fresh = False  # the directory was empty until now
+        self._begun = False
+        self.doubted = False
+        self.votes = Votes(files, self.raft)
+        self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:
-            self.raft.mkdir(parents=True, exist_ok=True)
+            make_directories(files, self.raft)
             self._take_lock()
-            self.identity = self._claim()
+            self.state = self._claim()
+            # A former life may have been killed between a change of names and its sync.
+            for directory in (self.raft, self._root):
+                files.sync_directory(directory)
+            self._sync_parent()
         except OSError as error:
             self.close()
             raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
@@ -81,26 +103,29 @@ class DataDirectory:
             self.close()
             raise
 
-    def _force(self, identity: Identity) -> Identity:
+    def _sync_parent(self) -> None:
+        try:
+            self._files.sync_directory(self._root.parent)
+        except PermissionError:
+            pass  # it is somebody else's, and was there before
+
+    def _force(self, state: State) -> State:
         """Begin a new cluster of this member alone, under another name, so that no former member links to it.
 
         The log follows, see :meth:`forced`; a start in between begins again here.
         """
         config = self._config
-        if not config.force_new_cluster and not identity.forcing:
-            if identity.forced:
-                identity = msgspec.structs.replace(identity, forced=False)
-                self._store(identity)
-            return identity
-        if identity.forced and not identity.forcing:
+        if not config.force_new_cluster and not state.forcing:
+            return msgspec.structs.replace(state, forced=False)
+        if state.forced and not state.forcing:
             logger.warning(
                 "force-new-cluster ignored cluster=%s: done by the last start; start once without it to "
                 "be able to do it again",
-                identity.cluster,
+                state.cluster,
             )
-            return identity
-        identity = msgspec.structs.replace(
-            identity,
+            return state
+        state = msgspec.structs.replace(
+            state,
             members=(config.me,),
             cluster=secrets.token_hex(16),
             founders={},
@@ -108,52 +133,37 @@ class DataDirectory:
             removed=False,
             forcing=True,
         )
-        self._store(identity)
-        return identity
+        self._store(state)
+        return state
 
     def forced(self, *, voter: bool) -> None:
         """The log names this member alone, durably; without ``voter`` it is empty and will found itself."""
-        self.identity = msgspec.structs.replace(self.identity, voter=voter, forcing=False, forced=True)
-        self._store(self.identity)
-        logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.identity.cluster)
+        if self.state.doubtful:
+            logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
+        self.state = msgspec.structs.replace(
+            self.state, voter=voter, doubtful=False, forcing=False, forced=True
+        )
+        self._store(self.state)
+        logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.state.cluster)
 
     def _take_lock(self) -> None:
-        self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = self._files.lock(self._root / "lock")
         except BlockingIOError as error:
             raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
 
-    def _claim(self) -> Identity:
+    def _claim(self) -> State:
         """Read whose directory this is, or make it ours."""
         config, path = self._config, self._root / "identity.json"
         volatile = config.durability == "memory"
-        segments = bool(Journal.segment_paths(self.raft))
-        if not path.exists():
+        segments = bool(Journal.segments_in(self._files, self.raft))
+        if "identity.json" not in self._files.names(self._root):
             if segments:
                 raise RaftStartError(
                     f"raft: data directory {self._root} holds a journal but no identity.json"
                 )
-            identity = Identity(
-                format=FORMAT,
-                mode="raft",
-                me=config.me,
-                members=tuple(sorted(config.peers)),
-                cluster=cluster_id(config.peers),
-                durability="memory" if volatile else "journal",
-                instance=secrets.token_hex(16),
-                voter=False,
-                founders={},
-            )
-            self._create_vote()
-            self._store(identity)
-            self.fresh = True
-            return self._force(identity)
+            return self._force(self._make(path, durability="memory" if volatile else "journal"))
         identity = self._load(path)
-        if identity.mode != "raft":
-            raise RaftStartError(
-                f"raft: data directory {self._root} belongs to mode {identity.mode}, not raft"
-            )
         if identity.me != config.me:
             raise RaftStartError(
                 f"raft: data directory {self._root} belongs to member {identity.me}, not {config.me}"
@@ -163,160 +173,178 @@ class DataDirectory:
                 f"raft: data directory {self._root} was made with durability {identity.durability}, not "
                 f"{config.durability}; use an empty one (the member then catches up from the others)"
             )
-        if identity.removed and not config.force_new_cluster:
+        state = self._load_state()
+        if state.removed and not config.force_new_cluster:
             raise RaftStartError(
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
         if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
-            identity = msgspec.structs.replace(
-                identity, instance=secrets.token_hex(16), voter=False, founders={}
+            return self._force(
+                msgspec.structs.replace(state, instance=secrets.token_hex(16), voter=False, founders={})
             )
-            self._store(identity)
-            return self._force(identity)
-        if identity.voter and not segments:
+        if state.voter and not segments:
             raise RaftStartError(
                 f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
             )
-        return self._force(identity)
+        boot = self._files.boot_id()
+        self.doubted = not state.synced and (not boot or state.boot != boot)
+        if self.doubted and state.voter:
+            state = msgspec.structs.replace(state, voter=False, doubtful=True)
+            logger.warning(
+                "the machine restarted without a clean stop of this member me=%s durability=journal: what it "
+                "acknowledged last may be missing; it returns as a learner",
+                config.me,
+            )
+        return self._force(state)
 
-    @staticmethod
-    def _load(path: Path) -> Identity:
-        raw = path.read_bytes()
+    def _make(self, path: Path, *, durability: str) -> State:
+        """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
+        config = self._config
+        state = State(
+            members=tuple(sorted(config.peers)),
+            cluster=cluster_id(config.peers),
+            instance=secrets.token_hex(16),
+            boot=self._files.boot_id(),
+        )
+        self.votes.create()
+        self._slots.create(msgspec.json.encode(state))
+        self._slots.load()
+        identity = Identity(format=FORMAT, mode="raft", me=config.me, durability=durability)
+        replace_file(self._files, path, [msgspec.json.format(msgspec.json.encode(identity)) + b"\n"])
+        self.fresh = True
+        return state
+
+    def _load(self, path: Path) -> Identity:
+        raw = self._files.read(path)
         try:
             known = msgspec.json.decode(raw)
             mode = known.get("mode") if isinstance(known, dict) else None
             if isinstance(mode, str) and mode != "raft":
                 raise RaftStartError(f"raft: data directory {path.parent} belongs to mode {mode}, not raft")
-            identity = msgspec.json.decode(raw, type=Identity)
-        except msgspec.MsgspecError as error:
+            version = known.get("format") if isinstance(known, dict) else None
+            if isinstance(version, int) and version != FORMAT:
+                raise RaftStartError(
+                    f"raft: {path} has format {version}, this program knows {FORMAT}: go on with the program "
+                    "that wrote it, or empty the data directory while the others are up (it then catches up)"
+                )
+            return msgspec.json.decode(raw, type=Identity)
+        except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
-        if identity.format != FORMAT:
-            raise RaftStartError(f"raft: {path} has format {identity.format}, this program knows {FORMAT}")
-        return identity
 
-    def _store(self, identity: Identity) -> None:
-        path = self._root / "identity.json"
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(identity)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        sync_directory(self._root)
+    def _load_state(self) -> State:
+        try:
+            return msgspec.json.decode(self._slots.load(), type=State)
+        except (Damaged, msgspec.MsgspecError) as error:
+            raise RaftStartError(
+                f"raft: {error}: what this member is in its cluster is unknown; empty its data directory"
+            ) from error
+
+    def _store(self, state: State) -> None:
+        self._slots.save(msgspec.json.encode(state))
+
+    # ---- lives
+
+    def begin(self) -> None:
+        """All that was found is on the disk; from now on something is acknowledged. Durable on return."""
+        self.state = msgspec.structs.replace(
+            self.state, boot=self._files.boot_id(), synced=self._config.durability == "fsync"
+        )
+        self._store(self.state)
+        self._begun = True
+
+    def end(self) -> None:
+        """All that was acknowledged is on the disk: a clean stop. Durable on return."""
+        if self._begun and self._config.durability == "journal":
+            self.state = msgspec.structs.replace(self.state, synced=True)
+            self._store(self.state)
+
+    # ---- standing
 
     @property
     def standing(self) -> Standing:
+        state = self.state
         return Standing(
-            instance=self.identity.instance,
-            voter=self.identity.voter,
-            founders=dict(self.identity.founders),
-            cluster=self.identity.cluster,
-            formats=dict(self.identity.formats),
-            removed=self.identity.removed,
+            instance=state.instance,
+            voter=state.voter,
+            founders=dict(state.founders),
+            cluster=state.cluster,
+            formats=dict(state.formats),
+            removed=state.removed,
+            doubtful=state.doubtful,
         )
 
-    def save_standing(self, standing: Standing) -> None:
-        """Durable on return; of a member without durable data only what concerns it in another life, too."""
-        self.identity = msgspec.structs.replace(
-            self.identity,
+    def found_with(self, peers: tuple[str, ...]) -> bool:
+        """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.
+
+        Only of a member that never took part, in this group or any other; its log is empty, too.
+
+        Returns:
+            Whether they are others.
+        """
+        state, members = self.state, tuple(sorted(peers))
+        if members == state.members or state.cluster != cluster_id(state.members):
+            return False
+        if state.voter or state.founders or state.doubtful or state.forcing or state.forced:
+            return False
+        logger.warning(
+            "peers corrected before the first start former=%s peers=%s",
+            ",".join(state.members),
+            ",".join(members),
+        )
+        self.state = msgspec.structs.replace(state, members=members, cluster=cluster_id(members))
+        return True
+
+    def become(self, standing: Standing) -> bool:
+        """Take another standing, which is durable once :meth:`standing_to_save` was; of a member without
+        durable data only what concerns it in another life, too.
+
+        Returns:
+            Whether anything was promised by that: nobody relies on the rest.
+        """
+        before = self.state
+        self.state = msgspec.structs.replace(
+            before,
             cluster=standing.cluster,
             formats=dict(standing.formats),
             removed=standing.removed,
         )
         if self._config.durability != "memory":
-            self.identity = msgspec.structs.replace(
-                self.identity, voter=standing.voter, founders=dict(standing.founders)
+            self.state = msgspec.structs.replace(
+                self.state,
+                voter=standing.voter,
+                doubtful=standing.doubtful,
+                founders=dict(standing.founders),
             )
-        self._store(self.identity)
+        return msgspec.structs.replace(self.state, formats=before.formats) != before
 
-    def save_members(self, members: tuple[str, ...]) -> None:
+    def follow(self, members: tuple[str, ...]) -> None:
         """Remember who takes part, for a member that has no log to tell it after a restart."""
-        self.identity = msgspec.structs.replace(self.identity, members=members)
-        self._store(self.identity)
+        self.state = msgspec.structs.replace(self.state, members=members)
+
+    def standing_to_save(self) -> Callable[[], None]:
+        """Return what makes the present standing durable, for a thread; one at a time."""
+        payload = msgspec.json.encode(self.state)
+        return lambda: self._slots.save(payload)
+
+    def save_standing(self, standing: Standing) -> None:
+        """Durable on return."""
+        self.become(standing)
+        self.standing_to_save()()
 
     def abandon(self) -> None:
         """A first start that came to nothing, before anything was promised, leaves nothing behind."""
         if self.fresh:
-            for path in (self._root / "identity.json", *self.raft.iterdir()):
-                path.unlink(missing_ok=True)
-            sync_directory(self._root)
+            self._files.unlink(self._root / "identity.json")
+            for name in self._files.names(self.raft):
+                self._files.unlink(self.raft / name)
+            self._files.sync_directory(self._root)
             self.fresh = False
-
-    # ---- term and vote
-
-    def _create_vote(self) -> None:
-        """Before the identity is stored: from then on a missing vote is damage."""
-        self._vote = os.open(self.raft / "vote", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._vote, bytes(2 * _SLOT_SIZE), 0)
-        self.save_vote(0, None)
-        self.save_vote(0, None)
-        os.fsync(self._vote)
-        os.close(self._vote)
-        self._vote = -1
-        sync_directory(self.raft)
-
-    def load_vote(self) -> tuple[int, str | None]:
-        """Open the vote file and return the newest term and vote.
-
-        Raises:
-            RaftStartError: The file is missing, or neither slot is readable.
-        """
-        path = self.raft / "vote"
-        try:
-            self._vote = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise RaftStartError(
-                f"raft: {path} is missing: what this member promised is unknown; empty its data directory"
-            ) from error
-        raw = os.pread(self._vote, 2 * _SLOT_SIZE, 0)
-        slots = [slot for i in (0, 1) if (slot := _parse_slot(raw[i * _SLOT_SIZE : (i + 1) * _SLOT_SIZE]))]
-        if not slots:
-            raise RaftStartError(
-                f"raft: {path} is damaged: what this member promised is unknown; empty its data directory"
-            )
-        self._sequence, term, vote = max(slots, key=lambda slot: slot[0])
-        return term, vote
-
-    def save_vote(self, term: int, vote: str | None) -> None:
-        """Durable on return, whatever the durability of the log."""
-        self.vote_to_save(term, vote)()
-
-    def vote_to_save(self, term: int, vote: str | None) -> Callable[[], None]:
-        """Return what makes term and vote durable, for a thread; the newest one asked for here rules.
-
-        Two may run at a time, for there are two slots.
-        """
-        self._sequence += 1
-        payload = msgspec.msgpack.encode((FORMAT, term, vote))
-        body = _SLOT.pack(0, self._sequence, len(payload))[4:] + payload
-        slot = zlib.crc32(body).to_bytes(4, "big") + body
-        assert len(slot) <= _SLOT_SIZE
-        descriptor, offset = self._vote, (self._sequence % 2) * _SLOT_SIZE
-
-        def write() -> None:
-            os.pwrite(descriptor, slot, offset)
-            os.fdatasync(descriptor)
-
-        return write
 
     def close(self) -> None:
         """Give the directory back."""
-        for descriptor in (self._vote, self._lock):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._vote = self._lock = -1
-
-
-def _parse_slot(raw: bytes) -> tuple[int, int, str | None] | None:
-    if len(raw) < _SLOT.size:
-        return None
-    checksum, sequence, size = _SLOT.unpack_from(raw)
-    end = _SLOT.size + size
-    if end > len(raw) or zlib.crc32(raw[4:end]) != checksum:
-        return None
-    try:
-        _, term, vote = msgspec.msgpack.decode(raw[_SLOT.size : end], type=tuple[int, int, str | None])
-    except msgspec.MsgspecError:
-        return None
-    return sequence, term, vote
+        self.votes.close()
+        self._slots.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -19,7 +19,6 @@ Format 1, which is still read, had no members.
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Final
 
 from nameserver.raft.types import RaftStartError
 
-from .journal import sync_directory
+from .files import DISK, File, Files, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +55,21 @@ class Image:
     path: Path
     configuration: bytes = b""
 
+    @property
+    def file_size(self) -> int:
+        return _OFFSET + _SIZE.size + len(self.configuration) + self.size
+
 
 class Snapshots:
-    """The images of one member. Writing blocks and belongs in a thread; the rest is quick."""
+    """The images of one member. Everything but :attr:`newest` blocks and belongs in one thread."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
+        self._files = files
         self._newest: Image | None = None
         self._open: dict[
-            int, tuple[int, int]
-        ] = {}  # index -> descriptor, offset: a replaced image stays readable (D20)
+            int, tuple[File, int]
+        ] = {}  # index -> file, offset: a replaced image stays readable (D20)
 
     @property
     def newest(self) -> Image | None:
@@ -77,14 +81,16 @@ class Snapshots:
         Raises:
             RaftStartError: The newest image is damaged (D15); an older one would not fit the journal.
         """
-        for leftover in self._directory.glob(f"{_PREFIX}*.tmp"):
-            leftover.unlink()
-        paths = sorted(self._directory.glob(f"{_PREFIX}*"))
+        names = self._names()
+        for name in names:
+            if name.endswith(".tmp"):
+                self._files.unlink(self._directory / name)
+        paths = [self._directory / name for name in names if not name.endswith(".tmp")]
         if not paths:
             return None
         path = paths[-1]
         try:
-            image, data = parse(path.read_bytes(), path)
+            image, data = parse(self._files.read(path), path)
         except ValueError as error:
             raise RaftStartError(
                 f"raft: {path} is damaged: {error}; restore it, or empty this member's data directory while "
@@ -93,29 +99,20 @@ class Snapshots:
         self._newest = image
         return image, data
 
+    def _names(self) -> list[str]:
+        return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
+
     def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> Image:
-        """Write an image durably; blocking.
+        """Write an image durably.
 
         Raises:
             OSError: Nothing changed.
         """
         path = self._directory / f"{_PREFIX}{index:020d}"
-        temporary = path.with_suffix(".tmp")
         head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data))
         members = _SIZE.pack(len(configuration)) + configuration
-        try:
-            with open(temporary, "wb") as file:
-                file.write(head)
-                file.write(_CRC.pack(zlib.crc32(data, zlib.crc32(head + members))))
-                file.write(members)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_directory(self._directory)
+        checksum = _CRC.pack(zlib.crc32(data, zlib.crc32(head + members)))
+        replace_file(self._files, path, (head + checksum + members, data))
         return Image(index, term, len(data), path, configuration)
 
     def publish(self, image: Image) -> None:
@@ -123,28 +120,30 @@ class Snapshots:
         if self._newest is not None and self._newest.index >= image.index:
             return
         self._newest = image
-        for path in sorted(self._directory.glob(f"{_PREFIX}*"))[:-_KEEP]:
-            path.unlink(missing_ok=True)
+        for name in self._names()[:-_KEEP]:
+            self._files.unlink(self._directory / name)
         for index in sorted(self._open)[:-_KEEP]:
-            os.close(self._open.pop(index)[0])
+            self._open.pop(index)[0].close()
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the image at ``index``; None if it is gone."""
         held = self._open.get(index)
         if held is None:
             try:
-                path = self._directory / f"{_PREFIX}{index:020d}"
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
             except FileNotFoundError:
                 return None
-            start = _image_at(os.pread(descriptor, _OFFSET + _SIZE.size, 0))
-            held = self._open[index] = (descriptor, start)
-        descriptor, start = held
-        return os.pread(descriptor, size, start + offset)
+            held = self._open[index] = (file, _image_at(file.read_at(0, _OFFSET + _SIZE.size)))
+        file, start = held
+        return file.read_at(start + offset, size)
+
+    def stored_at(self, image: Image) -> float:
+        """Seconds since 1970."""
+        return self._files.modified_at(image.path)
 
     def close(self) -> None:
         while self._open:
-            os.close(self._open.popitem()[1][0])
+            self._open.popitem()[1][0].close()
 
 
 def _image_at(raw: bytes) -> int:

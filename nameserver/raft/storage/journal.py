@@ -23,12 +23,11 @@ journal. Zeros after the last frame of the last segment are its normal end.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import struct
 import zlib
 from dataclasses import dataclass, field
+from os import urandom
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +35,8 @@ import msgspec
 
 from nameserver.raft.consensus.log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
 from nameserver.raft.types import RaftStartError
+
+from .files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,6 @@ FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
 #: Zeros are written so many at a time, and anew when less than half of it is left: some hundred small frames.
 ZEROS: Final = 256 * 1024
-
-#: The disk is full, in the words of the file systems and limits we know.
-FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class StorageFull(Exception):
-    """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
 
 
 class Corrupt(Exception):
@@ -93,8 +87,12 @@ class Scanned:
     torn: int  # bytes after the good ones, up to the last that is not zero
 
 
-def scan(data: bytes) -> Scanned:
+def scan(data: bytes, *, doubted: bool = False) -> Scanned:
     """Split a segment into header and payloads.
+
+    Args:
+        doubted: Pages may have reached the disk in any order, or not at all: what follows a bad frame says
+            nothing.
 
     Raises:
         Corrupt: The header is bad, or a valid frame follows a bad one.
@@ -110,7 +108,7 @@ def scan(data: bytes) -> Scanned:
     while (payload := _frame_at(view, good, salt)) is not None:
         payloads.append(payload)
         good += _HEAD.size + len(payload)
-    at = data.find(MARK, good + 1)
+    at = -1 if doubted else data.find(MARK, good + 1)
     while at >= 0:
         if _frame_at(view, at, salt) is not None:
             raise Corrupt(f"bad frame at byte {good}, but a valid one at byte {at}")
@@ -175,15 +173,6 @@ _encode_ops: Final = msgspec.msgpack.Encoder().encode
 _decode_ops: Final = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-def sync_directory(path: Path) -> None:
-    """Make a rename or a new name in ``path`` durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(slots=True)
 class _Segment:
     number: int
@@ -200,13 +189,13 @@ class Journal:
             after the write would, in one call: the thread waits for the interpreter once less.
     """
 
-    def __init__(self, directory: Path, *, sync: bool) -> None:
+    def __init__(self, directory: Path, *, sync: bool, files: Files = DISK) -> None:
         self._directory = directory
         self._sync = sync
-        self._flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_DSYNC if sync else 0)
+        self._files = files
         self._segments: list[_Segment] = []
-        self._file = -1  # stands at the end of the last frame
-        self._size = 0  # of its frames
+        self._file: File | None = None
+        self._size = 0  # of its frames: the next one goes there
         self._room = 0  # its zeros end here; up to ``_size`` or less, there are none
         self._no_room_before = 0  # there was no room for zeros: not again before so much is written
         self._salt = 0
@@ -214,34 +203,40 @@ class Journal:
     # ---- start
 
     @staticmethod
-    def segment_paths(directory: Path) -> list[tuple[int, Path]]:
+    def segments_in(files: Files, directory: Path) -> list[tuple[int, Path]]:
+        """Number and path of each, in order."""
         found = []
-        for path in directory.glob(f"{_PREFIX}*"):
-            number = path.name.removeprefix(_PREFIX)
-            if number.isascii() and number.isdigit():
-                found.append((int(number), path))
+        for name in files.names(directory):
+            number = name.removeprefix(_PREFIX)
+            if number != name and number.isascii() and number.isdigit():
+                found.append((int(number), directory / name))
         return sorted(found)
 
-    def recover(self) -> tuple[Replay, int]:
+    def recover(self, *, doubted: bool = False) -> tuple[Replay, int]:
         """Read all segments and open the last one for writing.
+
+        Args:
+            doubted: The last segment, which alone may not be synced, may lack any of its pages. It ends
+                before the first that is missing.
 
         Returns:
             The log, and the bytes it takes on the disk.
 
         Raises:
             RaftStartError: Something that was durable is damaged or missing.
+            StorageFull, OSError: There is no log to write to.
         """
         replay = Replay()
-        paths = self.segment_paths(self._directory)
+        paths = self.segments_in(self._files, self._directory)
         good = size_total = 0
         for position, (number, path) in enumerate(paths):
             last = position == len(paths) - 1
             if position and number != paths[position - 1][0] + 1:
                 raise _refuse(path, f"segment {number - 1} before it is missing")
-            data = path.read_bytes()
+            data = self._files.read(path)
             segment = _Segment(number, path, 0)
             try:
-                scanned = scan(data)
+                scanned = scan(data, doubted=doubted and last)
                 good = scanned.good
                 if (good < len(data) or good == 0) and not last:
                     raise Corrupt(f"bad frame at byte {good}, but later segments exist")
@@ -262,13 +257,16 @@ class Journal:
         if not self._segments:
             self._begin(1)
         else:
-            self._file = os.open(self._segments[-1].path, self._flags)
+            self._file = self._open(self._segments[-1].path)
             self._cut(good)
             if good == 0:  # killed while the segment was begun
                 self._write_header(self._segments[-1].number)
             # What a former life wrote without syncing counts from now on as durable.
-            os.fsync(self._file)
+            self._file.sync()
         return replay, size_total
+
+    def _open(self, path: Path, *, new: bool = False) -> File:
+        return self._files.open(path, write=True, new=new, durable=self._sync)
 
     # ---- writing
 
@@ -285,11 +283,14 @@ class Journal:
             if op[0] == OP_ENTRY:
                 segment.last_index = max(segment.last_index, op[1])
 
+    @property
+    def _writing(self) -> File:
+        assert self._file is not None, "recovered and not closed"
+        return self._file
+
     def _write(self, data: bytes) -> None:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_all(self._writing, self._size, data)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
@@ -299,8 +300,7 @@ class Journal:
 
     def _cut(self, size: int) -> None:
         """Nothing follows the first ``size`` bytes; the next frame goes there."""
-        os.ftruncate(self._file, size)
-        os.lseek(self._file, size, os.SEEK_SET)
+        self._writing.truncate(size)
         self._size = self._room = size
 
     @property
@@ -320,14 +320,12 @@ class Journal:
             OSError: As for :meth:`append`.
         """
         start = max(self._room, self._size)
-        zeros = memoryview(bytes(ZEROS))
         try:
-            while zeros:
-                zeros = zeros[os.pwrite(self._file, zeros, start + ZEROS - len(zeros)) :]
+            write_all(self._writing, start, bytes(ZEROS))
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            os.ftruncate(self._file, start)  # others may need it more
+            self._writing.truncate(start)  # others may need it more
             self._no_room_before = self._size + ZEROS
         else:
             self._room = start + ZEROS
@@ -339,10 +337,10 @@ class Journal:
             StorageFull: The old segment goes on.
         """
         number = self._segments[-1].number + 1
-        old, old_size, old_salt = self._file, self._size, self._salt
+        old, old_size, old_salt = self._writing, self._size, self._salt
         try:
             self._cut(old_size)  # zeros end the last segment only
-            os.fsync(old)  # a later segment must not survive an earlier one
+            old.sync()  # a later segment must not survive an earlier one
             self._begin(number)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
@@ -352,43 +350,46 @@ class Journal:
         except StorageFull:
             self._undo_begin(number, old, old_size, old_salt)
             raise
-        os.close(old)
+        old.close()
 
     def _begin(self, number: int) -> None:
         path = self._directory / f"{_PREFIX}{number:08d}"
-        self._file = os.open(path, self._flags | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = self._open(path, new=True)
         self._size = self._room = self._no_room_before = 0
         self._segments.append(_Segment(number, path, 0))
         self._write_header(number)
-        os.fsync(self._file)
-        sync_directory(self._directory)
+        self._file.sync()
+        self._files.sync_directory(self._directory)
 
     def _write_header(self, number: int) -> None:
-        self._salt = int.from_bytes(os.urandom(4), "big")
+        self._salt = int.from_bytes(urandom(4), "big")
         self._write(encode_header(number, self._salt))
 
-    def _undo_begin(self, number: int, old: int, old_size: int, old_salt: int) -> None:
+    def _undo_begin(self, number: int, old: File, old_size: int, old_salt: int) -> None:
         if self._segments[-1].number == number:
             segment = self._segments.pop()
-            segment.path.unlink(missing_ok=True)
-        if self._file != old:
-            os.close(self._file)
+            self._files.unlink(segment.path)
+        if self._file is not None and self._file is not old:
+            self._file.close()
         self._file, self._size, self._salt = old, old_size, old_salt
         self._room = self._no_room_before = old_size
 
     def trim(self, index: int) -> None:
         """Delete the segments that an image at ``index`` covers; never the one being written."""
         while len(self._segments) > 1 and self._segments[0].last_index <= index:
-            self._segments.pop(0).path.unlink(missing_ok=True)
+            self._files.unlink(self._segments.pop(0).path)
 
     def close(self) -> None:
         """Sync and close, without zeros."""
-        if self._file >= 0:
+        if self._file is not None:
+            file = self._file
             if self._room > self._size:
                 self._cut(self._size)
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+            self._file = None
+            try:
+                file.sync()
+            finally:
+                file.close()
 
 
 def _refuse(path: Path, what: str) -> RaftStartError:

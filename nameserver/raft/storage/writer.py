@@ -5,6 +5,9 @@ RWF_NOWAIT, also when handed to the kernel's AIO), and the loop must not. What t
 over: it gets the interpreter only when the loop gives it up, and the loop learns of the end through a
 descriptor that it polls. A loop with nothing else to do waits for the thread itself, for a moment; one that
 will be woken by something else anyway asks then.
+
+What the thread does is :meth:`Writer.steps`, a generator: it says where it waits, and whoever runs it waits.
+Here that is a thread; in the simulator it is the virtual time.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeAlias
 
 from nameserver.raft.consensus.log import Op
 
-from .journal import Journal, StorageFull
+from .files import StorageFull
+from .journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,63 @@ logger = logging.getLogger(__name__)
 FULL_RETRY_S: Final = 0.5
 #: The loop waits no longer for one write; a sync takes a fifth of it on a good disk.
 WAIT_S: Final = 0.001
+
+
+#: A position and what becomes durable as it; something to call; None to end.
+Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
+#: Where the steps wait: for the next item, which is sent to them; until the disk has done what it was given,
+#: which the calls to it have waited for already; or for so many seconds.
+NEXT_ITEM: Final = None
+DISK: Final = 0.0
+Steps: TypeAlias = Generator[float | None, Item, None]
+
+
+class WriterThread:
+    """A thread that runs steps, the way to it, and its signal back."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._signal = threading.Lock()  # held, but for the moment between two sides of a wait
+        self._signal.acquire()
+        self._thread: threading.Thread | None = None
+        self.put = self._items.put
+        self.empty = self._items.empty
+        self.get_nowait = self._items.get_nowait
+        self.signal = self._signal.release
+
+    def start(self, steps: Steps) -> None:
+        self._thread = threading.Thread(target=self._run, args=(steps,), name="raft journal", daemon=True)
+        self._thread.start()
+
+    def await_signal(self, seconds: float) -> bool:
+        """On the loop; for ever if negative."""
+        return self._signal.acquire(timeout=seconds)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Have the steps end once all items are done; blocking."""
+        self._closing.set()
+        self.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, steps: Steps) -> None:
+        get, send = self._items.get, steps.send
+        try:
+            waits = next(steps)
+            while True:
+                if waits is NEXT_ITEM:
+                    waits = send(get())
+                else:
+                    if waits:
+                        self._closing.wait(waits)
+                    waits = send(None)
+        except StopIteration:
+            pass
 
 
 class Writer:
@@ -42,18 +103,15 @@ class Writer:
         self._journal = journal
         self._done = done
         self._failed = failed
-        self._queue: queue.SimpleQueue[tuple[int, list[Op]] | Callable[[], None] | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="raft journal", daemon=True)
+        self._thread = WriterThread()
         self._lock = threading.Lock()
         self._handed = self._written = 0
         self._silent = False
         self._awaited = self._making_room = False
-        self._wake = threading.Lock()  # held, but for the moment between two sides of a wait
-        self._wake.acquire()
+        self.wrote_all = False  # it has ended, and all is written that was handed over
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread.start(self.steps())
 
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
         """Hand over what becomes durable as ``position``; ``silent`` if :meth:`ask` is called soon anyway."""
@@ -61,7 +119,7 @@ class Writer:
             # Whoever is to be told of what is under way will be told.
             self._silent = silent and (self._silent or self._handed == self._written)
             self._handed = position
-        self._queue.put((position, ops))
+        self._thread.put((position, ops))
 
     def ask(self) -> int:
         """On the loop: return the position up to which all is durable; ``done`` is told of what follows."""
@@ -71,7 +129,7 @@ class Writer:
 
     def call(self, work: Callable[[], None]) -> None:
         """Run something of the journal's between two writes."""
-        self._queue.put(work)
+        self._thread.put(work)
 
     def wait(self, position: int) -> int | None:
         """On the loop: wait for a write, at most ``WAIT_S``.
@@ -84,29 +142,29 @@ class Writer:
             if self._written >= position or self._making_room:
                 return 0
             self._awaited = True
-        if not self._wake.acquire(timeout=WAIT_S):
+        if not self._thread.await_signal(WAIT_S):
             with self._lock:
                 if self._awaited:
                     self._awaited = False
                     return None
-            self._wake.acquire()  # it came in the very moment
+            self._thread.await_signal(-1)  # it came in the very moment
         return self._written
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
-        self._closing.set()
-        self._queue.put(None)
-        self._thread.join()
+        self._thread.close()
 
     # ---- on the thread
 
-    def _run(self) -> None:
+    def steps(self) -> Steps:
+        """What the thread does, in the order in which it does it."""
         try:
-            item = self._take()
+            item = yield from self._take()
             while item is not None:
                 if not isinstance(item, tuple):
                     item()
-                    item = self._take()
+                    yield DISK
+                    item = yield from self._take()
                     continue
                 position, ops = item
                 item = self._next()
@@ -114,11 +172,12 @@ class Writer:
                     position, more = item
                     ops = ops + more
                     item = self._next()
-                if not self._append(ops):
+                if not (yield from self._append(ops)):
                     return
                 self._tell(position)
                 if item is _NOTHING:
-                    item = self._take()
+                    item = yield from self._take()
+            self.wrote_all = True
         except OSError as error:
             # After a failed sync nobody knows what the disk holds (rule 9).
             self._failed(f"journal: {error.strerror or error}")
@@ -126,17 +185,18 @@ class Writer:
             logger.exception("journal writer failed")
             self._failed(f"journal: {error}")
 
-    def _take(self) -> tuple[int, list[Op]] | Callable[[], None] | None:
+    def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
-        if self._journal.wants_room and (self._queue.empty() or self._journal.out_of_room):
+        if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
             self._making_room = True
             self._journal.make_room()
+            yield DISK
             self._making_room = False
-        return self._queue.get()
+        return (yield NEXT_ITEM)
 
-    def _next(self) -> tuple[int, list[Op]] | Callable[[], None] | None:
+    def _next(self) -> Item:
         try:
-            return self._queue.get_nowait()
+            return self._thread.get_nowait()
         except queue.Empty:
             return _NOTHING
 
@@ -146,16 +206,17 @@ class Writer:
             awaited, self._awaited = self._awaited, False
             silent = self._silent
         if awaited:
-            self._wake.release()
+            self._thread.signal()
         elif not silent:
             self._done(position)
 
-    def _append(self, ops: list[Op]) -> bool:
+    def _append(self, ops: list[Op]) -> Generator[float | None, Item, bool]:
         """Write, waiting for room as long as it takes; False if the member closed meanwhile."""
         said = False
         while True:
             try:
                 self._journal.append(ops)
+                yield DISK
                 if said:
                     logger.info("journal has room again")
                 return True
@@ -163,8 +224,9 @@ class Writer:
                 if not said:
                     logger.error("journal full: %s; acknowledging nothing until there is room", error)
                     said = True
-                if self._closing.wait(FULL_RETRY_S):
+                if self._thread.closing:
                     return False
+                yield FULL_RETRY_S
 
 
 def _nothing() -> None:

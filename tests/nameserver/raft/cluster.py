@@ -15,7 +15,7 @@ import uvloop
 from nameserver.raft import RaftConfig, RaftMember
 from tests.ports import free_ports
 
-SECRET = b"a secret of some length"
+SECRET = b"a secret of a length that will do"
 
 
 class Machine:
@@ -35,6 +35,9 @@ class Machine:
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         applied = msgspec.msgpack.decode(image, type=list[tuple[int, bytes]])
         return lambda: setattr(self, "applied", applied)
+
+    def restored(self, image: bytes | bytearray) -> bytes:
+        return bytes(image)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 25.0) -> None:

@@ -120,15 +120,16 @@ def test_what_a_leader_said_in_another_term_does_not_count(world: Make) -> None:
     w = world(volatile=True)
     w.elect("a")
     w.settle()
-    core = w.engine("b")._core
+    core = w.engine("b").core
+    following = core.following
     w.submit("a")
     w.settle()
-    assert core._leader_durable > 0
+    assert following._leader_durable > 0
     w.elect("c")
-    assert core._leader_durable <= w.engine("c").read_index
+    assert following._leader_durable <= w.engine("c").read_index
     w.drop_filter = lambda _a, _b, _m: True
-    core.on_stale(core.term + 1)
-    assert core._leader_durable == 0
+    core.elections.on_stale(core.library.term + 1)
+    assert following._leader_durable == 0
 
 
 def test_a_change_of_the_members_is_committed_by_the_leader_alone(world: Make) -> None:
@@ -159,13 +160,13 @@ def test_a_leader_says_nothing_that_a_member_does_not_read(world: Make) -> None:
     w = world()
     leader = _elect(w).engine
     w.settle()
-    formats = {**leader._hellos.standing.formats, "c:1": 2}
-    leader._hellos.become(replace(leader._hellos.standing, formats=formats))
-    before = leader._core._stated
+    formats = {**leader.greetings.standing.formats, "c:1": 2}
+    leader.greetings.become(replace(leader.greetings.standing, formats=formats))
+    before = leader.core.leading._stated
     _deaf_leader(w)
     index = w.submit("a")
     w.run(SOON_S)
-    assert leader._core._stated == before < index
+    assert leader.core.leading._stated == before < index
     assert w.engine("b").commit_index < index
 
 

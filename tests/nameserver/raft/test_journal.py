@@ -27,8 +27,9 @@ from nameserver.raft.consensus.log import (
     RaftLog,
     Recovered,
 )
-from nameserver.raft.node.driver import join
+from nameserver.raft.node.recovery import join
 from nameserver.raft.storage import journal as journal_module
+from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.images import Image, Snapshots
 from nameserver.raft.storage.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
 from nameserver.raft.types import RaftStartError
@@ -45,7 +46,7 @@ def _open(directory: Path, *, sync: bool = True) -> tuple[Journal, Replay]:
 
 
 def _segments(directory: Path) -> list[Path]:
-    return [path for _, path in Journal.segment_paths(directory)]
+    return [path for _, path in Journal.segments_in(DISK, directory)]
 
 
 def _written(directory: Path, count: int = 5) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
+from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.journal import Journal
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 
@@ -147,7 +148,7 @@ def test_snapshots_trim_the_journal_and_bring_an_empty_member_up(tmp_path: Path)
             name = next(peer for peer in cluster.peers if cluster.up[peer] is not leader)
             await cluster.close(name)
             directory = cluster.config(name).data_dir
-            files = [path for _, path in Journal.segment_paths(directory / "raft")]
+            files = [path for _, path in Journal.segments_in(DISK, directory / "raft")]
             assert len(files) <= 4
             await cluster.start(name)  # with its own data
             await cluster.settled()
@@ -294,5 +295,40 @@ def test_a_first_start_that_cannot_bind_leaves_nothing_behind(tmp_path: Path) ->
             assert left == ["lock"]
             await cluster.start(name)
             await cluster.put(b"works")
+
+    run(scenario)
+
+
+def test_peers_may_be_corrected_until_the_group_is_founded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            caplog.set_level(logging.INFO)
+            one, two = cluster.peers
+            await cluster.start(one, peers=(one, "127.0.0.1:1"))  # a slip of the pen
+            assert cluster.up[one].waiting_for == ("127.0.0.1:1",)
+            await cluster.close(one)
+            await cluster.start(one, two)
+            await cluster.put(b"founded")
+            assert f"peers corrected before the first start former=127.0.0.1:1,{one}" in caplog.text
+            await cluster.close(two)
+            await cluster.close(one)
+            await cluster.start(one, peers=(one,))  # now what is stored rules
+            assert cluster.up[one].members == tuple(sorted((one, two)))
+            assert "stored members rule" in caplog.text
+
+    run(scenario)
+
+
+def test_members_of_different_durability_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            one, two = cluster.peers
+            await cluster.start(one)
+            await cluster.start(two, durability="fsync")
+            await cluster.put(b"x")
+            assert f"members differ in durability peer={two} theirs=fsync mine=journal" in caplog.text
+            assert f"members differ in durability peer={one} theirs=journal mine=fsync" in caplog.text
 
     run(scenario)

@@ -9,13 +9,18 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nameserver.raft.storage.identity import DataDirectory
-from tests.nameserver.raft.cluster import cluster_of, run
+from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
+from nameserver.raft.node import driver as node_driver
+from nameserver.raft.storage.files import File, OsFiles
+from nameserver.raft.storage.votes import Votes
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
 _ALONE = """
@@ -78,7 +83,7 @@ def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path
 _BROKEN = """
     async def scenario(member):
         # The journal's descriptor now means a device on which every write fails.
-        journal = member._driver._journal._file
+        journal = member._driver._storage.journal._file.descriptor
         broken = os.open(sys.argv[2], os.O_RDONLY)
         os.dup2(broken, journal)
         member.append(b"x", term=member.term)
@@ -95,27 +100,58 @@ def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
     assert "Bad file descriptor" in done.stderr
 
 
+_NO_VOTE_IS_STORED = """
+    from nameserver.raft.storage.votes import Votes
+
+    def save(votes, term, vote):
+        raise MemoryError("planted")
+
+    Votes.save = save
+
+    async def scenario(member): await asyncio.sleep(10)
+"""
+_NOBODY_DIALS = """
+    from nameserver.raft.links.transport import Transport
+
+    def dial_members(transport):
+        raise RuntimeError("planted")
+
+    Transport._dial_members = dial_members
+
+    async def scenario(member): await asyncio.sleep(10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what"),
+    [
+        pytest.param(_NO_VOTE_IS_STORED, "storage failed: MemoryError('planted')", id="storage"),
+        pytest.param(_NOBODY_DIALS, "dialling failed: ", id="dialling"),
+    ],
+)
+def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
+    """A member that goes on without one would look alive, and never vote, or be alone."""
+    done = _run_alone(scenario, tmp_path)
+    assert done.returncode == 70, done.stderr
+    assert what in done.stderr
+
+
 def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still = threading.Event()
     still.set()
-    original = DataDirectory.vote_to_save
+    original = Votes.save
 
-    def slow(directory: DataDirectory, term: int, vote: str | None) -> Callable[[], None]:
-        write = original(directory, term, vote)
-
-        def wait_and_write() -> None:
-            assert threading.current_thread() is not threading.main_thread()
-            assert still.wait(30)
-            write()
-
-        return wait_and_write
+    def slow(votes: Votes, term: int, vote: str | None) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        assert still.wait(30)
+        original(votes, term, vote)
 
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
             await cluster.start()
-            monkeypatch.setattr(DataDirectory, "vote_to_save", slow)
+            monkeypatch.setattr(Votes, "save", slow)
             await cluster.put(b"one")
             await cluster.settled()
             leader = cluster.name(await cluster.elected())
@@ -138,3 +174,111 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
             await cluster.settled()
 
     run(scenario)
+
+
+class Still(OsFiles):
+    """Stands still in every call while ``still`` is clear; says so if the event loop calls."""
+
+    def __init__(self) -> None:
+        self.moves = threading.Event()
+        self.moves.set()
+        self.on_the_loop: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ("moves", "on_the_loop") or name.startswith("_"):
+            return found
+        self._wait(name)
+        return found
+
+    def _wait(self, what: str) -> None:
+        if threading.current_thread() is threading.main_thread() and not self.moves.is_set():
+            self.on_the_loop.append(what)
+        elif not self.moves.wait(30):
+            raise AssertionError(what)
+
+    def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
+        return _StillFile(self, super().open(path, write=write, new=new, durable=durable))
+
+
+class _StillFile:
+    def __init__(self, disk: Still, file: File) -> None:
+        self._disk, self._file = disk, file
+
+    def __getattr__(self, name: str) -> Any:
+        self._disk._wait(name)
+        return getattr(self._file, name)
+
+
+def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images, their dates and removal, what members say of themselves, a new member: threads wait."""
+    disk = Still()
+    monkeypatch.setattr(node_driver, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, compact_bytes=2_000) as cluster:
+            await cluster.start()
+            await cluster.put(*(bytes(100) for _ in range(100)))
+            await cluster.settled()
+            leader = await cluster.elected()
+            disk.moves.clear()
+            try:
+                for driver in [member._driver for member in cluster.up.values()]:
+                    assert driver is not None
+                    standing = driver.engine.greetings.standing
+                    driver.engine.greetings.become(replace(standing, formats={**standing.formats, "d:1": 2}))
+                    driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
+                    driver.images.age()
+                    driver.images.file(0)
+                    driver.engine.images.save()
+                    driver.perform()
+                adding = asyncio.ensure_future(leader.add_member("127.0.0.1:1", deadline=in_seconds(0.5)))
+                await asyncio.wait([adding])
+                assert isinstance(adding.exception(), ChangeUnknown | NotLeader | ChangeRefused)
+            finally:
+                disk.moves.set()
+            await cluster.elected()
+
+    run(scenario)
+    assert disk.on_the_loop == []
+
+
+_STANDS_STILL = """
+    import signal, threading
+    from nameserver.raft.node import driver
+    from nameserver.raft.storage.files import OsFiles
+
+    class Still(OsFiles):
+        moves = True
+        def open(self, *arguments, **named):
+            file = super().open(*arguments, **named)
+            write, sync = type(file).write_at, type(file).sync
+            class Waits(type(file)):
+                __slots__ = ()
+                def write_at(self, *arguments): return Still.wait() or write(self, *arguments)
+                def sync(self): return Still.wait() or sync(self)
+            return Waits(file.descriptor)
+        @staticmethod
+        def wait():
+            if not Still.moves: threading.Event().wait()
+
+    driver.DISK = Still()
+
+    async def scenario(member):
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        Still.moves = False
+        member.append(b"x", term=member.term)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stopped.wait()
+"""
+
+
+def test_a_member_ends_though_its_disk_stands_still(tmp_path: Path) -> None:
+    before = time.monotonic()
+    done = _run_alone(_STANDS_STILL, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "storage does not answer" in done.stderr
+    assert time.monotonic() - before < 30

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nameserver.raft import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
+from nameserver.raft.node import Driver
+from nameserver.raft.storage.identity import DataDirectory
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 from tests.ports import free_ports
 
@@ -243,9 +245,10 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
             one = cluster.peers[0]
             for name in cluster.peers:
                 await cluster.close(name)
-            path = cluster.config(one).data_dir / "identity.json"
-            identity = json.loads(path.read_bytes())
-            path.write_text(json.dumps(identity | {"forcing": True}))
+            directory = DataDirectory(cluster.config(one))
+            directory.state = msgspec.structs.replace(directory.state, forcing=True)
+            directory.standing_to_save()()
+            directory.close()
             await cluster.start(one)
             await until(lambda: cluster.up[one].leads)
             assert cluster.up[one].voters == (one,)
@@ -293,3 +296,28 @@ def test_the_process_of_a_removed_member_ends_with_one_line_and_code_3(tmp_path:
     )
     assert done.returncode == 3, done.stderr
     assert sum("was removed" in line and line.startswith("raft: ") for line in done.stderr.splitlines()) == 1
+
+
+def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for it was told that its outcome is unknown: nobody else learns of it."""
+
+    async def scenario() -> None:
+        begun = asyncio.Event()
+
+        async def restore(driver: Driver, raw: bytes) -> None:
+            await begun.wait()
+            raise ChangeRefused("the snapshot cannot be stored: planted")
+
+        monkeypatch.setattr(Driver, "restore", restore)
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            member = await cluster.elected()
+            with pytest.raises(ChangeUnknown):
+                await member.restore_snapshot(b"", deadline=in_seconds(0.01))
+            assert "not restored" not in caplog.text
+            begun.set()
+            await until(lambda: "snapshot not restored error=the snapshot cannot be stored" in caplog.text)
+
+    run(scenario)

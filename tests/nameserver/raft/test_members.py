@@ -15,7 +15,7 @@ from nameserver.raft.consensus.members import (
     encode_configuration,
     founding,
 )
-from nameserver.raft.consensus.messages import MATCH, Append, AppendReply, Hello, Removed, encode
+from nameserver.raft.consensus.messages import MATCH, Append, AppendReply, Greeting, Removed, encode
 from nameserver.raft.types import ChangeRefused, NotLeader, Role, StopMember
 
 Make = Callable[..., Any]
@@ -137,7 +137,7 @@ def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) 
     w = world()
     w.elect("a")
     newcomer = w.add("d")
-    w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Hello)
+    w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Greeting)
     w.engine("a").membership.add_member("d:1")
     w.run(2)
     assert "d:1" in w.engine("b").learners
@@ -320,15 +320,15 @@ def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make)
     w = world()
     leader = w.elect("a").engine
     w.run(0.5)
-    hello, number = leader._hellos.said["b:1"], leader.link_number("b:1")
+    hello, number = leader.greetings.said["b:1"], leader.greetings.link_number("b:1")
     age = leader.member_age("b:1")
     assert age < 0.5
     leader.link_down("b:1")
-    assert leader.link_number("b:1") == 0
+    assert leader.greetings.link_number("b:1") == 0
     leader.link_up("b:1")
-    assert leader.link_number("b:1") == 0  # it has not said who it is
+    assert leader.greetings.link_number("b:1") == 0  # it has not said who it is
     leader.receive("b:1", encode(hello))
-    assert leader.link_number("b:1") == number + 1
+    assert leader.greetings.link_number("b:1") == number + 1
     assert leader.member_age("b:1") == age
 
 
@@ -454,9 +454,9 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
 def _older(w: Any, name: str) -> None:
     """From now on ``name`` says what a program says that knows no configurations."""
     for other in w.members.values():
-        standing = other.engine._hellos.standing
+        standing = other.engine.greetings.standing
         formats = {peer: 1 if peer == w[name].name else stated for peer, stated in standing.formats.items()}
-        other.engine._hellos.standing = replace(standing, formats=formats)
+        other.engine.greetings.standing = replace(standing, formats=formats)
 
 
 def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> None:
@@ -476,7 +476,7 @@ def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: 
     w = world()
     w.elect("a")
     leader = w.engine("a")
-    hello = Hello("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]))
+    hello = Greeting("i", True, False, 300, {}, 0, 1, str(leader.status()["cluster"]))
     leader.receive("c:1", encode(hello))
     with pytest.raises(ChangeRefused, match="c:1 has not said"):
         leader.membership.add_member("d:1")
@@ -484,7 +484,7 @@ def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: 
     w.crash(w["c"])
     w.crash(w["a"])
     w.start("a")
-    assert w.engine("a")._hellos.standing.formats["c:1"] == 1
+    assert w.engine("a").greetings.standing.formats["c:1"] == 1
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

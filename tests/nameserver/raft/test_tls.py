@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +18,7 @@ import pytest
 
 from nameserver.raft.links.auth import Credentials
 from nameserver.raft.links.tls import Pipe, TlsContexts, TlsError, load, names, names_host
-from nameserver.raft.links.transport import APPLICATION, RAFT, Transport
+from nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
 from nameserver.raft.types import RaftConfig, RaftStartError
 from tests.ports import free_ports
 
@@ -387,5 +388,55 @@ def test_certificates_allow_an_address_that_others_can_reach() -> None:
         )
         assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
         await transport.close()
+
+    _run(scenario)
+
+
+def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
+    """A hello of TLS costs who sends it nothing, as it can be recorded, and who answers it a signature on the
+    loop that serves. One host gets so many answers a second, whatever it sends; a member waits for none.
+    """
+
+    async def scenario() -> None:
+        tls = _contexts("member")
+        recorded = Pipe(tls, accepts=False)
+        recorded.begin()
+        hello = recorded.pending()
+        loop = asyncio.get_running_loop()
+        async with _Pair(tls, tls).up() as pair:
+            await _until(lambda: pair.linked)
+            host, port = pair.names[0].rsplit(":", 1)
+            held: list[socket.socket] = []
+            answered = 0
+            began = int(loop.time())
+
+            def allowed() -> int:
+                return STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
+
+            async def flood() -> None:
+                nonlocal answered
+                while len(held) < 2 * allowed():
+                    held.append(stranger := socket.socket())
+                    stranger.setblocking(False)
+                    stranger.bind(("127.0.0.2", 0))
+                    await loop.sock_connect(stranger, (host, int(port)))
+                    with contextlib.suppress(ConnectionError):
+                        await loop.sock_sendall(stranger, hello)
+                        answered += bool(await loop.sock_recv(stranger, 65536))
+
+            flooding = asyncio.ensure_future(flood())
+            try:
+                for _ in range(3):
+                    pair.transports[0].drop(pair.names[1])
+                    await _until(lambda: not pair.linked)
+                    await _until(lambda: pair.linked)
+                await flooding
+                assert answered <= allowed()
+                assert answered < len(held)
+                assert pair.linked
+            finally:
+                flooding.cancel()
+                for stranger in held:
+                    stranger.close()
 
     _run(scenario)

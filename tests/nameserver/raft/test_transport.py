@@ -7,7 +7,9 @@ import contextlib
 import logging
 import os
 import pickle
+import socket
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +25,13 @@ from nameserver.raft.links.transport import (
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
+    STRANGERS_PER_SECOND,
     UNPROVEN_MAX,
+    UNPROVEN_PER_ADDRESS,
     Link,
     LinkError,
     Transport,
+    _Strangers,
 )
 from nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
@@ -387,6 +392,31 @@ def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
     _run(scenario)
 
 
+def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            held: list[memoryview] = []
+            take = owner.raft_message
+
+            def keep(peer: str, data: memoryview) -> None:
+                held.append(data)  # as the frames of an exception do that nobody has collected yet
+                take(peer, data)
+
+            owner.raft_message = keep  # type: ignore[method-assign]
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            for text in (b"first", b"second"):
+                peer.frame(peer.sealed(RAFT, text))
+                await _until(lambda text=text: owner.messages[-1:] == [("b:1", text)])  # type: ignore[misc]
+            assert owner.linked == {"b:1": 1}
+            assert [bytes(view) for view in held] == [b"first", b"second"]
+            peer.writer.close()
+            await _until(lambda: owner.linked["b:1"] == 0)
+
+    _run(scenario)
+
+
 @pytest.mark.parametrize("how", ["of another session", "mirrored", "left out", "swapped"])
 def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
     """Each of them is whole, and was sealed by a member for this very pair."""
@@ -668,6 +698,7 @@ def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
             with contextlib.closing(peer.writer):
                 await peer.prove()
                 await _until(lambda: owner.linked.get("b:1") == 1)
+                transport.frame_size_max = 16_000_000
                 payload = os.urandom(12_000_000)  # above what the sockets hold
                 assert transport.send("b:1", APPLICATION, payload)
                 assert (await peer.read())[1 : 1 + len(payload)] == payload
@@ -775,3 +806,127 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     switch_off(monkeypatch)
     with pytest.raises((AssertionError, TimeoutError)):
         scenario(monkeypatch, patience_s=2.0)
+
+
+# ---- strangers and places
+
+
+def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays() -> None:
+    async def scenario() -> None:
+        async with _transport() as (transport, owner, port):
+            peer = await _Raw.connect(port)
+            await peer.prove()
+            await _until(lambda: owner.linked.get("b:1") == 1)
+            for kind in (RAFT, APPLICATION):
+                assert not transport.send("b:1", kind, bytes(FRAME_MAX))
+            assert transport.send("b:1", APPLICATION, b"short")
+            size = transport._links["b:1"]._session
+            assert size is not None
+            assert transport.send("b:1", RAFT, bytes(FRAME_MAX - 1 - size.outgoing.size))
+            while len(frame := await peer.read()) < FRAME_MAX:
+                assert frame[:1] in (bytes((APPLICATION,)), bytes((PING,)))
+            peer.writer.close()
+
+    _run(scenario)
+
+
+async def _from(host: str, port: int) -> _Raw:
+    return _Raw(*await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0)))
+
+
+def test_strangers_do_not_push_out_what_this_member_dials() -> None:
+    """The other one is slow to answer; the place of its handshake is not theirs."""
+
+    async def scenario() -> None:
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+            await dialled_among_strangers(f"127.0.0.1:{silent.getsockname()[1]}")
+
+    async def dialled_among_strangers(member: str) -> None:
+        owner = _Owner()
+        credentials = replace(_credentials("z:1"), members=frozenset({"z:1", member}))
+        transport = Transport(credentials, owner=owner, frame_size_max=FRAME_MAX)
+        bound = await transport.listen("127.0.0.1:0")
+        await transport.go()
+        try:
+            await _until(lambda: len(transport._being_dialled) == 1)
+            (dialled,) = transport._being_dialled
+            port = int(bound.rpartition(":")[2])
+            strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 2)]
+            await _until(lambda: 0 < len(transport._unproven) <= UNPROVEN_MAX)
+            assert not dialled.ended.done()
+            assert not dialled._closed
+            for raw in strangers:
+                raw.writer.close()
+        finally:
+            await transport.close()
+
+    _run(scenario)
+
+
+def test_one_host_of_strangers_holds_few_places() -> None:
+    async def scenario() -> None:
+        async with _transport() as (transport, _, port):
+            first = await _from("127.0.0.3", port)
+            flood = [await _from("127.0.0.2", port) for _ in range(UNPROVEN_MAX + 10)]
+            await _until(lambda: len(transport._unproven) == UNPROVEN_PER_ADDRESS + 1)
+            assert "127.0.0.3" in transport._unproven.values()
+            for raw in (first, *flood):
+                raw.writer.close()
+
+    _run(scenario)
+
+
+def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> None:
+    async def scenario() -> None:
+        ports = free_ports(2)
+        names = [f"127.0.0.1:{port}" for port in ports]
+        owners = [_Owner(), _Owner()]
+        members = [
+            Transport(
+                replace(_credentials(name), members=frozenset(names)), owner=owner, frame_size_max=FRAME_MAX
+            )
+            for name, owner in zip(names, owners, strict=True)
+        ]
+        held: deque[socket.socket] = deque()
+
+        async def hold() -> None:
+            loop = asyncio.get_running_loop()
+            while True:
+                for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+                    for port in ports:
+                        held.append(stranger := socket.socket())
+                        stranger.setblocking(False)
+                        stranger.bind((host, 0))
+                        await loop.sock_connect(stranger, ("127.0.0.1", port))
+                        await asyncio.sleep(0.002)  # those who hold places, on one loop with the members
+                while len(held) > 4 * UNPROVEN_MAX:
+                    held.popleft().close()
+
+        for transport, name in zip(members, names, strict=True):
+            await transport.listen(name)
+            await transport.go()
+        holding = asyncio.ensure_future(hold())
+        try:
+            for _ in range(2):
+                await _until(lambda: all(1 in owner.linked.values() for owner in owners))
+                await _until(lambda: all(len(one._unproven) > UNPROVEN_MAX // 2 for one in members))
+                members[0].drop(names[1])
+                await _until(lambda: 0 in owners[0].linked.values())
+        finally:
+            holding.cancel()
+            await asyncio.wait([holding])
+            assert holding.cancelled(), holding.exception()
+            for stranger in held:
+                stranger.close()
+            for transport in members:
+                await transport.close()
+
+    _run(scenario)
+
+
+def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:
+    strangers = _Strangers()
+    allowed = [strangers.allow("10.0.0.1", 5.0) for _ in range(STRANGERS_PER_SECOND + 5)]
+    assert allowed == [True] * STRANGERS_PER_SECOND + [False] * 5
+    assert strangers.allow("10.0.0.2", 5.0)
+    assert strangers.allow("10.0.0.1", 6.0)

@@ -104,9 +104,9 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     w = world()
     w.elect("a")
     follower = w["b"]
-    core = follower.engine._core
+    core = follower.engine.core
     sent: list[str] = []
-    deadline = core._SyncObj__raftElectionDeadline
+    deadline = core.library.election_deadline
     w.block(("a", "b"))  # what the leader says comes late
     send = core._host.send
 
@@ -141,8 +141,8 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
-    engine._core._watch.listening_until = -1.0
-    engine._core._heard -= TIMEOUT_S
+    engine.core.patience.watch.listening_until = -1.0
+    engine.core.patience.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
@@ -156,11 +156,11 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
         w.run(0.5)
         w.now += 5 * TIMEOUT_S
         engine.step()
-        assert engine._core.leads
+        assert engine.leads
     for name in ("b", "c"):
         w[name].paused_until = w.now + 10.0
     w.run(3 * PERIOD + 2 * TIMEOUT_S)
-    assert not engine._core.leads  # but not for long
+    assert not engine.leads  # but not for long
 
 
 def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
@@ -208,7 +208,7 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
     for name in ("b", "c"):
         w[name].paused_until = w.now + 60.0
     looks = 0
-    while leader.engine._core.leads:
+    while leader.engine.leads:
         w.now += 2 * TIMEOUT_S
         leader.engine.step()
         looks += 1
@@ -286,18 +286,19 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.elect("a")
         w.run(0.5)
         w.crash(w["a"])
-        cores = [w.engine(name)._core for name in ("b", "c")]
+        cores = [w.engine(name).core for name in ("b", "c")]
         for core in cores:  # neither asks on its own while the links end
-            core._SyncObj__raftElectionDeadline = math.inf
-            core._rng.uniform = lambda least, most: 9.0
-        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._hellos.links for name in ("b", "c")))
+            core.library.election_deadline = math.inf
+            core.patience._rng.uniform = lambda least, most: 9.0
+        assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
         for core, name in zip(cores, ("b", "c"), strict=True):
-            del core._rng.uniform
-            core._SyncObj__raftElectionDeadline = core._last_look_at = core._clock() + PERIOD / 5
+            del core.patience._rng.uniform
+            soon = core._clock() + PERIOD / 5
+            core.library.election_deadline = core.patience.last_look_at = soon
             w[name].arm()
-        before = sum(core.elections for core in cores)
+        before = sum(core.elections.count for core in cores)
         assert w.run(1.5 * PERIOD, lambda w=w: w.leader is not None), f"seed {seed}: nobody was elected"
-        assert sum(core.elections for core in cores) == before + 1
+        assert sum(core.elections.count for core in cores) == before + 1
 
 
 @pytest.mark.parametrize("members", [3, 5])
@@ -322,17 +323,18 @@ def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> Non
     """A deadline that passes while the tick runs must not raise the term: nobody was asked yet."""
     w = world()
     w.elect("a")
-    core = w.engine("b")._core
-    term = core.term
+    core = w.engine("b").core
+    term = core.library.term
     for looks in range(12):
-        now: float = core._SyncObj__raftElectionDeadline - looks * 1e-3
+        now: float = core.library.election_deadline - looks * 1e-3
 
         def ticking() -> float:
             nonlocal now
             now += 1e-3
             return now
 
-        core._clock = ticking
-        core.enter()
+        for part in (core, core.patience, core.elections):
+            part._clock = ticking
+        core.patience.look()
         core.tick()
-        assert core.term == term
+        assert core.library.term == term

@@ -171,9 +171,10 @@ def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> 
             follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
             driver, links = follower.member._driver, follower._links
             assert driver is not None
-            before, hello = links.number(leader), driver.engine._hellos.said[leader]
+            before, hello = links.number(leader), driver.engine.greetings.said[leader]
             driver.link_up(leader)
             driver.engine.receive(leader, encode(hello))
+            driver.perform()
             assert leader in follower.member.linked
             await until(lambda: links.number(leader) > before, "told apart")
 

@@ -1,0 +1,176 @@
+"""What a step wants done: values, in the order in which they are to be done.
+
+As with other protocols without IO, whoever calls the engine takes the effects of the call afterwards, and
+performs them, before it calls again: :meth:`.engine.Engine.take_effects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from .log import Op, RaftLog
+from .members import Standing
+from .messages import Greeting, Message
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Hand a message to the link, in order."""
+
+    peer: str
+    message: Message
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
+
+    ``leads``: This member led when it wanted that.
+    """
+
+    position: int
+    ops: list[Op]
+    leads: bool
+
+
+class StoreVote(msgspec.Struct, frozen=True):
+    """Make term and vote durable before any message leaves that comes after this, and before
+    :meth:`.engine.Engine.durable` is called again. Nothing else waits for the disk.
+    """
+
+    term: int
+    vote: str | None
+
+
+class StoreStanding(msgspec.Struct, frozen=True):
+    """As :class:`StoreVote`, and after it; what the standing says of others' formats holds nothing up."""
+
+    standing: Standing
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """Call :meth:`.engine.Engine.apply_committed`: entries are committed. Always the last effect."""
+
+
+class MakeImage(msgspec.Struct, frozen=True):
+    """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
+
+    index: int
+    term: int
+    configuration: bytes
+    encode: Callable[[], bytes]
+
+
+class InstallImage(msgspec.Struct, frozen=True):
+    """Prepare and store an image from a leader in the background; ``Images.installed`` or ``install_failed``
+    follows.
+    """
+
+    index: int
+    term: int
+    configuration: bytes
+    image: bytearray
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """The journal needs nothing up to ``index`` any more."""
+
+    index: int
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Keep links to these from now on; a link to another stays as long as it does by itself."""
+
+    members: tuple[str, ...]
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """The cluster has removed this member: it must stop, and not start again."""
+
+    reason: str
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """This member must stop."""
+
+    reason: str
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Call :meth:`.engine.Engine.step` soon."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Something in the public state may have changed."""
+
+
+Effect = (
+    Send
+    | Write
+    | StoreVote
+    | StoreStanding
+    | Apply
+    | MakeImage
+    | InstallImage
+    | Trim
+    | Follow
+    | Leave
+    | Fail
+    | Wake
+    | Changed
+)
+_APPLY, _WAKE, _CHANGED = Apply(), Wake(), Changed()
+
+
+class Effects:
+    """Collects what the parts of one member want done.
+
+    Attributes:
+        links: Peers to which a link is up.
+        greeted: What each of them that has said who it is said last.
+        stopped: This member takes part no more.
+    """
+
+    def __init__(self, log: RaftLog) -> None:
+        self._log = log
+        self._wanted: list[Effect] = []
+        self.links: set[str] = set()
+        self.greeted: dict[str, Greeting] = {}
+        self.stopped = False
+
+    def take(self) -> list[Effect]:
+        """What was wanted since this was called last."""
+        wanted = self._wanted
+        if wanted:
+            self._wanted = []
+        return wanted
+
+    def add(self, effect: Effect) -> None:
+        self._wanted.append(effect)
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send to a peer that has said who it is; to another nothing is said but who this member is."""
+        if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
+            self.store_vote()
+            self._wanted.append(Send(peer, message))
+
+    def store_vote(self) -> None:
+        """Have term and vote stored before anything leaves that depends on them."""
+        log = self._log
+        if log.vote_dirty:
+            log.vote_dirty = False
+            self._wanted.append(StoreVote(log.term, log.vote))
+
+    def apply(self) -> None:
+        self._wanted.append(_APPLY)
+
+    def wake(self) -> None:
+        self._wanted.append(_WAKE)
+
+    def changed(self) -> None:
+        self._wanted.append(_CHANGED)
+
+    def fail(self, reason: str) -> None:
+        """Stop, and say why: going on would break a promise."""
+        self.stopped = True
+        self._wanted.append(Fail(reason))

@@ -1,0 +1,62 @@
+"""The configuration in force, and who is a majority of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nameserver.raft.library import Library
+
+from .members import Configuration, majority
+from .surroundings import Surroundings
+
+
+class Electorate:
+    """Whose votes and acknowledgements count.
+
+    D36: what the log holds last is in force, from append on, and no more once it is dropped.
+
+    Attributes:
+        configuration: The one in force.
+        other_voters: Its voters but this member.
+    """
+
+    def __init__(self, given: Surroundings, library: Library) -> None:
+        self._me = given.me
+        self._log = given.log
+        self._contact = given.contact
+        self._library = library
+        self._three = False
+        self._known: set[str] = set()
+        self.follow()
+
+    def follow(self) -> None:
+        """Put in force what the log holds; library and contact count by it from here on."""
+        self.configuration: Configuration = self._log.configuration
+        voters = self.configuration.voters
+        self.other_voters = tuple(name for name in voters if name != self._me)
+        self._three = len(voters) == 3 and not self.configuration.learners
+        self._known.update(self.configuration.members)
+        self._library.follow_voters(self.other_voters)
+        self._contact.voters_are(self.other_voters)
+
+    def meet(self, peer: str) -> None:
+        """A link to ``peer`` is up: it may be a member that the configuration here does not name yet."""
+        self._known.add(peer)
+
+    def knows(self, peer: str) -> bool:
+        """Whether ``peer`` is or was linked or configured: what it says is taken (D10)."""
+        return peer in self._known
+
+    def is_majority(self, others: Collection[str]) -> bool:
+        """Whether this member and those of ``others`` that are voters are more than half of the voters."""
+        voters = self.configuration.voters
+        count = 1
+        for name in others:  # no generator: asked for each barrier
+            if name in voters:
+                count += 1
+        return count >= majority(len(voters))
+
+    @property
+    def settled_three(self) -> bool:
+        """Three voters and nobody else are in force, and that is committed."""
+        return self._three and self._log.configuration_index <= self._library.commit_index

@@ -1,0 +1,199 @@
+"""State images on the disk of a member, or in its memory: made, installed, read in blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from nameserver.raft.consensus.effects import InstallImage, MakeImage
+from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
+from nameserver.raft.storage.images import Snapshots, parse
+from nameserver.raft.storage.threads import DiskThread
+from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
+
+from .recovery import Storage
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+#: While a thread computes, the loop gets the interpreter after so long, instead of five times that.
+TURN_S: Final = 0.001
+_USUAL_TURN_S: Final = sys.getswitchinterval()
+#: Images are read from the disk in blocks of so many bytes, ahead of need, of which so many are kept.
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+BLOCKS_MAX: Final = 8
+
+
+async def _beside(work: Callable[[], _Result]) -> _Result:
+    """Do what computes for long in a thread, in turns so short that the loop is not late.
+
+    The turns are of the whole process; usual ones cost a thread that computes less, and there is none then.
+    """
+    sys.setswitchinterval(TURN_S)
+    try:
+        return await asyncio.to_thread(work)
+    finally:
+        sys.setswitchinterval(_USUAL_TURN_S)
+
+
+class ImageFiles:
+    """The newest state image, and how another takes its place; whatever takes long is done in threads.
+
+    Args:
+        in_background: Runs a coroutine that is waited for before the files are closed.
+        on_read: A block was read that the engine has asked for.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        machine: StateMachine,
+        *,
+        in_background: Callable[[Coroutine[Any, Any, None]], None],
+        on_read: Callable[[], None],
+    ) -> None:
+        self._storage = storage
+        self._machine = machine
+        self._in_background = in_background
+        self._on_read = on_read
+        self._thread = DiskThread("raft images")
+        # Durability ``memory``: index, term, configuration, image.
+        self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
+        self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number
+        self._reading: set[tuple[int, int]] = set()
+
+    # ---- what is held (surroundings.HeldImage)
+
+    def image(self) -> tuple[int, int, int, bytes] | None:
+        if self._storage.volatile:
+            held = self._in_memory
+            return None if held is None else (held[0], held[1], len(held[3]), held[2])
+        snapshots = self._storage.snapshots
+        newest = snapshots.newest if snapshots is not None else None
+        return None if newest is None else (newest.index, newest.term, newest.size, newest.configuration)
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        if self._storage.volatile:
+            held = self._in_memory
+            return bytes(held[3][offset : offset + size]) if held is not None and held[0] == index else None
+        number, start = divmod(offset, BLOCK_BYTES)
+        key = index, number
+        if key not in self._blocks:
+            self._read_ahead(key)
+            return b""
+        block = self._blocks[key]
+        if block is None:
+            del self._blocks[key]  # there may be another image under that index one day
+            return None
+        self._read_ahead((index, number + 1))
+        return block[start : start + size]
+
+    def _read_ahead(self, key: tuple[int, int]) -> None:
+        if key not in self._blocks and key not in self._reading:
+            self._reading.add(key)
+            self._in_background(self._read_block(key))
+
+    async def _read_block(self, key: tuple[int, int]) -> None:
+        snapshots = self._storage.snapshots
+        assert snapshots is not None
+        index, number = key
+        try:
+            read = functools.partial(snapshots.read, index, number * BLOCK_BYTES, BLOCK_BYTES)
+            block = await self._in_thread(read)
+        except OSError as error:
+            logger.error("snapshot not read index=%d error=%s", index, error.strerror)
+            block = None
+        self._reading.discard(key)
+        self._blocks[key] = block
+        while len(self._blocks) > BLOCKS_MAX:
+            del self._blocks[next(iter(self._blocks))]
+        self._on_read()
+
+    def age(self) -> float | None:
+        """Seconds since the newest image file was stored, None if there is none.
+
+        Not by the file's date: a disk that hangs must not hang whoever asks for figures.
+        """
+        date = self._storage.image_date
+        return None if date is None else max(0.0, time.time() - date)
+
+    def file(self, index: int) -> SnapshotInfo | None:
+        """The newest image as a file, if it covers ``index`` and is one."""
+        snapshots = self._storage.snapshots
+        newest = snapshots.newest if snapshots is not None else None
+        if newest is None or newest.index < index:
+            return None
+        return SnapshotInfo(path=newest.path, index=newest.index, term=newest.term, size=newest.file_size)
+
+    # ---- what takes its place
+
+    async def make(self, wanted: MakeImage) -> None:
+        """Encode the state and store it.
+
+        Raises:
+            OSError: It cannot be stored, or is larger than any member takes.
+        """
+        data = await _beside(wanted.encode)
+        if len(data) > IMAGE_SIZE_MAX:
+            raise OSError(f"{len(data)} bytes, of which a member takes {IMAGE_SIZE_MAX}")
+        await self.store(wanted.index, wanted.term, wanted.configuration, data)
+
+    async def install(self, wanted: InstallImage) -> Callable[[], None]:
+        """Store a leader's image; return what replaces the state by it, quickly.
+
+        The image is not copied: a thread that copies so much holds up all others.
+
+        Raises:
+            StopMember: A newer program made it.
+            OSError: It cannot be stored.
+        """
+        replace_state = await _beside(lambda: self._machine.prepare(wanted.image))
+        await self.store(wanted.index, wanted.term, wanted.configuration, wanted.image)
+        return replace_state
+
+    async def read_file(self, raw: bytes) -> tuple[int, bytes, Callable[[], None]]:
+        """Read a snapshot file; return its index, the state in it as an operator restores it, and what
+        replaces the state by that.
+
+        Raises:
+            ChangeRefused: It is none.
+        """
+        try:
+            image, data = await asyncio.to_thread(parse, raw, self._storage.directory.raft)
+            marked = await _beside(lambda: self._machine.restored(data))
+            replace_state = await _beside(lambda: self._machine.prepare(marked))
+        except (ValueError, StopMember) as error:
+            raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
+        return image.index, marked, replace_state
+
+    async def write_file(self, index: int) -> None:
+        """A member that keeps its image in memory writes it for once."""
+        held = self._in_memory
+        if held is not None and held[0] >= index:
+            await self._store_file(self._storage.add_snapshots(), *held)
+
+    async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
+        """Store one image durably."""
+        if self._storage.volatile:
+            self._in_memory = (index, term, configuration, data)
+            return
+        assert self._storage.snapshots is not None
+        await self._store_file(self._storage.snapshots, index, term, configuration, data)
+
+    async def _store_file(
+        self, snapshots: Snapshots, index: int, term: int, configuration: bytes, data: bytes | bytearray
+    ) -> None:
+        await self._in_thread(lambda: snapshots.publish(snapshots.store(index, term, configuration, data)))
+        self._storage.image_date = time.time()
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def shutdown(self) -> None:
+        self._thread.shutdown()

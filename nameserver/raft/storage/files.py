@@ -1,0 +1,224 @@
+"""The one way to the disk: journal, votes, standing, images and identity use nothing else.
+
+The real side is thin. The simulator has another one, on which bytes and names are unsure until they are
+synced, and on which every call can fail. What is said of durability holds for both:
+
+- bytes are sure after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
+- a new, renamed or removed name is sure after :meth:`Files.sync_directory` of its directory;
+- any call may fail, a write may take less than it was given, and each may take for ever.
+
+Files are made for their owner only, and never over what is there already.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+#: The disk is full, in the words of the file systems and limits we know.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_sync: Final = getattr(os, "fdatasync", os.fsync)
+
+
+class StorageFull(Exception):
+    """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
+
+
+class File(Protocol):
+    """One open file. Everything blocks, and raises :class:`OSError`."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Less than ``size`` only at the end of the file."""
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
+        """Write some of it; return how many bytes."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """All that was written to this file, by whomever, is on the disk, and its size."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """The files of one machine. Everything blocks, and raises :class:`OSError`."""
+
+    def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
+        """Open a file.
+
+        Args:
+            write: Not only for reading.
+            new: It must not exist yet.
+            durable: What a write has taken is on the disk when it returns.
+        """
+
+    def read(self, path: Path) -> bytes:
+        """All of a file."""
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in a directory, in order; nothing if there is none."""
+
+    def modified_at(self, path: Path) -> float:
+        """Seconds since 1970."""
+
+    def make_directory(self, path: Path) -> None:
+        """Nothing if it is there.
+
+        Raises:
+            FileNotFoundError: Its parent is not.
+        """
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Within one directory, over what is there."""
+
+    def unlink(self, path: Path) -> None:
+        """Nothing if it is not there."""
+
+    def lock(self, path: Path) -> File:
+        """Hold a lock until it is closed, or the process ends.
+
+        Raises:
+            BlockingIOError: Another process holds it.
+        """
+
+    def boot_id(self) -> str:
+        """Name the life of this machine's kernel: what was not synced in another one may be lost; "" if it
+        cannot be told apart.
+        """
+
+
+def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
+    """Write however often it takes."""
+    view = memoryview(data)
+    while view:
+        written = file.write_at(offset, view)
+        if written <= 0:
+            raise OSError(errno.EIO, "write took nothing")
+        offset += written
+        view = view[written:]
+
+
+def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
+    """Have ``path`` hold ``parts``, durably: whoever reads it finds the old or the new content.
+
+    Raises:
+        OSError: The old content is there; after a failed sync of the directory perhaps the new one.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    files.unlink(temporary)  # what a crash has left
+    try:
+        file = files.open(temporary, write=True, new=True)
+        try:
+            offset = 0
+            for part in parts:
+                write_all(file, offset, part)
+                offset += len(part)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except OSError:
+        files.unlink(temporary)
+        raise
+    files.sync_directory(path.parent)
+
+
+def make_directories(files: Files, path: Path) -> None:
+    """Have ``path`` and what is above it; their names are synced by whoever syncs the directories above."""
+    try:
+        files.make_directory(path)
+    except FileNotFoundError:
+        make_directories(files, path.parent)
+        files.make_directory(path)
+        files.sync_directory(path.parent)
+
+
+class _OsFile:
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        found = bytearray()
+        while more := os.pread(self.descriptor, size - len(found), offset + len(found)):
+            found += more
+        return bytes(found)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
+        return os.pwrite(self.descriptor, data, offset)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+
+    def sync(self) -> None:
+        _sync(self.descriptor)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class OsFiles:
+    """The files of this machine."""
+
+    def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
+        return _OsFile(os.open(path, flags, FILE_MODE))
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def modified_at(self, path: Path) -> float:
+        return path.stat().st_mtime
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def lock(self, path: Path) -> File:
+        held = _OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        try:
+            fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def boot_id(self) -> str:
+        try:
+            return Path(_BOOT_ID).read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
+
+#: What a member uses unless it is given something else.
+DISK: Final = OsFiles()

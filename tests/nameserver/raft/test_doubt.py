@@ -1,0 +1,149 @@
+"""Durability ``journal`` and power: who may have lost what it acknowledged does not count (rule 9)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nameserver.raft import RaftStartError, Role
+from nameserver.raft.consensus.log import OP_COMMIT
+from nameserver.raft.storage.identity import DataDirectory
+from nameserver.raft.storage.journal import HEADER_SIZE, Journal
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
+
+
+def cut_power(cluster: Cluster, name: str) -> None:
+    """As if its machine had restarted since, without a clean stop; the last page of its journal is gone."""
+    directory = DataDirectory(cluster.config(name))
+    state = msgspec.structs.replace(directory.state, boot="another", synced=False)
+    directory.state = state
+    directory.standing_to_save()()
+    path = sorted(directory.raft.glob("journal-*"))[-1]
+    directory.close()
+    raw = path.read_bytes()
+    middle = HEADER_SIZE + (len(raw) - HEADER_SIZE) // 2
+    path.write_bytes(raw[:middle] + bytes(min(200, len(raw) - middle)) + raw[middle + 200 :])
+
+
+def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            payloads = [b"%d" % i for i in range(50)]
+            for payload in payloads:
+                await cluster.put(payload)
+            await cluster.settled()
+            for name in cluster.peers:
+                await cluster.close(name)
+            one, *others = cluster.peers
+            cut_power(cluster, one)
+            await cluster.start(one)
+            assert cluster.up[one].role is Role.LEARNER
+            assert len(cluster.machines[one].applied) < len(payloads)  # what is left of its log is used
+            await cluster.start(*others)
+            await until(lambda: cluster.up[one].votes)
+            await cluster.put(b"more")
+            await cluster.settled()
+            assert cluster.payloads() == [*payloads, b"more"]
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert "the machine restarted without a clean stop" in caplog.text
+
+
+def test_without_a_trusted_majority_nobody_leads_until_one_is_forced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            for i in range(50):
+                await cluster.put(b"%d" % i)
+            await cluster.settled()
+            for name in cluster.peers:
+                await cluster.close(name)
+            best, *lost = cluster.peers
+            for name in lost:
+                cut_power(cluster, name)
+            await cluster.start()
+            await until(lambda: all(set(m.distrusted) == set(lost) for m in cluster.up.values()))
+            await until(lambda: all(m.best == best for m in cluster.up.values()))
+            assert cluster.leader is None
+            assert all(m.role is not Role.LEADER for m in cluster.up.values())
+            for name in cluster.peers:
+                await cluster.close(name)
+            await cluster.start(best, force_new_cluster=True)
+            await until(lambda: cluster.up[best].leads)
+            assert cluster.payloads() == [b"%d" % i for i in range(50)]
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert "no majority of members is trusted" in caplog.text
+    assert "--force-new-cluster" in caplog.text
+
+
+def test_the_only_member_that_lost_power_says_what_to_do(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1) as cluster:
+            await cluster.start()
+            await cluster.put(*(b"%d" % i for i in range(50)))
+            (name,) = cluster.peers
+            await cluster.close(name)
+            cut_power(cluster, name)
+            await cluster.start(name)
+            assert cluster.up[name].distrusted == (name,)
+            assert not cluster.up[name].leads
+            await cluster.close(name)
+            await cluster.start(name, force_new_cluster=True)
+            await until(lambda: cluster.up[name].leads)
+            assert cluster.up[name].distrusted == ()
+
+    run(scenario)
+
+
+def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            one, two, three = cluster.peers
+            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # misspelt
+            await until(lambda: all(m.waiting_for == ("127.0.0.1:1",) for m in cluster.up.values()))
+            for name in (one, two):
+                await cluster.close(name)
+            await cluster.start()
+            await cluster.put(b"x")
+            await cluster.settled()
+            assert set((await cluster.elected()).voters) == {one, two, three}
+            await cluster.close(one)
+            await cluster.start(one, peers=(one, two, "127.0.0.1:1"))  # too late
+            await until(lambda: cluster.up[one].leader is not None)
+            assert set(cluster.up[one].voters) == {one, two, three}
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert caplog.text.count("peers corrected before the first start") == 2
+
+
+def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
+    """Unless the member's machine restarted, when it is known that something may be missing."""
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1) as cluster:
+            await cluster.start()
+            await cluster.put(b"x")
+            (name,) = cluster.peers
+            await cluster.close(name)
+            journal = Journal(cluster.config(name).data_dir / "raft", sync=False)
+            journal.recover()
+            journal.append([(OP_COMMIT, 900)])
+            journal.close()
+            with pytest.raises(RaftStartError, match="entries up to 900 were committed"):
+                await cluster.start(name)
+
+    run(scenario)

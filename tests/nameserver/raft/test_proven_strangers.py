@@ -1,0 +1,170 @@
+"""Whoever proves to be of the cluster, but is in no configuration: on loopback without a secret, anybody.
+
+It may have been added while this member was away. It is let in, and must cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from nameserver.raft.consensus.messages import FORMAT_MAX, Greeting, encode
+from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake
+from nameserver.raft.links.transport import OUTSIDERS_MAX, RAFT
+from nameserver.raft.node import Driver
+from nameserver.raft.storage.identity import State
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
+
+
+class Stranger:
+    """One end of a link, by hand."""
+
+    def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.name = name
+        self.reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def link(cls, cluster: Cluster, name: str) -> Stranger:
+        """Dial the first member and prove to be ``name``.
+
+        Raises:
+            asyncio.IncompleteReadError: It is not let in.
+        """
+        member = cluster.peers[0]
+        credentials = Credentials(
+            me=name,
+            members=frozenset((member,)),
+            cluster=stored(cluster).cluster,
+            secret=None,
+        )
+        host, _, port = member.rpartition(":")
+        stranger = cls(name, *await asyncio.open_connection(host, int(port)))
+        handshake = Handshake(credentials, peer=member, nonce=os.urandom(NONCE_SIZE))
+        try:
+            stranger.send(handshake.begin())
+            proof = handshake.receive(await stranger.receive())
+            assert proof is not None
+            stranger.send(proof)
+            handshake.receive(await stranger.receive())
+        except BaseException:
+            await stranger.close()
+            raise
+        return stranger
+
+    def send(self, frame: bytes) -> None:
+        self._writer.write(struct.pack(">I", len(frame)) + frame)
+
+    async def receive(self) -> bytes:
+        (size,) = struct.unpack(">I", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    def greet(self, cluster: Cluster, *, election_timeout_ms: int = 300) -> None:
+        name = stored(cluster).cluster
+        hello = Greeting("instance", False, False, election_timeout_ms, {}, 0, FORMAT_MAX, name)
+        self.send(bytes((RAFT,)) + encode(hello))
+
+    async def ended(self) -> None:
+        """Wait until the member has closed the link; it would end one that is silent after four seconds."""
+        async with asyncio.timeout(3):
+            while await self.reader.read(65536):
+                pass
+        await self.close()
+
+    async def close(self) -> None:
+        self._writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+def driver_of(cluster: Cluster) -> Driver:
+    driver = cluster.up[cluster.peers[0]]._driver
+    assert driver is not None
+    return driver
+
+
+def stored(cluster: Cluster) -> State:
+    return driver_of(cluster)._storage.directory.state
+
+
+def links(cluster: Cluster) -> Collection[str]:
+    return driver_of(cluster).transport._links
+
+
+def test_names_that_come_and_go_leave_nothing_in_what_is_stored(tmp_path: Path) -> None:
+    """Each left its format there, until the place in the file was too small and the member ended."""
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1, secret=None) as cluster:
+            await cluster.start()
+            await cluster.elected()
+            for number in range(400):
+                stranger = await Stranger.link(cluster, f"{'x' * 240}{number}:1")
+                stranger.greet(cluster)
+                await stranger.receive()  # its hello
+                await stranger.close()
+            await until(lambda: not links(cluster))
+            last = await Stranger.link(cluster, "127.0.0.1:1")
+            last.greet(cluster)
+            await until(lambda: "127.0.0.1:1" in stored(cluster).formats)
+            assert len(stored(cluster).formats) <= 1 + OUTSIDERS_MAX
+            await cluster.put(b"x")
+            await last.close()
+
+    run(scenario)
+
+
+def test_only_so_many_of_them_are_linked_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1, secret=None) as cluster:
+            await cluster.start()
+            await cluster.elected()
+            linked = [await Stranger.link(cluster, f"127.0.0.1:{n}") for n in range(1, OUTSIDERS_MAX + 1)]
+            one_more = await Stranger.link(cluster, "127.0.0.1:999")
+            await one_more.ended()
+            await linked[0].close()
+            await until(lambda: len(links(cluster)) < OUTSIDERS_MAX)
+            linked[0] = await Stranger.link(cluster, "127.0.0.1:999")
+            linked[0].greet(cluster)
+            await linked[0].receive()
+            for stranger in linked:
+                await stranger.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "name", ["no address", "x:0\nfake line", "127.0.0.1:70000", "x" * 300 + ":1", ":1"], ids=ascii
+)
+def test_a_name_that_is_no_address_is_not_let_in(tmp_path: Path, name: str) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1, secret=None) as cluster:
+            await cluster.start()
+            await cluster.elected()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await Stranger.link(cluster, name)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 29, 60_001])
+def test_an_election_timeout_that_no_member_may_have_ends_the_link(tmp_path: Path, timeout_ms: int) -> None:
+    """The smallest that was ever stated bounds contact: with one of 1 ms no read was answered any more."""
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1, secret=None) as cluster:
+            await cluster.start()
+            member = await cluster.elected()
+            before = member.contact_limit
+            stranger = await Stranger.link(cluster, "127.0.0.1:1")
+            stranger.greet(cluster, election_timeout_ms=timeout_ms)
+            await stranger.ended()
+            assert member.contact_limit == before
+
+    run(scenario)

@@ -1,0 +1,117 @@
+"""Two writers of one broker, goodbyes that change nothing between them, members that lose their links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nameserver.types import Request
+from remoting.codes import RequestCode
+
+from .actors import Actor, Register, Registrant
+
+if TYPE_CHECKING:
+    from .members import Member
+    from .net import End
+    from .world import World
+
+WRITERS = 2
+FIRST_NUMBER = 50
+"""Of the writers, among registrants: so that nobody else writes their values."""
+ROUND_S = (0.02, 0.15)
+LINKS_WITHIN_S = 0.2
+"""Shorter than an election timeout."""
+
+
+class Contention:
+    """Registers registers through several members in the same instant, for as long as it is told to.
+
+    Now and then one of those members loses its link to the leader amid that, while nothing can be committed,
+    and has another one when it can.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._stray = Actor(world, "stray")
+        self._writers = [Registrant(world, FIRST_NUMBER + number) for number in range(WRITERS)]
+        self._idle = set(self._writers)
+        self._ends = 0.0
+        self._blocked: set[tuple[str, str]] = set()
+        world.registrants += self._writers
+
+    def begin(self, seconds: float) -> None:
+        """Go on for so long."""
+        begins = self._ends <= self._world.clock.now
+        self._ends = max(self._ends, self._world.clock.now + seconds)
+        if begins:
+            self._round()
+
+    def _round(self) -> None:
+        world, rng = self._world, self._world.clock.rng
+        if world.clock.now >= self._ends:
+            return
+        world.clock.at(rng.uniform(*ROUND_S), self._round)
+        leader = world.leader()
+        if leader is None:
+            return
+        others = [member for member in world.members if member is not leader]
+        proposer = rng.choice(others)
+        for _ in range(2):  # one is in flight, the other one waits for it
+            world.clock.at(rng.uniform(0.0, 0.002), self._say_goodbye, rng.choice(world.registers), leader)
+        for writer, member in zip(self._writers, (proposer, rng.choice(world.members)), strict=True):
+            world.clock.at(rng.uniform(0.0, 0.004), self._write, writer, member)
+        if not self._blocked and rng.random() < 0.7:
+            self._blocked = {(other.name, leader.name) for other in others if other is not proposer}
+            self._blocked -= world.net.blocked
+            world.net.blocked |= self._blocked
+            world.clock.at(rng.uniform(0.002, 0.006), self._relink, proposer, leader)
+            world.clock.at(LINKS_WITHIN_S, self._unblock)
+
+    def _write(self, writer: Registrant, member: Member) -> None:
+        if writer in self._idle:
+            self._idle.discard(writer)
+            writer.act(member, lambda: self._idle.add(writer))
+
+    def _say_goodbye(self, register: Register, member: Member) -> None:
+        """For another broker name at that address: it goes through the log and changes nothing."""
+        fields = {
+            "brokerName": "another",
+            "brokerAddr": register.key.broker_addr,
+            "clusterName": register.key.cluster_name,
+            "brokerId": "0",
+        }
+        request = Request(code=RequestCode.UNREGISTER_BROKER, ext_fields=fields)
+        self._stray.call(member, request, lambda answer: None)
+
+    def _links(self, member: Member, other: Member) -> list[End]:
+        """The member's open ends of connections with another one."""
+        ends = self._world.net.ends[member.name]
+        return [end for end in ends if not end.closed and end.peer.host.name == other.name]
+
+    def _relink(self, proposer: Member, leader: Member) -> None:
+        """The link is gone; it is dialled anew at once."""
+        former = self._links(proposer, leader)
+        for end in former:
+            end.reset()
+        self._look_for_link(proposer, leader, former, self._world.clock.now + LINKS_WITHIN_S)
+
+    def _look_for_link(self, proposer: Member, leader: Member, former: list[End], until: float) -> None:
+        clock = self._world.clock
+        links = [end for end in self._links(proposer, leader) if end not in former]
+        if links:
+            clock.at(clock.rng.uniform(0.001, 0.012), self._let_go_slowly, links)
+        elif clock.now < until:
+            clock.at(0.001, self._look_for_link, proposer, leader, former, until)
+
+    def _let_go_slowly(self, links: list[End]) -> None:
+        """The others' answers come at once; what the proposer sends from here on takes a while."""
+        clock = self._world.clock
+        for end in links:
+            end.hold_until(clock.now + clock.rng.uniform(0.005, 0.04))
+        self._unblock()
+        for writer in self._writers:
+            at = clock.rng.uniform(0.0, 0.04)
+            clock.at(at, self._write, writer, clock.rng.choice(self._world.members))
+
+    def _unblock(self) -> None:
+        self._world.net.heal(self._blocked)
+        self._blocked = set()
