@@ -414,7 +414,7 @@ class HttpServer:
             samples.add("mqnamesrv_requests_total", counter, "Requests by code.", count, code=str(code))
         samples.add("mqnamesrv_route_cache_hits_total", counter, "Routes served encoded.", cache.hits)
         samples.add("mqnamesrv_route_cache_entries", gauge, "Requests known.", cache.entries)
-        samples.add("mqnamesrv_route_cache_bytes", gauge, "Encoded answers held.", cache.tails_bytes)
+        samples.add("mqnamesrv_route_cache_bytes", gauge, "Answers and requests held.", cache.held_bytes)
         samples.add("mqnamesrv_connections", gauge, "Open connections.", len(wire.connections))
         samples.add(
             "mqnamesrv_connections_accepted_total", counter, "Accepted.", wire.stats.connections_accepted

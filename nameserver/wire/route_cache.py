@@ -5,9 +5,9 @@ but for the opaque. Two tables follow from that:
 
 - **tails**: what an answer to one topic, dialect and header codec ends with (everything after the opaque),
   encoded once per topic revision;
-- **lanes**: a request's bytes around its opaque, to the answer's pieces. What stands here was read by the
-  full parser, twice even: a header is learnt only if the parser reads the same header with another opaque in
-  the same place. A look-up therefore equals a parse; a property test holds it to that.
+- **lanes**: a request's bytes around its opaque, to the answer's pieces, in two generations. What stands here
+  was read by the full parser, twice even: a header is learnt only if the parser reads the same header with
+  another opaque in the same place. A look-up therefore equals a parse; a property test holds it to that.
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
@@ -36,12 +36,19 @@ from remoting.route import RouteDialect, dialect_for, encode_route
 BATCH_MAX: Final = 64
 #: Longest request header that is looked up, in bytes; longer ones go the full way.
 HEADER_MAX: Final = 1024
-#: Answers above this many bytes go the full way, so that one batch stays bounded.
-TAIL_MAX: Final = 64 * 1024
+#: Bytes of answers after which it is handed back as well.
+BATCH_BYTES: Final = 256 * 1024
+#: A request that has to be learnt counts as so many that are known: that is what it costs.
+_LEARNING: Final = 16
+#: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
+TAIL_MAX: Final = 1024 * 1024
+#: Requests of one generation; two are kept.
 REQUESTS_MAX: Final = 50_000
-#: Shapes of routes whose answers are remembered.
+#: Shapes of routes whose answers are remembered, in all and of one answer.
 ALIKE_MAX: Final = 10_000
-TAILS_BYTES_MAX: Final = 128 * 1024 * 1024
+_SHAPES_MAX: Final = 64
+#: Bytes held in all: answers, and what is known of requests.
+BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
 _OPAQUE_SIZE: Final = len(_OPAQUE)
@@ -54,7 +61,9 @@ _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
 _BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
-_TAIL_COST: Final = 400  # bytes that a tail costs beside its content
+_TAIL_COST: Final = 400  # bytes that a tail costs
+_SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its shape
+_LINE_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
 
 
 class _Asked(NamedTuple):
@@ -70,13 +79,16 @@ class _Shared:
 
     Attributes:
         heads: What answers begin with, before the opaque, by its size.
-        users: Tails made of it.
+        users: Tails made of it, and requests whose last answer it was: while there are some it is held.
+        shapes: Under which it is remembered.
     """
 
-    __slots__ = ("content", "heads", "users")
+    __slots__ = ("codec", "content", "heads", "shapes", "users")
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, codec: HeaderCodec, content: bytes) -> None:
+        self.codec = codec
         self.content = content
+        self.shapes: list[tuple[HeaderCodec, RouteDialect, Hashable]] = []
         self.heads: dict[int, bytes] = {}
         self.users = 0
 
@@ -91,9 +103,11 @@ class _Tail(NamedTuple):
 class _Line:
     """The pieces of one answer, right at one table revision; brought up to date in place."""
 
-    __slots__ = ("asked", "head", "revision", "tail")
+    __slots__ = ("asked", "cost", "head", "revision", "shared", "tail")
 
-    def __init__(self, asked: _Asked) -> None:
+    def __init__(self, asked: _Asked, cost: int) -> None:
+        self.cost = cost
+        self.shared: _Shared | None = None
         self.revision = -1
         self.head = b""
         self.tail = b""
@@ -105,14 +119,16 @@ class _Lane:
 
     Attributes:
         starts: All that stands before the opaque, length words included, to the answer.
+        old: The same of the last generation, but for what was asked for again since.
         opaque_at, rest_at: Where opaque and rest begin, counted from the end of a request.
         size_max: Bytes of the longest request known.
     """
 
-    __slots__ = ("opaque_at", "rest", "rest_at", "size_max", "starts")
+    __slots__ = ("old", "opaque_at", "rest", "rest_at", "size_max", "starts")
 
     def __init__(self, digits: int, rest: bytes) -> None:
         self.starts: dict[bytes, _Line] = {}
+        self.old: dict[bytes, _Line] = {}
         self.rest = rest
         self.rest_at = -len(rest)
         self.opaque_at = self.rest_at - digits
@@ -164,20 +180,26 @@ class RouteReader:
             pieces = _json_batch(data, lane, revision)
         if pieces is None:
             return None
-        cache.hits += len(pieces) // 3
+        count = len(pieces) // 3
+        # Longer ones are not sent at once, but with a look whether their peer reads.
+        if count * cache.longest > BATCH_BYTES and sum(map(len, pieces[2::3])) > BATCH_BYTES:
+            return None
+        cache.hits += count
         return b"".join(pieces)
 
-    def leading(self, data: bytes, position: int, answers: list[bytes]) -> int:
+    def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
         Stops at the first frame that is anything else, is not whole, or cannot be answered from the table at
-        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX`.
+        once (unknown topic, no contact): that one goes the full way. Stops also after :data:`BATCH_MAX` and
+        :data:`BATCH_BYTES`; the second value says that it did.
         """
         cache = self._cache
         view = cache.view()
-        if view is not None:
-            position, self._lane = cache.answer_each(data, position, answers, view)
-        return position
+        if view is None:
+            return position, False
+        position, self._lane, enough = cache.answer_each(data, position, answers, view)
+        return position, enough
 
     def waits_now(self) -> int:
         """Return the number of what a route query that arrives now waits for; 0: nothing."""
@@ -255,22 +277,26 @@ class RouteCache:
         settings: Callable[[], NamesrvSettings],
         gate: Callable[[], int] | None = None,
         requests_max: int = REQUESTS_MAX,
-        tails_bytes_max: int = TAILS_BYTES_MAX,
+        bytes_max: int = BYTES_MAX,
     ) -> None:
         self.view = view
         self.gate = gate
         #: Binary requests without their opaque, to their answers. For readers.
         self.binary: dict[bytes, _Line] = {}
+        self._binary_old: dict[bytes, _Line] = {}
         self._settings = settings
         self._requests_max = requests_max
-        self._tails_bytes_max = tails_bytes_max
+        self._bytes_max = bytes_max
         self._lanes: dict[tuple[int, bytes], _Lane] = {}
         self._tails: dict[_Asked, _Tail] = {}
         self._shared: dict[tuple[HeaderCodec, bytes], _Shared] = {}
         # Answers by what they are made of, so that what many topics share is encoded once per change of it.
         self._alike: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
-        self._lines_count = 0
-        self._tails_bytes = 0
+        self._young = self._old = 0  # requests of each generation
+        self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
+        self._bytes = 0
+        #: Bytes of the longest answer that was ever held since all was forgotten. For readers.
+        self.longest = 0
         #: Route queries answered from here.
         self.hits = 0
         #: Requests that had to be parsed to be learnt.
@@ -279,12 +305,14 @@ class RouteCache:
     @property
     def entries(self) -> int:
         """Requests known."""
-        return self._lines_count
+        return self._young + self._old
 
     @property
-    def tails_bytes(self) -> int:
-        """Bytes of encoded answers held."""
-        return self._tails_bytes
+    def held_bytes(self) -> int:
+        """Bytes held: answers, also such as only a request that is not asked any more still knows, and
+        what is known of requests.
+        """
+        return self._bytes
 
     def reader(self) -> RouteReader:
         """Return what answers the queries of a new connection."""
@@ -295,22 +323,27 @@ class RouteCache:
         self._tails.clear()
         self._shared.clear()
         self._alike.clear()
-        self._tails_bytes = 0
-        self._forget_requests()
+        for lane in self._lanes.values():
+            lane.starts.clear()  # readers remember lanes
+            lane.old.clear()
+        self._lanes.clear()
+        self.binary.clear()
+        self._binary_old.clear()
+        self._young = self._old = self._young_bytes = self._bytes = self.longest = 0
 
     def answer_each(
         self, data: bytes, position: int, answers: list[bytes], view: RouteView
-    ) -> tuple[int, _Lane | None]:
+    ) -> tuple[int, _Lane | None, bool]:
         """Answer leading requests one by one: any mixture, new ones, and those whose topic has changed.
 
         Returns:
-            The position after them, and the lane of the last one.
+            The position after them, the lane of the last one, and whether it stopped as these are enough.
         """
         lane: _Lane | None = None
         revision = view.revision
         end = len(data)
-        count = 0
-        while end - position > _BINARY_REST and count < BATCH_MAX:
+        count = work = size = 0
+        while end - position > _BINARY_REST and work < BATCH_MAX and size < BATCH_BYTES:
             stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
             if stop > end:
                 break
@@ -325,6 +358,8 @@ class RouteCache:
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
                 if lane is not None:
                     line = lane.starts.get(data[position:opaque_at])
+                    if line is None and lane.old:
+                        line = self._again(lane.old, lane.starts, data[position:opaque_at])
                     # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                     if line is not None and (not opaque.isdigit() or opaque < b"1"):
                         break
@@ -332,11 +367,15 @@ class RouteCache:
                 lane = None
                 opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
                 opaque = data[opaque_at:rest_at]
-                line = self.binary.get(data[position:opaque_at] + data[rest_at:stop])
+                key = data[position:opaque_at] + data[rest_at:stop]
+                line = self.binary.get(key)
+                if line is None and self._binary_old:
+                    line = self._again(self._binary_old, self.binary, key)
             if line is None:
                 line = self._learn(data, position, stop, opaque_at, rest_at, view)
                 if line is None:
                     break
+                work += _LEARNING
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
             elif line.revision != revision and not self._refresh(line, view, len(opaque)):
                 self._forget(data, position, stop, opaque_at, rest_at)  # the topic is gone
@@ -344,8 +383,10 @@ class RouteCache:
             answers += (line.head, opaque, line.tail)
             position = stop
             count += 1
+            work += 1
+            size += len(line.tail)
         self.hits += count
-        return position, lane
+        return position, lane, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def _learn(
         self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int, view: RouteView
@@ -360,11 +401,14 @@ class RouteCache:
         asked = _read(data[position + 8 : stop], word >> 24)
         if asked is None:
             return None
-        line = _Line(asked)
+        line = _Line(asked, _LINE_COST + stop - position)
         if not self._refresh(line, view, rest_at - opaque_at):
+            self._let_go(line)
             return None
-        if self._lines_count >= self._requests_max:
-            self._forget_requests()
+        if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
+            self._next_generation()
+        self._young_bytes += line.cost
+        self._bytes += line.cost
         rest = data[rest_at:stop]
         if is_json:
             key = rest_at - opaque_at, rest
@@ -375,7 +419,7 @@ class RouteCache:
             lane.size_max = max(lane.size_max, stop - position)
         else:
             self.binary[data[position:opaque_at] + rest] = line
-        self._lines_count += 1
+        self._young += 1
         self.learnt += 1
         return line
 
@@ -385,7 +429,10 @@ class RouteCache:
         shared = self._tail(asked, view)
         if shared is None:
             return False
-        if line.tail is not shared.content:
+        if line.shared is not shared:
+            self._let_go(line)
+            shared.users += 1
+            line.shared = shared
             head = shared.heads.get(opaque_size)
             if head is None:
                 before, rest = _ANSWER_HEADERS[asked.codec]
@@ -405,7 +452,8 @@ class RouteCache:
             if tail.topic_revision == topic_revision:
                 return tail.shared
             del self._tails[asked]
-            self._release(asked, tail.shared)
+            self._bytes -= _TAIL_COST
+            self._release(tail.shared)
         settings = self._settings()
         order_conf = settings.order_message_enable
         shape = view.shape(asked.topic, order_conf=order_conf)
@@ -421,48 +469,84 @@ class RouteCache:
             content = rest + encode_route(route, asked.dialect)
             if len(content) > TAIL_MAX:
                 return None
-            if self._tails_bytes + len(content) > self._tails_bytes_max:
+            if self._bytes + len(content) > self._bytes_max:
                 self.clear()
             key = asked.codec, content
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(content)
-                self._tails_bytes += len(content)
-            if alike is not None:
+                shared = self._shared[key] = _Shared(asked.codec, content)
+                self.longest = max(self.longest, len(content))
+                self._bytes += _SHARED_COST + len(content)
+            if alike is not None and len(shared.shapes) < _SHAPES_MAX:
                 if len(self._alike) >= ALIKE_MAX:
-                    self._alike.clear()
+                    self._forget_shapes()
                 self._alike[alike] = shared
-        elif self._tails_bytes > self._tails_bytes_max:
+                shared.shapes.append(alike)
+        elif self._bytes > self._bytes_max:
             self.clear()
             return self._tail(asked, view)
         shared.users += 1
         self._tails[asked] = _Tail(topic_revision, shared)
-        self._tails_bytes += _TAIL_COST
+        self._bytes += _TAIL_COST
         return shared
 
-    def _release(self, asked: _Asked, shared: _Shared) -> None:
-        self._tails_bytes -= _TAIL_COST
+    def _release(self, shared: _Shared) -> None:
+        """Note that somebody does not use shared content any more; forget it after the last one."""
         shared.users -= 1
         if shared.users == 0:
-            del self._shared[asked.codec, shared.content]
-            self._tails_bytes -= len(shared.content)
+            del self._shared[shared.codec, shared.content]
+            for shape in shared.shapes:
+                if self._alike.get(shape) is shared:
+                    del self._alike[shape]
+            self._bytes -= _SHARED_COST + len(shared.content)
+
+    def _let_go(self, line: _Line) -> None:
+        """Have a request hold its last answer no longer."""
+        shared, line.shared = line.shared, None
+        if shared is not None and self._shared.get((shared.codec, shared.content)) is shared:
+            self._release(shared)
+
+    def _forget_shapes(self) -> None:
+        self._alike.clear()
+        for shared in self._shared.values():
+            shared.shapes.clear()
+
+    def _again(self, old: dict[bytes, _Line], young: dict[bytes, _Line], key: bytes) -> _Line | None:
+        """Return a request of the last generation, which is one of this generation from now on."""
+        line = old.pop(key, None)
+        if line is not None:
+            young[key] = line
+            self._old -= 1
+            self._young += 1
+            self._young_bytes += line.cost
+        return line
 
     def _forget(self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int) -> None:
         rest = data[rest_at:stop]
-        if self.binary.pop(data[position:opaque_at] + rest, None) is None:
+        line = self.binary.pop(data[position:opaque_at] + rest, None)
+        if line is None:
             key = rest_at - opaque_at, rest
             lane = self._lanes[key]
-            del lane.starts[data[position:opaque_at]]
-            if not lane.starts:
+            line = lane.starts.pop(data[position:opaque_at])
+            if not lane.starts and not lane.old:
                 del self._lanes[key]
-        self._lines_count -= 1
+        self._young -= 1
+        self._young_bytes -= line.cost
+        self._bytes -= line.cost
+        self._let_go(line)
 
-    def _forget_requests(self) -> None:
-        for lane in self._lanes.values():
-            lane.starts.clear()  # readers remember lanes
-        self._lanes.clear()
-        self.binary.clear()
-        self._lines_count = 0
+    def _next_generation(self) -> None:
+        """Forget the requests of the last generation that were not asked again; this one is the last now."""
+        for gone in (self._binary_old, *(lane.old for lane in self._lanes.values())):
+            for line in gone.values():
+                self._bytes -= line.cost
+                self._let_go(line)
+        self._binary_old, self.binary = self.binary, {}
+        for key, lane in list(self._lanes.items()):
+            lane.old, lane.starts = lane.starts, {}
+            if not lane.old:
+                del self._lanes[key]
+        self._old, self._young, self._young_bytes = self._young, 0, 0
 
 
 def _read(header_bytes: bytes, codec: int) -> _Asked | None:

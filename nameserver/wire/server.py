@@ -32,7 +32,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import NotifyMinBrokerIdFields
 from remoting.transport.aio import RemotingClient
-from remoting.transport.server import Connection, Handler, Later, RemotingServer, ServerLimits
+from remoting.transport.server import Connection, DeferredReply, Handler, RemotingServer, ServerLimits
 
 from .route_cache import RouteCache
 
@@ -250,7 +250,7 @@ class NameServer:
 
     def _register(
         self, connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand] | Later:
+    ) -> RemotingCommand | Awaitable[RemotingCommand] | DeferredReply:
         if connection.unanswered >= self.wire.limits.unanswered_max:
             return self._execute(connection, command)  # is refused unseen
         later = _Registering(connection, command)
@@ -281,16 +281,16 @@ class NameServer:
             connection.close_after_answers()
 
 
-class _Registering(Later):
+class _Registering(DeferredReply):
     """Called with a registration's answer."""
 
     __slots__ = ()
 
     def __call__(self, answer: Answer) -> None:
         if answer is DONE:
-            self.connection.give(self.request, None)
+            self.connection.send_deferred(self.request, None)
         else:
-            self.give(_reply(self.request, answer))
+            self.send(_reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from remoting.command import RemotingCommand
-from remoting.errors import LocalProtocolError
+from remoting.transport.addresses import split_address
+
+__all__ = ["Hook", "split_address"]
 
 
 class Hook(Protocol):
@@ -16,15 +18,3 @@ class Hook(Protocol):
         ...
 
     def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None: ...
-
-
-def split_address(addr: str) -> tuple[str, int]:
-    """Split ``host:port`` or ``[v6]:port``.
-
-    Raises:
-        LocalProtocolError: If it is neither.
-    """
-    host, _, port = addr.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise LocalProtocolError(f"address {addr!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

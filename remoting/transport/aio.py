@@ -11,6 +11,7 @@ from typing import Final, Self, cast
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
+from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
 
@@ -163,8 +164,9 @@ class RemotingClient:
         except TimeoutError:
             message = f"no connection to {addr} within {self._connect_timeout_s} s"
             raise ConnectionLost(message, sent=False) from None
-        except OSError as error:
-            raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
+        except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
+            message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
+            raise ConnectionLost(message, sent=False) from None
         if connection.lost:
             raise ConnectionLost(f"{addr} closed the connection at once", sent=False)
         if len(self._connections) >= CONNECTIONS_MAX:
@@ -196,11 +198,11 @@ class RemotingClient:
             return
         try:
             result = handler(connection.addr, request)
+            if result is None or isinstance(result, RemotingCommand):
+                connection.answer(request, result)
+                return
         except Exception as error:  # the boundary of one request of a peer
             connection.answer(request, _failure(request, error))
-            return
-        if result is None or isinstance(result, RemotingCommand):
-            connection.answer(request, result)
             return
         task = asyncio.get_running_loop().create_task(self._serve_later(connection, request, result))
         self._work.add(task)
@@ -210,10 +212,9 @@ class RemotingClient:
         self, connection: _Connection, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
     ) -> None:
         try:
-            answer = await result
+            connection.answer(request, await result)
         except Exception as error:  # the boundary of one request of a peer
-            answer = _failure(request, error)
-        connection.answer(request, answer)
+            connection.answer(request, _failure(request, error))
 
 
 class _Connection(asyncio.Protocol):

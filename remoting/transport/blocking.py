@@ -16,6 +16,7 @@ from typing import Final, Self
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
 
@@ -164,10 +165,12 @@ class BlockingClient:
         timeout_s = min(self._connect_timeout_s, deadline - time.monotonic())
         if timeout_s <= 0:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
+        target = split_address(addr)
         try:
-            sock = socket.create_connection(split_address(addr), timeout=timeout_s)
-        except OSError as error:
-            raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
+            sock = socket.create_connection(target, timeout=timeout_s)
+        except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
+            message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
+            raise ConnectionLost(message, sent=False) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _Connection(addr, sock, ClientSession(outstanding_max=self._outstanding_max), self._handlers)
 

@@ -27,12 +27,13 @@ from remoting.errors import (
 from remoting.frame import FrameDecoder
 from remoting.session import Broken, ClientSession, PeerRequest, Response
 from remoting.transport import split_address
+from remoting.transport.addresses import plain_host
 from remoting.transport.aio import RemotingClient
 from remoting.transport.blocking import BlockingClient
 from remoting.transport.server import (
     Connection,
+    DeferredReply,
     Handler,
-    Later,
     RemotingServer,
     ServerLimits,
     fit_descriptors,
@@ -163,7 +164,7 @@ def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
             assert answers[3].remark == " request type 99 not supported"
             writer.write(request(1, b"last").with_opaque(77).encode())
             assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]  # oneways: nothing
-            assert server.unfinished == 0
+            assert server.received.total == 0
             writer.close()
 
     asyncio.run(main())
@@ -183,7 +184,7 @@ BAD = {
 def test_bad_frame_costs_its_connection_and_one_log_line(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "remoting.transport.server")
+    caplog.set_level(logging.WARNING, "remoting.transport.listener")
 
     async def main() -> None:
         async with serving({1: echo}) as (server, addr):
@@ -293,19 +294,19 @@ def test_peer_that_does_not_read_is_not_read_from_and_gets_everything_later() ->
 
 def test_unfinished_frames_of_all_connections_together_are_bounded() -> None:
     async def main() -> None:
-        limits = ServerLimits(unfinished_max=1_000_000)
+        limits = ServerLimits(received_max=1_000_000)
         async with serving({1: echo}, limits=limits) as (server, addr):
             writers = []
             for _ in range(8):
                 _, writer = await asyncio.open_connection(*split_address(addr))
                 writer.write(struct.pack(">I", 10_000_000) + bytes(200_000))
                 writers.append(writer)
-            await until(lambda: server.stats.bad_frames >= 3)
-            await until(lambda: server.unfinished <= 1_000_000)
+            await until(lambda: server.stats.connections_shed >= 3)
+            await until(lambda: server.received.total <= 1_000_000)
             for writer in writers:
                 writer.close()
             await until(lambda: not server.connections)
-            assert server.unfinished == 0
+            assert server.received.total == 0
 
     asyncio.run(main())
 
@@ -326,10 +327,10 @@ def test_requests_above_the_limit_of_unanswered_ones_get_busy() -> None:
 
 def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> None:
     async def main() -> None:
-        kept: list[Later] = []
+        kept: list[DeferredReply] = []
 
-        def later(connection: Connection, command: RemotingCommand) -> Later:
-            kept.append(Later(connection, command))
+        def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
+            kept.append(DeferredReply(connection, command))
             return kept[-1]
 
         async with serving({1: later, 2: echo}) as (server, addr):
@@ -341,7 +342,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             (connection,) = server.connections.values()
             assert connection.unanswered == 3
             for one in reversed(kept):
-                one.give(one.request.reply(body=b"later"))
+                one.send(one.request.reply(body=b"later"))
             assert [(a.opaque, a.body) for a in await read_answers(reader, 2)] == [
                 (1, b"later"),
                 (0, b"later"),
@@ -352,7 +353,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             writer.write(request(1, oneway=True).encode() + frames[1])
             await until(lambda: len(kept) == 2)
             for one in kept:
-                one.give(None)
+                one.send(None)
             (done,) = await read_answers(reader, 1)
             assert (done.opaque, done.code, done.body, connection.unanswered) == (1, 0, b"", 0)
 
@@ -361,17 +362,17 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             await until(lambda: bool(kept))
             writer.close()
             await until(lambda: not server.connections)
-            kept[0].give(kept[0].request.reply())  # nobody is there to read it
+            kept[0].send(kept[0].request.reply())  # nobody is there to read it
 
     asyncio.run(main())
 
 
 def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandons() -> None:
     async def main() -> None:
-        kept: list[Later] = []
+        kept: list[DeferredReply] = []
 
-        def later(connection: Connection, command: RemotingCommand) -> Later:
-            kept.append(Later(connection, command))
+        def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
+            kept.append(DeferredReply(connection, command))
             return kept[-1]
 
         async with asyncio.TaskGroup() as group:
@@ -386,7 +387,7 @@ def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandon
                 await asyncio.sleep(0)
                 assert not closing.done()
                 if given:
-                    kept[0].give(kept[0].request.reply())
+                    kept[0].send(kept[0].request.reply())
                 await closing
                 answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
                 assert [answer.opaque for answer in answers] == ([5] if given else [])
@@ -448,6 +449,31 @@ def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
 
 
 # Clients -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> None:
+    """The task that answers died of it, and the peer waited until its deadline."""
+    asked: list[RemotingCommand] = []
+    too_long = "x" * (1 << 24)  # a header has 24 bits for its length
+
+    async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        asked.append(await connection.invoke(request(40), timeout_s=5))
+        return command.reply()
+
+    async def soon(command: RemotingCommand) -> RemotingCommand:
+        await asyncio.sleep(0)
+        return command.reply(remark=too_long)
+
+    async def main() -> None:
+        async with serving({3: ask_back}) as (_, addr), RemotingClient() as client:
+            client.on_request(
+                40, lambda _a, command: soon(command) if later else command.reply(remark=too_long)
+            )
+            assert (await client.invoke(addr, request(3))).code == 0
+        assert asked[0].code == 1
+
+    asyncio.run(main())
 
 
 def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
@@ -671,10 +697,56 @@ def test_hooks_see_requests_before_and_answers_after() -> None:
     assert hook.answers == [0, 0]
 
 
-@pytest.mark.parametrize("addr", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1"])
+@pytest.mark.parametrize(
+    "addr",
+    [
+        "",
+        "host",
+        "host:",
+        ":1",
+        "host:x",
+        "host:65536",
+        "host:-1",
+        "host:" + "9" * 5000,
+        "host:\u0663",
+        "h:000080",
+    ],
+    ids=lambda addr: addr[:12],
+)
 def test_bad_address_is_a_local_error(addr: str) -> None:
     with pytest.raises(RemotingError):
         split_address(addr)
+
+
+NOBODYS = {
+    "label too long": "x" * 64 + ".example:80",
+    "empty label": "a..example:80",
+    "NUL": "a\0b:80",
+    "lone surrogate": "\ud800:80",
+    "8 MB": "x" * 8_000_000 + ":80",
+}
+
+
+@pytest.mark.parametrize("addr", NOBODYS.values(), ids=NOBODYS)
+def test_host_that_no_resolver_takes_is_a_dial_that_failed(addr: str) -> None:
+    async def main() -> None:
+        async with RemotingClient() as client:
+            with pytest.raises(ConnectionLost) as lost:
+                await client.invoke(addr, request(1))
+            assert not lost.value.sent
+            assert len(str(lost.value)) < 1000
+
+    asyncio.run(main())
+    with BlockingClient() as client, pytest.raises(ConnectionLost) as lost:
+        client.invoke(addr, request(1))
+    assert not lost.value.sent
+
+
+@pytest.mark.parametrize(
+    ("host", "plain"), [("[::ffff:10.0.0.1]", "10.0.0.1"), ("[::1]", "[::1]"), ("10.0.0.1", "10.0.0.1")]
+)
+def test_mapped_address_is_that_of_its_family(host: str, plain: str) -> None:
+    assert plain_host(host) == plain
 
 
 def test_address_of_both_families_is_split() -> None:

@@ -20,9 +20,11 @@ IMPURE = {
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
     "remoting/interrupt.py",
+    "remoting/transport/addresses.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
-    "remoting/transport/server.py",
+    "remoting/transport/connection.py",
+    "remoting/transport/listener.py",
     "nameserver/__main__.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",

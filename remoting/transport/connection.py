@@ -1,0 +1,583 @@
+"""One accepted connection: frames in, handlers, batched answers out, on one event loop.
+
+The way of a request is synchronous from :meth:`ServerProtocol.data_received` on: scan the frame, parse the
+header, call the handler, append its answer to the batch; one ``transport.write`` per batch. Only a handler
+that returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes
+without parsing them (the nameserver's encoded-route cache).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from remoting.command import RemotingCommand, encode_done
+from remoting.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RemotingError,
+    RequestTimeout,
+    TooManyRequests,
+)
+from remoting.logs import shortened
+from remoting.transport.addresses import host_port, plain_host
+from remoting.transport.inbox import Inbox, Stop
+
+if TYPE_CHECKING:
+    from remoting.transport.listener import RemotingServer
+
+log = logging.getLogger(__name__)
+
+#: Answers collected before they are handed to the socket although more frames wait.
+_BATCH_BYTES: Final = 256 * 1024
+#: Bytes that a peer leaves unread from which on they are counted with those of all others.
+_UNREAD_COUNTED: Final = 64 * 1024
+#: Bytes that a peer leaves unread above which nothing more is done for it.
+_UNREAD_PAUSE: Final = 256 * 1024
+#: Bytes of one connection that wait for a barrier from which on they are counted; most do for below 1 ms.
+_WORTH_COUNTING: Final = 4 * 1024
+
+Handler = Callable[
+    ["Connection", RemotingCommand],
+    "RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None",
+]
+
+
+class DeferredReply:
+    """An answer that its handler gives later, by one call of :meth:`send`, and without a task.
+
+    A handler that returns one must not have sent it yet, and must send it, also when the connection is gone
+    by then: a server that closes waits for it. A handler looks first whether its connection has
+    :attr:`ServerLimits.unanswered_max` requests unanswered.
+    """
+
+    __slots__ = ("connection", "request")
+
+    def __init__(self, connection: Connection, request: RemotingCommand) -> None:
+        self.connection = connection
+        self.request = request
+
+    def send(self, answer: RemotingCommand | None) -> None:
+        """Send the answer; dropped if the connection is gone, or the request wanted none.
+
+        Args:
+            answer: None: success and nothing else.
+        """
+        self.connection.send_deferred(self.request, answer)
+
+
+class ServerProtocol(asyncio.Protocol):
+    """One accepted connection.
+
+    Handlers get it as :data:`Connection`. A subclass may override :meth:`connected` and :meth:`closed`.
+
+    Attributes:
+        id: Grows with each accepted connection of the process, never reused.
+        peer: ``host:port`` of the other side.
+        host: The host of it; of an IPv4 peer without the wrapping of a listener for both families.
+        cost_s: Seconds for which its requests have held the loop, see :class:`Turns`.
+    """
+
+    __slots__ = (
+        "_backed_up",
+        "_closing_by_us",
+        "_counted",
+        "_finishing",
+        "_full",
+        "_inbox",
+        "_paused",
+        "_pending",
+        "_queued",
+        "_straight",
+        "_transport",
+        "_whole",
+        "active",
+        "cost_s",
+        "host",
+        "id",
+        "idle_ticks",
+        "peer",
+        "server",
+        "unanswered",
+    )
+
+    def __init__(self, server: RemotingServer) -> None:
+        self.server = server
+        self.id = 0
+        self.peer = self.host = "?"
+        self.cost_s = 0.0
+        self.unanswered = 0
+        self.active = True
+        self.idle_ticks = 0
+        fast_path = server.fast_path() if server.fast_path is not None else None
+        self._inbox = Inbox(
+            frame_size_max=server.limits.frame_size_max,
+            fast_path=fast_path,
+            park=functools.partial(server.park, self),
+        )
+        self._whole = _nothing if fast_path is None else fast_path.whole
+        # Whether received bytes are shown to the fast path as they are: nothing came before them that is not
+        # answered, and the peer reads.
+        self._straight = self._inbox.straight
+        self._counted = 0  # bytes in the inbox as the server knows them
+        self._transport: asyncio.Transport | None = None
+        self._full = False  # not read from because of what is in the inbox
+        self._queued = False  # waits for a turn
+        self._backed_up = False  # the peer has left bytes unread that are counted
+        self._paused = False  # so many that nothing more is done for it
+        self._closing_by_us = False
+        self._finishing = False
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+
+    # Called by the loop -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        name = transport.get_extra_info("peername")
+        self.peer = host_port(name)
+        self.host = plain_host(self.peer.rpartition(":")[0])
+        if not self.server.admit(self):
+            self._transport.abort()
+            self._transport = None
+            return
+        self._transport.set_write_buffer_limits(high=_UNREAD_COUNTED)
+        self.connected()
+
+    def data_received(self, data: bytes) -> None:
+        self.active = True
+        if self._straight:
+            # The way of nearly every request of a nameserver; what it leaves takes the way below.
+            answers = self._whole(data)
+            if answers is not None:
+                if isinstance(answers, int):
+                    self._wait(answers, data)
+                else:
+                    self._transport.write(answers)  # type: ignore[union-attr]  # it is there while data comes
+                return
+        elif not self._paused and self.server.turns.begin():
+            try:
+                request = self._inbox.single(data)
+            except RemoteProtocolError as error:
+                self._break(str(error))
+                return
+            if request is not None:
+                answer = self._dispatch(request)
+                if answer is not None:
+                    self.send_bytes(answer)
+                self.server.turns.end(self)
+                if self._finishing:
+                    self._finish()
+                return
+        if self._inbox.receive(data):
+            self._look()
+        else:
+            self._kept()
+
+    def eof_received(self) -> bool:
+        return False  # close; requests in flight from a peer that stopped listening have no reader
+
+    def pause_writing(self) -> None:
+        self._backed_up = True
+        self._straight = False
+        self._count_unread()
+
+    def resume_writing(self) -> None:
+        self._backed_up = False
+        self.server.unread.set(self, 0)
+        if self._paused:
+            self._paused = False
+            self._look()
+            self._read_on()
+        else:
+            self._straight = self._inbox.straight
+
+    def go_on(self) -> None:
+        """Look at what is left, now that it is this connection's turn."""
+        self._queued = False
+        if self._transport is not None and not self._finishing:
+            self._look()
+
+    def _read_on(self) -> None:
+        may_read = not self._paused and not self._full
+        if may_read and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is None:
+            return  # it was never admitted
+        self._transport = None
+        self._inbox.clear()
+        self._account()
+        self.server.unread.set(self, 0)
+        self.server.release(self)
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(f"connection with {self.peer} was lost", sent=True))
+        self._pending.clear()
+        self.closed(by_us=self._closing_by_us)
+
+    # For subclasses -----------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """Called once the connection is admitted."""
+        self.server.connected(self)
+
+    def closed(self, *, by_us: bool) -> None:
+        """Called when the connection is gone.
+
+        Args:
+            by_us: True if we began it without the peer's doing: shutdown, a bound over all connections, a
+                handler's wish. It says nothing about who was connected. False for a close by the peer, an
+                error, bad bytes or an idle connection.
+        """
+        self.server.closed(self, by_us=by_us)
+
+    # For handlers -------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def writable(self) -> bool:
+        """False while the peer does not read what it was sent, or is gone."""
+        return self.open and not self._paused
+
+    def send_deferred(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        """Send an answer that was put off, see :class:`DeferredReply`; None: success and nothing else."""
+        self.unanswered -= 1
+        server = self.server
+        server.put_off -= 1
+        if server.all_given is not None:
+            server.given()
+        if answer is not None:
+            frame = self._encode(request, answer)
+            if frame is not None:
+                self.send_bytes(frame)
+        elif not request.flag & FLAG_ONEWAY:
+            self.send_bytes(encode_done(request))
+        if self._finishing:
+            self._finish()
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send a command; dropped if the connection is gone.
+
+        Raises:
+            LocalProtocolError: If it cannot be encoded.
+        """
+        self.send_bytes(command.encode())
+
+    def send_bytes(self, frames: bytes) -> None:
+        """Send encoded frames; dropped if the connection is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.active = True
+        transport.write(frames)
+        if self._backed_up:
+            self._count_unread()
+
+    def _count_unread(self) -> None:
+        """Look how much the peer has left unread, and whether that can go on."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        unread, server = transport.get_write_buffer_size(), self.server
+        if unread > server.limits.unread_max:
+            server.say(self, "peer does not read connection=%s peer=%s unread=%s", self.id, self.peer, unread)
+            self.abort()
+            return
+        server.unread.set(self, unread)
+        if unread > _UNREAD_PAUSE and not self._paused:
+            self._paused = True
+            transport.pause_reading()
+        if server.unread.exceeded:
+            server.shed_unread()
+
+    def recount_unread(self) -> None:
+        """Tell the server how much the peer leaves unread by now."""
+        if self._transport is not None:
+            self.server.unread.set(self, self._transport.get_write_buffer_size())
+
+    def shed(self, what: str) -> None:
+        """Cut off at once what holds most of something that all connections together hold too much of."""
+        self.server.stats.connections_shed += 1
+        self.server.say(self, "connection cut off connection=%s peer=%s reason=%s", self.id, self.peer, what)
+        self._inbox.clear()
+        self._account()
+        self.server.unread.set(self, 0)
+        self.abort()
+
+    def notify(self, request: RemotingCommand) -> bool:
+        """Send a oneway request to the peer; return False, sending nothing, while it does not read."""
+        if not self.writable:
+            return False
+        self.send(request.with_opaque(self.server.take_opaque()))
+        return True
+
+    async def invoke(self, request: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
+        """Send a request to the peer and wait for its answer.
+
+        Raises:
+            ConnectionLost: If the connection is or gets lost.
+            RequestTimeout: If no answer came in time.
+            TooManyRequests: If too many requests wait already, or the peer does not read.
+        """
+        if not self.open:
+            raise ConnectionLost(f"connection with {self.peer} is closed", sent=False)
+        if self._paused or len(self._pending) >= self.server.limits.unanswered_max:
+            raise TooManyRequests(f"{len(self._pending)} requests wait on the connection with {self.peer}")
+        opaque = self.server.take_opaque()
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = future
+        try:
+            self.send(request.with_opaque(opaque))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise RequestTimeout(f"{self.peer} gave no answer within {timeout_s} s") from None
+        finally:
+            self._pending.pop(opaque, None)
+
+    def close(self) -> None:
+        """Close once everything sent so far is flushed."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._closing_by_us = True
+            self._transport.close()
+
+    def close_after_answers(self) -> None:
+        """Close once the request at hand, and those being worked on, are answered and flushed."""
+        self._finishing = True
+
+    def abort(self) -> None:
+        """Close at once; unflushed answers are dropped."""
+        if self._transport is not None:
+            self._closing_by_us = True
+            self._transport.abort()
+
+    def close_idle(self) -> None:
+        """Close because nothing moved for the idle time: the peer counts as gone."""
+        self.server.say(self, "connection idle connection=%s peer=%s", self.id, self.peer, level=logging.INFO)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The way of a request -----------------------------------------------------------------------
+
+    def _look(self, *, anyway: bool = False) -> None:
+        """Answer what is in the inbox, as far as that can be done now; never raises for a peer's fault.
+
+        Args:
+            anyway: Also if the turn is over.
+        """
+        inbox, turns = self._inbox, self.server.turns
+        if self._paused or not inbox.more:
+            self._kept()
+            return
+        if anyway:
+            turns.begin_anyway()
+        elif not turns.begin():
+            self._wait_for_turn()
+            return
+        answers: list[bytes] = []
+        dispatched_bytes = 0
+        try:
+            while (found := inbox.next(answers)) is not None:
+                if isinstance(found, RemotingCommand):
+                    answer = self._dispatch(found)
+                    if answer is not None:
+                        answers.append(answer)
+                        dispatched_bytes += len(answer)
+                elif found is Stop.WAITS:
+                    break
+                if not inbox.more:
+                    break
+                if found is Stop.FULL or dispatched_bytes >= _BATCH_BYTES:
+                    dispatched_bytes = 0
+                    if not self._flush(answers):
+                        break
+                if self._finishing or not self.open:
+                    inbox.clear()  # what follows has no reader any more
+                    break
+                if turns.over():
+                    break
+        except RemoteProtocolError as error:
+            if answers:
+                self.send_bytes(b"".join(answers))
+            self._break(str(error))
+            return
+        finally:
+            turns.end(self)
+        if answers:
+            self.send_bytes(answers[0] if len(answers) == 1 else b"".join(answers))
+        if inbox.more and not self._paused:
+            self._wait_for_turn()
+        else:
+            self._straight = inbox.straight and not self._backed_up
+            self._kept()
+        if self._finishing:
+            self._finish()
+
+    def _wait_for_turn(self) -> None:
+        self._straight = False
+        if not self._queued:
+            self._queued = True
+            self.server.turns.wait(self)
+        self._kept()
+
+    def _wait(self, number: int, data: bytes) -> None:
+        self._straight = False
+        self._inbox.wait(number, data)
+        if len(data) > _WORTH_COUNTING:
+            self._kept()
+
+    def _kept(self) -> None:
+        """Account for what the inbox keeps, and read on only if that is not much."""
+        inbox = self._inbox
+        if inbox.full is not self._full:
+            self._full = not self._full
+            if not self._full:
+                self._read_on()
+            elif self._transport is not None:
+                self._transport.pause_reading()
+        if inbox.size != self._counted:
+            self._account()
+            if self.server.received.exceeded:
+                self.server.shed_received()
+
+    def _account(self) -> None:
+        size = self._inbox.size
+        if size != self._counted:
+            self._counted = size
+            self.server.received.set(self, size)
+
+    def unpark(self, number: int) -> None:
+        """Look again at what waited for ``number`` or an earlier one."""
+        inbox = self._inbox
+        while (data := inbox.unpark(number)) is not None:
+            if self._transport is None or self._finishing:
+                continue
+            if inbox.straight and not self._backed_up:  # nearly always: requests that came together
+                answers = self._whole(data)
+                if isinstance(answers, bytes):
+                    self._transport.write(answers)
+                    self._straight = not self._backed_up
+                    continue
+            if inbox.resume(data):
+                # What it waited for is only there now.
+                self._look(anyway=True)
+        if self._counted:
+            self._kept()
+
+    def _flush(self, answers: list[bytes]) -> bool:
+        """Send a part of a long batch; return False if the peer must read it before it gets more."""
+        self.send_bytes(b"".join(answers))
+        answers.clear()
+        return not self._paused
+
+    def _finish(self) -> None:
+        if self.unanswered == 0:
+            self.close()
+
+    def _break(self, reason: str) -> None:
+        self.server.stats.bad_frames += 1
+        self.server.say(
+            self, "bad frame connection=%s peer=%s reason=%s", self.id, self.peer, shortened(reason)
+        )
+        self._inbox.clear()
+        self._account()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _dispatch(self, request: RemotingCommand) -> bytes | None:
+        if request.flag & FLAG_RESPONSE:
+            future = self._pending.get(request.opaque)
+            if future is not None and not future.done():
+                future.set_result(request)
+            return None
+        server = self.server
+        handler = server.handlers.get(request.code)
+        answer: RemotingCommand | None
+        if handler is None:
+            server.stats.requests_unknown += 1
+            answer = request.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+        else:
+            server.stats.requests[request.code] += 1
+            try:
+                result = handler(self, request)
+            except Exception as error:  # the boundary of one request; the connection lives on
+                answer = self._failure(request, error)
+            else:
+                if isinstance(result, DeferredReply):
+                    self.unanswered += 1
+                    server.put_off += 1
+                    return None
+                if result is None or isinstance(result, RemotingCommand):
+                    answer = result
+                elif self.unanswered >= server.limits.unanswered_max:
+                    _discard(result)
+                    answer = request.reply(
+                        ResponseCode.SYSTEM_BUSY,
+                        remark="[OVERLOAD]system busy, start flow control for a while",
+                    )
+                else:
+                    self.unanswered += 1
+                    server.spawn(self, self._answer_later(request, result))
+                    return None
+        return self._encode(request, answer)
+
+    async def _answer_later(
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        try:
+            answer = await result
+        except Exception as error:  # the boundary of one request; the connection lives on
+            answer = self._failure(request, error)
+        finally:
+            self.unanswered -= 1
+        frame = self._encode(request, answer)
+        if frame is not None:
+            self.send_bytes(frame)
+        if self._finishing:
+            self._finish()
+
+    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, RemotingError):
+            log.debug("request refused code=%s reason=%s", request.code, error)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self.server.say(
+            self, "handler failed code=%s peer=%s", request.code, self.peer, level=logging.ERROR, error=error
+        )
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _encode(self, request: RemotingCommand, answer: RemotingCommand | None) -> bytes | None:
+        if answer is None or request.flag & FLAG_ONEWAY:
+            return None
+        try:
+            return answer.encode()
+        except LocalProtocolError as error:
+            self.server.say(
+                self, "answer cannot be sent code=%s peer=%s error=%s", request.code, self.peer, error
+            )
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)).encode()
+
+
+Connection = ServerProtocol
+
+
+def _nothing(data: bytes) -> None:
+    """The answer of a fast path that is not there."""
+
+
+def _discard(result: Awaitable[RemotingCommand | None]) -> None:
+    """Drop an answer that will not be awaited, without the warning about a coroutine never awaited."""
+    if asyncio.iscoroutine(result):
+        result.close()
+    elif isinstance(result, asyncio.Future):
+        result.cancel()

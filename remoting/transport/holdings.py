@@ -1,0 +1,79 @@
+"""Bytes that are held for peers, with one bound over all of them; pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+#: To what part of the bound is gone down at once, so that who is to go is not sought for every byte above it.
+_DOWN_TO: Final = 7 / 8
+
+
+class Holdings(Generic[Holder]):
+    """How much is held for whom.
+
+    While all of it together stays within the bound, one peer may hold as much as it likes: brokers behind one
+    address are normal. Once it does not, those go first of whose address most is held.
+
+    Args:
+        bytes_max: The bound.
+        host: Returns the address of a holder's peer, without its port.
+    """
+
+    def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
+        self._bytes_max = bytes_max
+        self._host = host
+        self._sizes: dict[Holder, int] = {}
+        self.total = 0
+
+    @property
+    def exceeded(self) -> bool:
+        return self.total > self._bytes_max
+
+    def holders(self) -> list[Holder]:
+        return list(self._sizes)
+
+    def size(self, holder: Holder) -> int:
+        """Return how many bytes are held for a holder."""
+        return self._sizes.get(holder, 0)
+
+    def set(self, holder: Holder, size: int) -> None:
+        """Say how many bytes are held for a holder now."""
+        self.total += size - self._sizes.get(holder, 0)
+        if size:
+            self._sizes[holder] = size
+        else:
+            self._sizes.pop(holder, None)
+
+    def largest(self) -> list[Holder]:
+        """Return who is to be cut off so that the bound holds again, with room to spare; none if it holds.
+
+        Always the largest holder of the address that holds most by then.
+        """
+        if not self.exceeded:
+            return []
+        by_host: defaultdict[str, list[Holder]] = defaultdict(list)
+        sums: defaultdict[str, int] = defaultdict(int)
+        for holder, size in self._sizes.items():
+            host = self._host(holder)
+            by_host[host].append(holder)
+            sums[host] += size
+        for holders in by_host.values():
+            holders.sort(key=self._sizes.__getitem__)
+        heap = [(-size, host) for host, size in sums.items()]
+        heapq.heapify(heap)
+        left = self.total
+        chosen: list[Holder] = []
+        while left > self._bytes_max * _DOWN_TO:
+            held, host = heapq.heappop(heap)
+            holder = by_host[host].pop()
+            size = self._sizes[holder]
+            left -= size
+            chosen.append(holder)
+            if by_host[host]:
+                heapq.heappush(heap, (held + size, host))
+        return chosen

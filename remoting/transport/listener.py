@@ -1,0 +1,282 @@
+"""Listens, admits connections, sweeps idle ones, and owns what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import operator
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from remoting.line_limit import LineLimit
+from remoting.transport.addresses import host_port
+from remoting.transport.connection import Connection, Handler, ServerProtocol
+from remoting.transport.descriptors import fit_descriptors
+from remoting.transport.holdings import Holdings
+from remoting.transport.inbox import FastPath
+from remoting.transport.limits import ServerLimits, ServerStats
+from remoting.transport.turns import TURN_S, Turns
+
+log = logging.getLogger(__name__)
+
+#: One sweep over all connections per this part of the idle time: a close is at most one part late.
+_IDLE_TICKS: Final = 24
+
+
+class RemotingServer:
+    """Listens, admits connections, sweeps idle ones, and owns what they share.
+
+    Args:
+        handlers: Request code to handler; looked up per request, so it may be changed while serving.
+        group: Owns the tasks of handlers that return awaitables.
+        connected, closed: Called for each admitted connection.
+        fast_path: Makes the fast path of a connection.
+        turn_s: Seconds that requests may hold the loop before others are served.
+    """
+
+    def __init__(
+        self,
+        *,
+        handlers: Mapping[int, Handler],
+        group: asyncio.TaskGroup,
+        limits: ServerLimits | None = None,
+        connected: Callable[[Connection], None] | None = None,
+        closed: Callable[..., None] | None = None,
+        fast_path: Callable[[], FastPath] | None = None,
+        protocol: type[ServerProtocol] = ServerProtocol,
+        backlog: int = 1024,
+        turn_s: float = TURN_S,
+    ) -> None:
+        self.handlers = handlers
+        self.limits = limits or ServerLimits()
+        self.fast_path = fast_path
+        self.stats = ServerStats()
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.turns = Turns(
+            clock=time.perf_counter, call_soon=loop.call_soon, idle=self._all_looked_at, turn_s=turn_s
+        )
+        host = operator.attrgetter("host")
+        #: What was received and not looked at; what was sent and not read.
+        self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
+        self.unread: Holdings[Connection] = Holdings(bytes_max=self.limits.unread_all_max, host=host)
+        self._lines = LineLimit()
+        self._parked: dict[int, list[Connection]] = {}
+        self._parking = 0  # what was waited for last
+        self._parked_last: list[Connection] = []  # who waits for it
+        self.connections: dict[int, Connection] = {}
+        self._group = group
+        self._connected = connected
+        self._closed = closed
+        self._protocol = protocol
+        self._backlog = backlog
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._next_id = 1
+        self._next_opaque = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.put_off = 0  # answers that come later without a task
+        self.all_given: asyncio.Event | None = None
+        self._refusing = False
+        self._stopping = False
+        self._emptied: asyncio.Event | None = None
+        self._unparked: asyncio.Event | None = None
+        self._looked_at: asyncio.Event | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Bind and accept; return the bound ``host:port``.
+
+        Raises:
+            OSError: If the address cannot be bound.
+        """
+        self.limits = fit_descriptors(self.limits)
+        loop = self._loop
+        self._server = await loop.create_server(
+            lambda: self._protocol(self), host, port, backlog=self._backlog, reuse_address=True
+        )
+        self._schedule_sweep(loop)
+        return host_port(self._server.sockets[0].getsockname())
+
+    async def close(self, *, drain_s: float = 5.0, farewell: Callable[[], None] | None = None) -> None:
+        """Stop accepting, answer what is being worked on for at most ``drain_s`` seconds, close the rest.
+
+        Args:
+            farewell: Called right before the connections are closed: what it sends over them still leaves.
+        """
+        self._stopping = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self._parked:
+            self._unparked = asyncio.Event()
+            try:
+                async with asyncio.timeout(drain_s):
+                    await self._unparked.wait()
+            except TimeoutError:
+                log.warning("reads abandoned connections=%s", sum(map(len, self._parked.values())))
+        until = self._loop.time() + drain_s
+        if self.turns.waiting:
+            self._looked_at = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._looked_at.wait()
+            except TimeoutError:
+                log.warning("requests not looked at connections=%s", self.turns.waiting)
+        if self._tasks:
+            _done, late = await asyncio.wait(self._tasks, timeout=drain_s)
+            for task in late:
+                task.cancel()
+            self.stats.tasks_abandoned += len(late)
+            if late:
+                log.warning("requests abandoned count=%s", len(late))
+        if self.put_off:
+            self.all_given = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self.all_given.wait()
+            except TimeoutError:
+                self.stats.tasks_abandoned += self.put_off
+                log.warning("requests abandoned count=%s", self.put_off)
+        if farewell is not None:
+            farewell()
+        for connection in list(self.connections.values()):
+            connection.close()
+        if self.connections:
+            self._emptied = asyncio.Event()
+            try:
+                async with asyncio.timeout(drain_s):
+                    await self._emptied.wait()
+            except TimeoutError:
+                log.warning("connections cut off count=%s", len(self.connections))
+        for connection in list(self.connections.values()):
+            connection.abort()
+
+    # For connections ----------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection in, unless the server is full or stopping."""
+        if self._stopping or len(self.connections) >= self.limits.connections_max:
+            self.stats.connections_refused += 1
+            if not self._refusing:  # one line per episode, not one per connection
+                self._refusing = True
+                log.warning(
+                    "connections refused open=%s allowed=%s",
+                    len(self.connections),
+                    self.limits.connections_max,
+                )
+            return False
+        self._refusing = False
+        connection.id = self._next_id
+        self._next_id += 1
+        self.connections[connection.id] = connection
+        self.stats.connections_accepted += 1
+        return True
+
+    def release(self, connection: Connection) -> None:
+        self.connections.pop(connection.id, None)
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()
+
+    def connected(self, connection: Connection) -> None:
+        if self._connected is not None:
+            self._connected(connection)
+
+    def closed(self, connection: Connection, *, by_us: bool) -> None:
+        if self._closed is not None:
+            self._closed(connection, by_us=by_us)
+
+    def park(self, connection: Connection, number: int) -> None:
+        """Note who is to be looked at when ``number`` has passed."""
+        if number != self._parking:
+            self._parking = number
+            self._parked_last = self._parked.setdefault(number, [])
+        self._parked_last.append(connection)
+
+    def unpark(self, number: int) -> None:
+        """Let the fast path, or the handlers, look at what waited for ``number``, and write the answers."""
+        if number == self._parking:
+            self._parking = 0
+        self.turns.renew()
+        for connection in self._parked.pop(number, ()):
+            connection.unpark(number)
+        if self._unparked is not None and not self._parked:
+            self._unparked.set()
+
+    def take_opaque(self) -> int:
+        """Return the next correlation id for requests to peers."""
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        return self._next_opaque
+
+    def given(self) -> None:
+        """Look whether all answers that were put off are given."""
+        if self.all_given is not None and not self.put_off:
+            self.all_given.set()
+
+    def spawn(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+        """Run a handler's rest as a task, and measure how long its first part holds the loop."""
+        turns = self.turns
+        turns.task()
+        self._loop.call_soon(turns.task_begins)
+        task = self._group.create_task(work)
+        self._loop.call_soon(turns.task_ends, connection)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def say(
+        self,
+        connection: Connection,
+        message: str,
+        *values: object,
+        level: int = logging.WARNING,
+        error: Exception | None = None,
+    ) -> None:
+        """Log a line that a peer has caused, unless there were many of them already."""
+        self._tell_suppressed()
+        if self._lines.allow(connection.host):
+            log.log(level, message, *values, exc_info=error)
+        else:
+            self.stats.lines_suppressed += 1
+
+    def _tell_suppressed(self) -> None:
+        suppressed = self._lines.turn(self._loop.time())
+        if suppressed:
+            log.warning("lines about peers not written count=%s", suppressed)
+
+    def shed_received(self) -> None:
+        """Cut off whose unfinished and waiting bytes are too many for all connections together."""
+        self._shed(self.received, "received and not looked at", self.limits.received_max)
+
+    def shed_unread(self) -> None:
+        """Cut off who leaves more answers unread than all connections together may."""
+        for connection in self.unread.holders():
+            connection.recount_unread()
+        self._shed(self.unread, "sent and not read", self.limits.unread_all_max)
+
+    def _shed(self, holdings: Holdings[Connection], what: str, allowed: int) -> None:
+        total = holdings.total
+        for connection in holdings.largest():
+            connection.shed(
+                f"{total} bytes {what} on all connections, allowed are {allowed}:"
+                f" its {holdings.size(connection)} are the most of the address that holds most"
+            )
+
+    def _all_looked_at(self) -> None:
+        if self._looked_at is not None:
+            self._looked_at.set()
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep = loop.call_later(self.limits.idle_s / _IDLE_TICKS, self._sweep_idle, loop)
+
+    def _sweep_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._schedule_sweep(loop)
+        self._tell_suppressed()
+        for connection in list(self.connections.values()):
+            if connection.active:
+                connection.active = False
+                connection.idle_ticks = 0
+            else:
+                connection.idle_ticks += 1
+                if connection.idle_ticks >= _IDLE_TICKS:
+                    connection.close_idle()

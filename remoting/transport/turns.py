@@ -1,0 +1,140 @@
+"""Whose turn it is: how long requests may hold the loop before others are served, and who goes on first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, Protocol
+
+#: Seconds that requests may hold the loop, but for the last of them, before whatever else waits for it.
+TURN_S: Final = 0.005
+#: Seconds without a request after which the loop has surely come round.
+_PAUSE_S: Final = 0.001
+#: What a request is taken to cost whose handler waits, in seconds, until some were measured.
+_TASK_S: Final = 0.000_2
+#: How fast the measured cost of such requests is forgotten when cheaper ones follow.
+_FORGETTING: Final = 0.1
+
+
+class Worker(Protocol):
+    """One who has requests to be looked at: a connection.
+
+    Attributes:
+        cost_s: Seconds for which it has held the loop; :class:`Turns` writes it.
+    """
+
+    cost_s: float
+
+    def go_on(self) -> None:
+        """Look at what is left, as far as the turn goes."""
+
+
+class Turns:
+    """Shares one loop's time between those whose requests are dispatched; without IO.
+
+    A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
+    waits until the loop has come round. Then those go first that have cost least, so that one who asks
+    little waits for one turn however many ask much. Answers of one connection keep their order: it waits with
+    all that it has sent.
+
+    Requests that are handed to tasks run later, all at once: as many of them are begun in one turn as it can
+    hold of what they cost lately.
+
+    Args:
+        clock: Seconds.
+        call_soon: Calls what it is given when the loop has come round.
+        idle: Called when nobody waits any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        call_soon: Callable[[Callable[[], None]], object],
+        idle: Callable[[], None] | None = None,
+        turn_s: float = TURN_S,
+    ) -> None:
+        self._turn_s = turn_s
+        self._clock = clock
+        self._idle = idle
+        self._call_soon = call_soon
+        self._until = 0.0
+        self._ended = 0.0
+        self._began = 0.0
+        self._task_began = 0.0
+        self._task_s = _TASK_S
+        self._waiting: list[tuple[float, bool, int, Worker]] = []
+        self._count = 0
+        self._called = False
+        self._least_s = 0.0  # what the last one to go on had cost; who comes anew leads no further
+
+    @property
+    def waiting(self) -> int:
+        """Workers that wait for their turn."""
+        return len(self._waiting)
+
+    def begin(self) -> bool:
+        """Say whether requests may be dispatched now; if so, :meth:`end` follows."""
+        now = self._clock()
+        if now >= self._until:
+            if self._called or now - self._ended < _PAUSE_S:
+                return False
+            self._until = now + self._turn_s
+        self._began = now
+        return True
+
+    def renew(self) -> None:
+        """Begin a new turn: what waited for something else than its turn can be answered only now."""
+        self._until = self._clock() + self._turn_s
+
+    def begin_anyway(self) -> None:
+        """Begin to dispatch what cannot wait again; :meth:`over` may well be true after its first request."""
+        self._began = self._clock()
+
+    def over(self) -> bool:
+        """Say whether whoever is being served must stop after the present request."""
+        return self._clock() >= self._until
+
+    def end(self, worker: Worker) -> None:
+        """Account for what was dispatched since :meth:`begin`."""
+        self._ended = now = self._clock()
+        worker.cost_s += now - self._began
+
+    def wait(self, worker: Worker) -> None:
+        """Have a worker go on in a later turn; not if it waits already."""
+        comes_anew = worker.cost_s < self._least_s
+        worker.cost_s = max(worker.cost_s, self._least_s)
+        self._count += 1
+        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, self._count, worker))
+        self._come_round()
+
+    def task(self) -> None:
+        """Take into account that a request is handed to a task, which runs when the loop has come round."""
+        self._until -= self._task_s
+
+    def task_begins(self) -> None:
+        """Called right before such a task runs for the first time."""
+        self._task_began = self._clock()
+
+    def task_ends(self, worker: Worker) -> None:
+        """Called right after it has run for the first time."""
+        self._ended = now = self._clock()
+        took_s = now - self._task_began
+        worker.cost_s += took_s
+        self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))
+
+    def _come_round(self) -> None:
+        if not self._called:
+            self._called = True
+            self._call_soon(self._next)
+
+    def _next(self) -> None:
+        self._called = False
+        self.renew()
+        while self._waiting and not self.over():
+            self._least_s, _, _, worker = heapq.heappop(self._waiting)
+            worker.go_on()
+        if self._waiting:
+            self._come_round()
+        elif self._idle is not None:
+            self._idle()

@@ -1,0 +1,376 @@
+"""What peers can make a server hold, log and wait for is bounded: over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import uvloop
+
+from remoting.command import RemotingCommand, decode_command
+from remoting.frame import FrameDecoder
+from remoting.transport import split_address
+from remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
+from remoting.transport.turns import TURN_S
+
+MIB = 1024 * 1024
+CONDITION_S = 30.0
+
+
+def frame(code: int, opaque: int, body: bytes = b"") -> bytes:
+    return RemotingCommand.request(code, body=body).with_opaque(opaque).encode()
+
+
+def echo(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    return command.reply(body=command.body)
+
+
+def slow(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    time.sleep(TURN_S / 2)
+    return command.reply(body=command.body)
+
+
+def large(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    return command.reply(body=bytes(200_000))
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handlers: Mapping[int, Handler], *, limits: ServerLimits | None = None, **more: Any
+) -> AsyncIterator[tuple[RemotingServer, str]]:
+    async with asyncio.TaskGroup() as group:
+        server = RemotingServer(handlers=handlers, group=group, limits=limits, **more)
+        addr = await server.start("127.0.0.1", 0)
+        try:
+            yield server, addr
+        finally:
+            await server.close(drain_s=0.5)
+
+
+class Peer:
+    """The other side of one connection; reads only when it is asked to."""
+
+    def __init__(self, addr: str, *, host: str = "127.0.0.1") -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        self.socket.bind((host, 0))
+        self.socket.connect(split_address(addr))
+        self.socket.setblocking(False)
+        self.found: list[RemotingCommand] = []
+        self._decoder = FrameDecoder()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+
+    async def answers(self, count: int) -> list[RemotingCommand]:
+        async with asyncio.timeout(CONDITION_S):
+            while len(self.found) < count:
+                await self._read()
+        found, self.found = self.found[:count], self.found[count:]
+        return found
+
+    async def closed(self) -> bool:
+        """Read to the end of the connection."""
+        async with asyncio.timeout(CONDITION_S):
+            try:
+                while True:
+                    await self._read()
+            except (AssertionError, ConnectionError):
+                return True
+
+    async def _read(self) -> None:
+        data = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20)
+        assert data, "closed"
+        self.found += map(decode_command, self._decoder.feed(data))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(CONDITION_S):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Run a body on both loops: they differ in what they write at once and in when they say so."""
+
+    def on_loop(body: Callable[[], Awaitable[None]]) -> None:
+        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(body())  # type: ignore[arg-type]  # it is a coroutine
+
+    return on_loop
+
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+# Turns -------------------------------------------------------------------------------------------
+
+
+def test_many_pipelined_requests_do_not_hold_up_another_connection(run: Run) -> None:
+    count = 200
+
+    async def main() -> None:
+        async with serving({1: slow, 2: echo}) as (_, addr):
+            with Peer(addr) as much, Peer(addr) as little:
+                await much.send(b"".join(frame(1, n) for n in range(count)))
+                first = await much.answers(1)
+                await little.send(frame(2, 77))
+                assert [answer.opaque for answer in await little.answers(1)] == [77]
+                with contextlib.suppress(BlockingIOError):
+                    much.found += map(decode_command, much._decoder.feed(much.socket.recv(1 << 20)))
+                assert len(much.found) < count / 2, "the other one waited for nearly all of them"
+                answers = first + await much.answers(count - 1)
+                assert [answer.opaque for answer in answers] == list(range(count))
+
+    run(main)
+
+
+def test_what_arrives_while_earlier_requests_wait_for_their_turn_comes_after_them(run: Run) -> None:
+    async def main() -> None:
+        async with serving({1: slow, 2: echo}) as (_, addr):
+            with Peer(addr) as peer:
+                data = b"".join(frame(1 + n % 2, n) for n in range(60))
+                for position in range(0, len(data), 97):
+                    await peer.send(data[position : position + 97])
+                    await asyncio.sleep(0)
+                assert [answer.opaque for answer in await peer.answers(60)] == list(range(60))
+
+    run(main)
+
+
+def test_requests_handed_to_tasks_take_turns_as_well(run: Run) -> None:
+    began: list[int] = []
+
+    async def work(command: RemotingCommand) -> RemotingCommand:
+        began.append(command.opaque)
+        time.sleep(TURN_S / 2)  # noqa: ASYNC251  # holds the loop on purpose
+        return command.reply()
+
+    count = 200
+
+    async def main() -> None:
+        async with serving({1: lambda _c, r: work(r), 2: echo}) as (_, addr):
+            with Peer(addr) as much, Peer(addr) as little:
+                await much.send(b"".join(frame(1, n) for n in range(count)))
+                await until(lambda: bool(began))
+                await little.send(frame(2, 77))
+                await little.answers(1)
+                assert len(began) < count / 2
+                await much.answers(count)
+
+    run(main)
+
+
+def test_closing_answers_those_who_wait_for_their_turn() -> None:
+    count = 40
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            server = RemotingServer(handlers={1: slow}, group=group)
+            addr = await server.start("127.0.0.1", 0)
+            with Peer(addr) as peer:
+                await peer.send(b"".join(frame(1, n) for n in range(count)))
+                await until(lambda: server.turns.waiting > 0)
+                await server.close(drain_s=CONDITION_S)
+                assert [answer.opaque for answer in await peer.answers(count)] == list(range(count))
+
+    asyncio.run(main())
+
+
+def test_flood_behind_requests_that_wait_for_their_turn_is_not_read(run: Run) -> None:
+    async def main() -> None:
+        async with serving({1: slow, 2: echo}) as (server, addr):
+            with Peer(addr) as flood:
+                flooding = asyncio.ensure_future(
+                    flood.send(b"".join(frame(1, n) for n in range(200)) + frame(2, 1, bytes(1000)) * 8000)
+                )
+                worst = 0
+                for _ in range(100):
+                    await asyncio.sleep(0.001)
+                    worst = max(worst, server.received.total)
+                assert 0 < worst < MIB
+                flooding.cancel()
+
+    run(main)
+
+
+# Bytes held --------------------------------------------------------------------------------------
+
+
+def closings() -> tuple[list[tuple[int, bool]], Callable[..., None]]:
+    closed: list[tuple[int, bool]] = []
+
+    def note(connection: Connection, *, by_us: bool) -> None:
+        closed.append((connection.id, by_us))
+
+    return closed, note
+
+
+def test_unfinished_frames_cost_the_address_that_holds_most_and_are_no_evidence(run: Run) -> None:
+    """A broker whose registration arrives in pieces keeps its connection, however much strangers send."""
+    closed, note = closings()
+
+    async def main() -> None:
+        limits = ServerLimits(received_max=2 * MIB)
+        async with serving({1: echo}, limits=limits, closed=note) as (server, addr):
+            with contextlib.ExitStack() as stack:
+                strangers = [stack.enter_context(Peer(addr, host="127.0.0.2")) for _ in range(8)]
+                broker = stack.enter_context(Peer(addr))
+                registration = frame(1, 5, bytes(700_000))
+                for stranger in strangers[:6]:
+                    await stranger.send(struct.pack(">I", 10 * MIB) + bytes(200_000))
+                await until(lambda: server.received.total > 6 * 200_000)
+                await broker.send(registration[:-1])
+                await until(lambda: server.received.total > 6 * 200_000 + 650_000)
+                for stranger in strangers[6:]:
+                    with contextlib.suppress(ConnectionError):
+                        await stranger.send(struct.pack(">I", 10 * MIB) + bytes(200_000))
+                await until(lambda: server.stats.connections_shed > 0 and server.received.total <= 2 * MIB)
+                await broker.send(registration[-1:])
+                (answer,) = await broker.answers(1)
+                assert (answer.opaque, len(answer.body)) == (5, 700_000)
+                await until(lambda: len(closed) == server.stats.connections_shed)
+                assert all(by_us for _, by_us in closed)
+                assert server.stats.bad_frames == 0
+
+    run(main)
+
+
+def test_many_brokers_behind_one_address_may_send_as_much_as_the_bound_allows(run: Run) -> None:
+    async def main() -> None:
+        async with serving({1: echo}, limits=ServerLimits(received_max=4 * MIB)) as (server, addr):
+            with contextlib.ExitStack() as stack:
+                brokers = [stack.enter_context(Peer(addr)) for _ in range(12)]
+                data = frame(1, 5, bytes(300_000))
+                for broker in brokers:
+                    await broker.send(data[:-1])
+                await until(lambda: server.received.total == 12 * (len(data) - 1))
+                for broker in brokers:
+                    await broker.send(data[-1:])
+                    await broker.answers(1)
+                assert server.stats.connections_shed == 0
+                assert server.received.total == 0
+
+    run(main)
+
+
+def test_peer_that_leaves_more_unread_than_one_may_is_cut_off_by_us(run: Run) -> None:
+    closed, note = closings()
+
+    async def main() -> None:
+        limits = ServerLimits(unread_max=8 * MIB)
+        kept: list[Connection] = []
+
+        def subscribe(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+            kept.append(connection)
+            return command.reply()
+
+        async with serving({1: subscribe}, limits=limits, closed=note) as (server, addr):
+            with Peer(addr) as deaf:
+                await deaf.send(frame(1, 1))
+                await until(lambda: bool(kept))
+                for _ in range(100):  # what handlers send late, as to a parked pull, knows no pause
+                    kept[0].send_bytes(bytes(MIB))
+                    await asyncio.sleep(0)
+                await until(lambda: bool(closed))
+                assert closed == [(1, True)]
+                assert server.unread.total == 0
+
+    run(main)
+
+
+def test_unread_answers_of_all_connections_together_are_bounded(run: Run) -> None:
+    closed, note = closings()
+
+    async def main() -> None:
+        limits = ServerLimits(unread_all_max=4 * MIB)
+        async with serving({1: large, 2: echo}, limits=limits, closed=note) as (server, addr):
+            with contextlib.ExitStack() as stack:
+                deaf = [stack.enter_context(Peer(addr, host="127.0.0.2")) for _ in range(40)]
+                reader = stack.enter_context(Peer(addr))
+                worst = 0
+                for peer in deaf:
+                    with contextlib.suppress(ConnectionError):
+                        await peer.send(b"".join(frame(1, n) for n in range(100)))
+                    await reader.send(frame(2, 1))
+                    await reader.answers(1)
+                    worst = max(worst, server.unread.total)
+                await until(lambda: server.turns.waiting == 0)
+                assert server.stats.connections_shed > 0
+                worst = max(worst, server.unread.total)
+                assert worst <= 4 * MIB
+                await until(lambda: len(closed) == server.stats.connections_shed)
+                assert all(by_us for _, by_us in closed)
+                await reader.send(frame(2, 2))
+                assert [answer.opaque for answer in await reader.answers(1)] == [2]
+
+    run(main)
+
+
+def test_peer_that_reads_late_gets_everything_and_is_counted_no_more(run: Run) -> None:
+    async def main() -> None:
+        async with serving({1: large}) as (server, addr):
+            with Peer(addr) as peer:
+                await peer.send(b"".join(frame(1, n) for n in range(100)))
+                await until(lambda: server.unread.total > 0)
+                assert [answer.opaque for answer in await peer.answers(100)] == list(range(100))
+                await until(lambda: server.unread.total == 0)
+                await peer.send(frame(1, 7))
+                await peer.answers(1)
+
+    run(main)
+
+
+# Lines and counters ------------------------------------------------------------------------------
+
+
+def test_lines_about_bad_frames_are_few_and_short_and_the_rest_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "remoting.transport")
+    count = 200
+    header = b'{"code":"%s","opaque":1}' % (b"x" * 100_000)
+    bad = struct.pack(">II", 4 + len(header), len(header)) + header
+
+    async def main() -> None:
+        async with serving({1: echo}) as (server, addr):
+            for _ in range(count):
+                with Peer(addr) as peer:
+                    with contextlib.suppress(ConnectionError):
+                        await peer.send(bad)
+                    assert await peer.closed()
+            assert server.stats.bad_frames == count
+            lines = [record.getMessage() for record in caplog.records if "bad frame" in record.getMessage()]
+            assert 0 < len(lines) <= 30
+            assert max(map(len, lines)) < 400
+            assert server.stats.lines_suppressed == count - len(lines)
+            assert server._lines.turn(asyncio.get_running_loop().time() + 61.0) == count - len(lines)
+
+    asyncio.run(main())
+
+
+def test_codes_that_strangers_make_up_are_counted_as_one() -> None:
+    async def main() -> None:
+        async with serving({1: echo}) as (server, addr):
+            with Peer(addr) as peer:
+                await peer.send(b"".join(frame(code, code) for code in range(1, 1001)))
+                await peer.answers(1000)
+                assert dict(server.stats.requests) == {1: 1}
+                assert server.stats.requests_unknown == 999
+
+    asyncio.run(main())

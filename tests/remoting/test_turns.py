@@ -1,0 +1,139 @@
+"""Who may hold the loop, for how long, and who goes on first: with a clock of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remoting.transport.turns import TURN_S, Turns
+
+
+class Loop:
+    """A clock that only work moves, and what is to run once the loop comes round."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._soon: list[Callable[[], None]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def come_round(self) -> bool:
+        """Run what waits for it; say whether there was anything."""
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+        return bool(soon)
+
+
+class Asker:
+    """Has requests to be looked at, each of which holds the loop for a while."""
+
+    def __init__(self, loop: Loop, turns: Turns, name: str, seen: list[str], *, takes_s: float) -> None:
+        self.cost_s = 0.0
+        self._loop, self._turns, self._name, self._seen, self._takes_s = loop, turns, name, seen, takes_s
+        self._left = 0
+        self._queued = False
+
+    def ask(self, count: int) -> None:
+        self._left += count
+        if not self._queued:
+            self._look()
+
+    def go_on(self) -> None:
+        self._queued = False
+        self._look()
+
+    def _look(self) -> None:
+        if self._turns.begin():
+            while self._left:
+                self._loop.now += self._takes_s
+                self._seen.append(self._name)
+                self._left -= 1
+                if self._turns.over():
+                    break
+            self._turns.end(self)
+        if self._left:
+            self._queued = True
+            self._turns.wait(self)
+
+
+def made() -> tuple[Loop, Turns, list[str], list[float]]:
+    loop, idle_at = Loop(), list[float]()
+    turns = Turns(clock=loop.clock, call_soon=loop.call_soon, idle=lambda: idle_at.append(loop.now))
+    return loop, turns, [], idle_at
+
+
+def test_one_who_asks_much_gives_the_loop_back_after_each_turn() -> None:
+    loop, turns, seen, idle_at = made()
+    much = Asker(loop, turns, "much", seen, takes_s=TURN_S / 4)
+    much.ask(10)
+    per_turn = [len(seen)]
+    while loop.come_round():
+        per_turn.append(len(seen) - sum(per_turn))
+    assert per_turn == [4, 4, 2]
+    assert len(idle_at) == 1
+    assert turns.waiting == 0
+
+
+def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
+    loop, turns, seen, _ = made()
+    hostile = [Asker(loop, turns, "much", seen, takes_s=2 * TURN_S) for _ in range(16)]
+    for one in hostile:
+        one.ask(50)
+    for _ in range(40):
+        loop.come_round()
+    little = Asker(loop, turns, "little", seen, takes_s=TURN_S / 100)
+    begun = len(seen)
+    little.ask(1)  # between two turns, the last of which has taken all the time there is
+    loop.come_round()
+    assert seen[begun] == "little"
+
+
+def test_those_who_ask_much_share_what_there_is_by_what_it_costs() -> None:
+    loop, turns, seen, _ = made()
+    dear = Asker(loop, turns, "dear", seen, takes_s=4 * TURN_S)
+    cheap = Asker(loop, turns, "cheap", seen, takes_s=TURN_S / 2)
+    dear.ask(1000)
+    cheap.ask(1000)
+    for _ in range(100):
+        loop.come_round()
+    assert abs(dear.cost_s - cheap.cost_s) <= 4 * TURN_S
+
+
+def test_who_comes_after_a_pause_is_served_at_once() -> None:
+    loop, turns, seen, _ = made()
+    asker = Asker(loop, turns, "a", seen, takes_s=2 * TURN_S)
+    asker.ask(1)
+    loop.now += 1.0
+    asker.ask(1)
+    assert seen == ["a", "a"]
+    assert not loop.come_round()
+
+
+def test_no_more_tasks_are_begun_in_a_turn_than_it_can_hold_of_what_they_cost() -> None:
+    loop, turns, _, _ = made()
+    asker = Asker(loop, turns, "a", [], takes_s=0.0)
+
+    def begun_in_one_turn() -> int:
+        count = 0
+        loop.now += 1.0
+        assert turns.begin()
+        while not turns.over() and count < 1000:
+            turns.task()
+            count += 1
+        turns.end(asker)
+        return count
+
+    assert begun_in_one_turn() == 25
+    turns.task_begins()
+    loop.now += 2 * TURN_S
+    turns.task_ends(asker)
+    assert begun_in_one_turn() == 1
+    for _ in range(100):
+        turns.task_begins()
+        loop.now += TURN_S / 100
+        turns.task_ends(asker)
+    assert begun_in_one_turn() > 50
