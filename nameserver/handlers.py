@@ -8,9 +8,9 @@ where we differ on purpose, the comment says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeAlias, assert_never
+from typing import Final, Protocol, TypeAlias, assert_never
 
 import msgspec
 
@@ -21,28 +21,19 @@ from nameserver.commands import (
     DeleteKv,
     DeleteTopic,
     PutKv,
-    QueueMapping,
     RegisterBroker,
     RegisterTopic,
-    TopicQueues,
     Touch,
     UnregisterBroker,
     WipeWritePerm,
 )
 from nameserver.liveness import Liveness, Standing
+from nameserver.registration import REMARK_MAX, Registration, broker_key, decode_registration, failure
+from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
-from nameserver.types import (
-    Answer,
-    BrokerAddr,
-    BrokerKey,
-    BrokerName,
-    ClusterName,
-    ConnectionId,
-    KvEntry,
-    Request,
-)
+from nameserver.types import Answer, BrokerKey, BrokerName, ClusterName, ConnectionId, KvEntry, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import (
@@ -63,37 +54,23 @@ from remoting.fields import (
     GetKvResponseFields,
     GetRouteFields,
     GetTopicsByClusterFields,
-    PlainRegisterFields,
     PutKvFields,
     QueryDataVersionFields,
     QueryDataVersionResponseFields,
-    RegisterBrokerFields,
     RegisterBrokerResponseFields,
     TopicFields,
     UnregisterBrokerFields,
     WipeWritePermResponseFields,
     WritePermFields,
-    read_plain_register,
 )
-from remoting.lenient import canonical
 from remoting.route import (
     DataVersion,
-    PlainRegistration,
-    RegisterBody,
-    TopicConfig,
-    TopicNumbers,
     TopicRouteData,
-    body_crc32,
     decode_queue_datas,
-    decode_register_body,
     dialect_for,
     encode_cluster_info,
     encode_route,
-    read_plain_registration,
 )
-
-LEASE_MS: Final = 120_000
-"""Lease of a broker that asks for none. Source: BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
 
 FAQ_4: Final = "http://rocketmq.apache.org/docs/faq/"
 FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
@@ -150,7 +127,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Farewell:
+class Unregister:
     """Request 104 over a connection of the broker itself.
 
     Attributes:
@@ -172,7 +149,7 @@ class SettingsChange:
     answer: Answer
 
 
-Decision: TypeAlias = Answer | Renewal | Farewell | SettingsChange | Command
+Decision: TypeAlias = Answer | Renewal | Unregister | SettingsChange | Command
 
 
 class Heard(Protocol):
@@ -201,108 +178,6 @@ class HeardOver:
         return self.liveness.standing(broker, self.origin)
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request 103, so that deciding again does not decode again.
-
-    Attributes:
-        lease_ms: How long the broker may be silent; one that asks for nothing sensible gets the default.
-        enable_acting_master, filter_servers, mappings: As in :class:`RegisterBroker`.
-        table: What its body says of each topic, by name; in the body's order.
-    """
-
-    broker: BrokerKey
-    broker_name: BrokerName
-    broker_id: int
-    ha_server_addr: str
-    lease_ms: int
-    enable_acting_master: bool | None
-    zone_name: str | None
-    data_version: DataVersion
-    table: Mapping[str, TopicNumbers]
-    filter_servers: tuple[str, ...] | None
-    mappings: tuple[QueueMapping, ...]
-
-    @property
-    def topics(self) -> tuple[TopicQueues, ...]:
-        """The topics as a command carries them; made anew each time."""
-        return tuple(
-            [
-                TopicQueues(
-                    topic,
-                    numbers.read_queue_nums,
-                    numbers.write_queue_nums,
-                    numbers.perm,
-                    numbers.topic_sys_flag,
-                )
-                for topic, numbers in self.table.items()
-            ]
-        )
-
-
-def decode_registration(request: Request) -> Registration | Answer:
-    """Decode a request 103 once for all decisions on it; an answer if it is no good."""
-    fields: PlainRegisterFields | RegisterBrokerFields | None = read_plain_register(request.ext_fields)
-    if fields is None:
-        try:
-            fields = RegisterBrokerFields.parse(request.ext_fields)
-        except FieldError as error:
-            return _failure(str(error))
-    if not fields.broker_name:
-        return _failure("brokerName is empty")
-    if not fields.broker_addr:
-        return _failure("brokerAddr is empty")
-    if not fields.cluster_name:
-        return _failure("clusterName is empty")
-    if fields.broker_id < 0:
-        return _failure(f"brokerId {fields.broker_id} is negative")
-    if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
-        return _failure("crc32 not match")
-    mappings: tuple[QueueMapping, ...] = ()
-    body: PlainRegistration | RegisterBody | None
-    body = read_plain_registration(request.body, compressed=fields.compressed)
-    if body is not None:
-        table: Mapping[str, TopicNumbers] = body.topics
-    else:
-        try:
-            body = decode_register_body(request.body, compressed=fields.compressed, version=request.version)
-            mappings = tuple(_mapping(topic, info) for topic, info in body.mapping_infos.items())
-        except RemoteProtocolError as error:
-            return _failure(f"Failed to decode RegisterBrokerBody: {error}")
-        # A body can name a topic twice; the last one counts, as it does in Java's map.
-        table = {config.topic_name: _numbers(config) for config in body.topic_configs}
-    lease_ms = fields.heartbeat_timeout_ms
-    return Registration(
-        broker=_broker_key(fields.cluster_name, fields.broker_addr),
-        broker_name=BrokerName(fields.broker_name),
-        broker_id=fields.broker_id,
-        ha_server_addr=fields.ha_server_addr,
-        lease_ms=LEASE_MS if lease_ms is None or lease_ms <= 0 else lease_ms,
-        enable_acting_master=fields.enable_acting_master,
-        zone_name=fields.zone_name,
-        data_version=body.data_version,
-        table=table,
-        filter_servers=body.filter_servers,
-        mappings=mappings,
-    )
-
-
-def _numbers(config: TopicConfig) -> TopicNumbers:
-    return TopicNumbers(
-        config.topic_name,
-        config.read_queue_nums,
-        config.write_queue_nums,
-        config.perm,
-        config.topic_sys_flag,
-    )
-
-
-def _mapping(topic: str, info: Any) -> QueueMapping:
-    epoch = info.get("epoch", 0) if isinstance(info, dict) else 0
-    if type(epoch) is not int or not -(2**63) <= epoch < 2**63:
-        raise RemoteProtocolError(f"mapping info of {topic} has epoch {epoch!r}, not a 64-bit integer")
-    return QueueMapping(topic=topic, epoch=epoch, info=canonical(info))
-
-
 def decide(
     view: RouteView,
     request: Request,
@@ -324,9 +199,9 @@ def decide(
         return handler(view, request, settings, heard)
     except FieldError as error:
         # Java does not check what it marks as required and fails later, or stores null; we say which it is.
-        return _failure(str(error))
+        return failure(str(error))
     except RemoteProtocolError as error:
-        return _failure(f"body of request {request.code} cannot be read: {error}")
+        return failure(f"body of request {request.code} cannot be read: {error}")
 
 
 def answer_for(command: Command, verdict: Verdict, request: Request, settings: NamesrvSettings) -> Answer:
@@ -352,14 +227,6 @@ def answer_for(command: Command, verdict: Verdict, request: Request, settings: N
 def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
     """Whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
     return settings.need_wait_for_service and uptime_s < settings.wait_seconds_for_service
-
-
-def _failure(remark: str) -> Answer:
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-
-
-def _broker_key(cluster_name: str, broker_addr: str) -> BrokerKey:
-    return BrokerKey(ClusterName(cluster_name), BrokerAddr(broker_addr))
 
 
 # -- brokers -----------------------------------------------------------------------------------------------
@@ -431,7 +298,8 @@ def decide_registration(
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     body = b""
     if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
-        # An empty table is sent as such: 4.9 brokers reset their order flags on a null body only.
+        # An empty table is sent as such, as Apache does: a 4.9 broker then resets the order flags of all its
+        # topics, which it leaves alone when there is no body.
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
     elif reply.master_addr is None and reply.ha_server_addr is None:
         return DONE
@@ -442,12 +310,12 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
 def _unregister(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
     fields = UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
-    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    broker = broker_key(fields.cluster_name, fields.broker_addr)
     match heard.standing(broker):
         case Standing.OWNER:
-            return Farewell(broker=broker, late=False, answer=Answer())
+            return Unregister(broker=broker, late=False, answer=Answer())
         case Standing.OLDER:
-            return Farewell(broker=broker, late=True, answer=Answer())
+            return Unregister(broker=broker, late=True, answer=Answer())
         case Standing.STRANGER:
             name = BrokerName(fields.broker_name)
             return UnregisterBroker(
@@ -464,7 +332,7 @@ def _query_data_version(
     view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
 ) -> Decision:
     fields = QueryDataVersionFields.parse(request.ext_fields)
-    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    broker = broker_key(fields.cluster_name, fields.broker_addr)
     sent = DataVersion.decode(request.body)
     record = view.record(broker)
     if record is None:
@@ -487,7 +355,7 @@ def _query_data_version(
 
 def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = BrokerHeartbeatFields.parse(request.ext_fields)
-    broker = _broker_key(fields.cluster_name, fields.broker_addr)
+    broker = broker_key(fields.cluster_name, fields.broker_addr)
     record = view.record(broker)
     if record is None:
         return Answer()
@@ -518,7 +386,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, 
 
 def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if must_wait(settings, heard.uptime_s):
-        return _failure(NOT_READY)
+        return failure(NOT_READY)
     fields = GetRouteFields.parse(request.ext_fields)
     route = None
     if fields.topic is not None:
@@ -568,22 +436,30 @@ def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
 
 
 def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    return Answer(body=encode_cluster_info(view.cluster_info()))
+    return Answer(
+        body=view.listing(
+            RequestCode.GET_BROKER_CLUSTER_INFO, lambda: encode_cluster_info(view.cluster_info())
+        )
+    )
 
 
 def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if not settings.enable_all_topic_list:
-        return _failure("disable")
-    return _topic_list(view.topics())
+        return failure("disable")
+    return _topic_list(view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, view.topics)
 
 
 def _topics_of_cluster(
     view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
 ) -> Decision:
     if not settings.enable_topic_list:
-        return _failure("disable")
+        return failure("disable")
     cluster = GetTopicsByClusterFields.parse(request.ext_fields).cluster
-    return _topic_list([] if cluster is None else view.topics_of_cluster(cluster))
+    if cluster is None:
+        return Answer(body=TopicList().encode())
+    return _topic_list(
+        view, (RequestCode.GET_TOPICS_BY_CLUSTER, cluster), lambda: view.topics_of_cluster(cluster)
+    )
 
 
 def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -600,14 +476,14 @@ def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings,
 def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
     def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
         if not settings.enable_topic_list:
-            return _failure("disable")
-        return _topic_list(view.topics_by_flag(accept))
+            return failure("disable")
+        return _topic_list(view, request.code, lambda: view.topics_by_flag(accept))
 
     return handler
 
 
-def _topic_list(topics: list[str]) -> Answer:
-    return Answer(body=TopicList(topics=tuple(topics)).encode())
+def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], list[str]]) -> Answer:
+    return Answer(body=view.listing(key, lambda: TopicList(topics=tuple(topics())).encode()))
 
 
 def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -652,7 +528,15 @@ def _add_write_perm(view: RouteView, request: Request, settings: NamesrvSettings
 def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = PutKvFields.parse(request.ext_fields)
     if fields.namespace is None or fields.key is None:
-        return _failure("namespace or key is null")
+        return failure("namespace or key is null")
+    try:
+        size = entry_size(fields.namespace, fields.key, fields.value)
+    except ValueError:
+        return failure("namespace, key or value is no Unicode text")
+    if size > KV_ENTRY_BYTES_MAX:
+        return failure(
+            f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
+        )
     return PutKv(
         namespace=fields.namespace,
         key=fields.key,
@@ -709,9 +593,9 @@ def _update_config(view: RouteView, request: Request, settings: NamesrvSettings,
     try:
         after, changes = check_changes(settings, parse_changes(request.body))
     except ChangeRefused as error:
-        return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error))
+        return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error)[:REMARK_MAX])
     except ChangeInvalid as error:
-        return _failure(str(error))
+        return failure(str(error))
     return SettingsChange(after=after, changes=changes, answer=Answer()) if changes else Answer()
 
 
@@ -739,7 +623,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.GET_UNIT_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT)),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT_SUB)),
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _topics_by_flag(
-        lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB
+        lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB,
     ),
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,

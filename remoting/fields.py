@@ -9,86 +9,114 @@ Source: the ``*RequestHeader`` and ``*ResponseHeader`` classes of RocketMQ 4.9 a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import product
+from typing import Annotated, Any, Final, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Meta, field
 
+from remoting.bounds import (
+    ADDR_FORM,
+    ADDR_MAX,
+    CLIENT_ID_MAX,
+    NAME_MAX,
+    TOPIC_NAME_MAX,
+    addresses_seen,
+    is_address,
+)
 from remoting.errors import FieldError as FieldError
 
+_FORGIVING: Final = {"forgiving": True}
+
+Name = Annotated[str, Meta(max_length=NAME_MAX)]
+TopicName = Annotated[str, Meta(max_length=TOPIC_NAME_MAX)]
+ClientId = Annotated[str, Meta(max_length=CLIENT_ID_MAX)]
+#: An address, or empty.
+Address = Annotated[str, Meta(max_length=ADDR_MAX, extra={"address": True})]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+#: Its default where the text is no such number.
+Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING)]
+Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
+
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-
-
-def _integer(bits: int) -> Callable[[str], int]:
-    limit = 2 ** (bits - 1)
-
-    def parse(value: str) -> int:
-        number = int(value) if _INTEGER.fullmatch(value) else limit
-        if not -limit <= number < limit:
-            raise ValueError(f"an integer of {bits} bits")
-        return number
-
-    return parse
-
-
-def _boolean(value: str) -> bool:
-    return value.lower() == "true"
-
-
-def _write(value: Any) -> str:
-    if value is True:
-        return "true"
-    return "false" if value is False else str(value)
-
-
-_INT32_MAX: Final = str(2**31 - 1)
-_INT32: Final = _integer(32)
-_INT64: Final = _integer(64)
-
-
-def _argument(
-    parse: Callable[[str], Any], name: str, default: Any, *, short: str = "", forgiving: bool = False
-) -> Any:
-    metadata = {"wire": name, "parse": parse, "short": short or name, "forgiving": forgiving}
-    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
-
-
-def text(name: str, default: Any = MISSING, *, short: str = "") -> Any:
-    """Declare a text argument; required unless a default is given."""
-    return _argument(str, name, default, short=short)
-
-
-def int32(name: str, default: Any = MISSING, *, short: str = "", forgiving: bool = False) -> Any:
-    """Declare a 32-bit argument. A forgiving one takes its default when the text is no such number."""
-    return _argument(_INT32, name, default, short=short, forgiving=forgiving)
-
-
-def int64(name: str, default: Any = MISSING, *, short: str = "", forgiving: bool = False) -> Any:
-    """Declare a 64-bit argument. A forgiving one takes its default when the text is no such number."""
-    return _argument(_INT64, name, default, short=short, forgiving=forgiving)
-
-
-def boolean(name: str, default: Any = MISSING, *, short: str = "") -> Any:
-    """Declare a boolean argument: true for "true" in any case, else false, as Java reads it."""
-    return _argument(_boolean, name, default, short=short)
+#: What msgspec takes for true or for nothing, and Java for false.
+_NOT_AS_JAVA: Final = frozenset(map("".join, product(*zip("null", "NULL", strict=True)))) | {"1"}
 
 
 class _Argument(NamedTuple):
-    attribute: str
+    """One argument as its class declares it; ``meta`` holds its limits."""
+
+    name: str
     wire: str
-    parse: Callable[[str], Any] | None  # None for text, which needs none
+    kind: type
+    meta: Meta
     required: bool
-    default: Any
-    forgiving: bool
-    set: Callable[[Any, Any], None]  # of the slot: instances are frozen
+
+    def read(self, text: str) -> Any:
+        """Return the value as Java reads it; None where its default is to stand.
+
+        Raises:
+            FieldError: If it is none.
+        """
+        extra = self.meta.extra or {}
+        if self.kind is bool:
+            return text.lower() == "true"
+        if self.kind is int:
+            assert self.meta.ge is not None
+            assert self.meta.le is not None
+            number = int(text) if _INTEGER.fullmatch(text) else None
+            if number is not None and self.meta.ge <= number <= self.meta.le:
+                return number
+            if "forgiving" in extra:
+                return None
+            raise FieldError(self.wire, text, f"an integer of {int(self.meta.le).bit_length() + 1} bits")
+        if "address" in extra:
+            if text and not is_address(text):
+                raise FieldError(self.wire, text, ADDR_FORM)
+        elif self.meta.max_length is not None and len(text) > self.meta.max_length:
+            raise FieldError(self.wire, text, f"at most {self.meta.max_length} characters, not {len(text)}")
+        return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
+class _Plan(NamedTuple):
+    """What :meth:`Fields.parse` checks before it trusts msgspec; names on the wire.
+
+    Attributes:
+        numbers: An empty name first, which stands for "0": a class may have none.
+    """
+
+    arguments: tuple[_Argument, ...]
+    numbers: tuple[str, ...]
+    zeros: tuple[str, ...]
+    booleans: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+@cache
+def _plan(kind: type[Fields]) -> _Plan:
+    hints = get_type_hints(kind, include_extras=True)
+    arguments = []
+    for declared in msgspec.structs.fields(kind):
+        hint = hints[declared.name]
+        if get_origin(hint) is not Annotated and get_args(hint):  # X | None
+            (hint,) = (part for part in get_args(hint) if part is not type(None))
+        of, meta = get_args(hint) if get_origin(hint) is Annotated else (hint, Meta())
+        arguments.append(_Argument(declared.name, declared.encode_name, of, meta, declared.required))
+    numbers = ("", *(argument.wire for argument in arguments if argument.kind is int))
+    return _Plan(
+        tuple(arguments),
+        numbers,
+        ("0",) * len(numbers),
+        tuple(argument.wire for argument in arguments if argument.kind is bool),
+        tuple(argument.wire for argument in arguments if "address" in (argument.meta.extra or {})),
+    )
+
+
+class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Base of all argument classes: reads and writes by the declarations of the subclass."""
-
-    _plans: ClassVar[dict[tuple[type, str], tuple[_Argument, ...]]] = {}
 
     @classmethod
     def parse(cls, ext: Mapping[str, str]) -> Self:
@@ -97,64 +125,58 @@ class Fields:
         Raises:
             FieldError: If a required one is missing, or one is of the wrong type.
         """
-        return cls._parse(ext, "wire")
+        try:
+            made = msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError:
+            return cls.parse_slowly(ext)
+        _, numbers, zeros, booleans, addresses = _plan(cls)
+        get = ext.get
+        # msgspec takes "1e3" for a number, and "1" for true; Java does not.
+        if not ("".join(map(get, numbers, zeros)).isdigit() and _NOT_AS_JAVA.isdisjoint(map(get, booleans))):
+            return cls.parse_slowly(ext)
+        for name in addresses:
+            addr = get(name)
+            if addr and not is_address(addr):
+                return cls.parse_slowly(ext)
+        return made
+
+    @classmethod
+    def parse_slowly(cls, ext: Mapping[str, str]) -> Self:
+        """Read what is unusual, as :meth:`parse`: a sign, leading zeros, booleans in other words, errors."""
+        values = {}
+        for argument in _plan(cls).arguments:
+            text = ext.get(argument.wire)
+            if text is not None:
+                value = argument.read(text)
+                if value is not None:
+                    values[argument.name] = value
+            elif argument.required:
+                raise FieldError(argument.wire, None, "it is required")
+        return cls(**values)
 
     def to_ext(self) -> dict[str, str]:
         """Write the arguments; those that are None are left out."""
-        return self._to_ext("wire")
+        return self._write(self.__struct_encode_fields__)
 
-    @classmethod
-    def _plan(cls, spelling: str) -> tuple[_Argument, ...]:
-        plan = cls._plans.get((cls, spelling))
-        if plan is None:
-            plan = cls._plans[cls, spelling] = tuple(
-                _Argument(
-                    declared.name,
-                    declared.metadata[spelling],
-                    None if declared.metadata["parse"] is str else declared.metadata["parse"],
-                    declared.default is MISSING,
-                    declared.default,
-                    declared.metadata["forgiving"],
-                    getattr(cls, declared.name).__set__,
-                )
-                for declared in fields(cls)
-            )
-        return plan
-
-    @classmethod
-    def _parse(cls, ext: Mapping[str, str], spelling: str) -> Self:
-        made = cls.__new__(cls)  # filled slot by slot: that is what a frozen dataclass takes its time for
-        for _, wire, parse, required, default, forgiving, put in cls._plan(spelling):
-            value = ext.get(wire)
-            if value is None:
-                if required:
-                    raise FieldError(wire, None, "it is required")
-                put(made, default)
-            elif parse is None:
-                put(made, value)
-            else:
-                try:
-                    put(made, parse(value))
-                except ValueError as error:
-                    if not forgiving:
-                        raise FieldError(wire, value, str(error)) from None
-                    put(made, default)
-        return made
-
-    def _to_ext(self, spelling: str) -> dict[str, str]:
+    def _write(self, spelling: Iterable[str]) -> dict[str, str]:
         ext = {}
-        for argument in self._plan(spelling):
-            value = getattr(self, argument.attribute)
+        for attribute, name in zip(self.__struct_fields__, spelling, strict=True):
+            value = getattr(self, attribute)
             if value is not None:
-                ext[argument.wire] = value if type(value) is str else _write(value)
+                ext[name] = value if type(value) is str else _text(value)
         return ext
+
+
+def _text(value: bool | int) -> str:
+    if value is True:
+        return "true"
+    return "false" if value is False else str(value)
 
 
 # Nameserver ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerFields(Fields):
+class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
     """REGISTER_BROKER 103.
 
     Attributes:
@@ -163,258 +185,210 @@ class RegisterBrokerFields(Fields):
         enable_acting_master: None from a broker that knows no acting master.
     """
 
-    broker_name: str = text("brokerName")
-    broker_addr: str = text("brokerAddr")
-    cluster_name: str = text("clusterName")
-    ha_server_addr: str = text("haServerAddr", "")
-    broker_id: int = int64("brokerId")
-    compressed: bool = boolean("compressed", False)
-    body_crc32: int = int32("bodyCrc32", 0, forgiving=True)
-    heartbeat_timeout_ms: int | None = int64("heartbeatTimeoutMillis", None, forgiving=True)
-    enable_acting_master: bool | None = boolean("enableActingMaster", None)
-    zone_name: str | None = text("__ZONE_NAME", None)
+    broker_name: Name
+    broker_addr: Address
+    cluster_name: Name
+    ha_server_addr: Address = ""
+    broker_id: Int64
+    compressed: bool = False
+    body_crc32: Int32OrDefault = 0
+    heartbeat_timeout_ms: Int64OrDefault | None = field(name="heartbeatTimeoutMillis", default=None)
+    enable_acting_master: bool | None = None
+    zone_name: Name | None = field(name="__ZONE_NAME", default=None)
+
+    @classmethod
+    def parse(cls, ext: Mapping[str, str]) -> Self:
+        """As :meth:`Fields.parse`, its checks written out: a nameserver reads little else so often.
+
+        Raises:
+            FieldError: As there.
+        """
+        try:
+            made = msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError:
+            return cls.parse_slowly(ext)
+        get, addr, ha_addr = ext.get, made.broker_addr, made.ha_server_addr
+        if (
+            get("brokerId", "").isdigit()
+            and get("bodyCrc32", "0").isdigit()
+            and get("heartbeatTimeoutMillis", "0").isdigit()
+            and get("compressed") != "1"
+            and get("enableActingMaster") not in _NOT_AS_JAVA
+            and (addr in addresses_seen or not addr or is_address(addr))
+            and (ha_addr in addresses_seen or not ha_addr or is_address(ha_addr))
+        ):
+            return made
+        return cls.parse_slowly(ext)
 
 
-class PlainRegisterFields(msgspec.Struct, frozen=True, gc=False):
-    """What :class:`RegisterBrokerFields` says, see :func:`read_plain_register`."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    ha_server_addr: str
-    broker_id: int
-    compressed: bool
-    body_crc32: int
-    heartbeat_timeout_ms: int | None
-    enable_acting_master: bool | None
-    zone_name: str | None
-
-
-def read_plain_register(ext: Mapping[str, str]) -> PlainRegisterFields | None:
-    """Read the arguments of a registration in a third of the time that :class:`RegisterBrokerFields` takes.
-
-    It calls nothing: a call whose code has left the processor's caches takes longer than all this.
-
-    Returns:
-        None if one is missing or unusual; ``RegisterBrokerFields.parse`` tells which. What this reads, that
-        one reads alike.
-    """
-    get = ext.get
-    name, addr, cluster = get("brokerName"), get("brokerAddr"), get("clusterName")
-    broker_id, crc = get("brokerId", ""), get("bodyCrc32", "0")
-    if name is None or addr is None or cluster is None:
-        return None
-    if not (broker_id.isdigit() and broker_id.isascii() and len(broker_id) < 10):
-        return None
-    # Most checksums have ten digits, the most that there are.
-    if not (crc.isdigit() and crc.isascii() and (len(crc) < 10 or (len(crc) == 10 and crc <= _INT32_MAX))):
-        return None
-    timeout, acting = get("heartbeatTimeoutMillis"), get("enableActingMaster")
-    if timeout is not None and not (timeout.isdigit() and timeout.isascii() and len(timeout) < 10):
-        return None
-    return PlainRegisterFields(
-        name,
-        addr,
-        cluster,
-        get("haServerAddr", ""),
-        int(broker_id),
-        get("compressed", "").lower() == "true",
-        int(crc),
-        None if timeout is None else int(timeout),
-        None if acting is None else acting.lower() == "true",
-        get("__ZONE_NAME"),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerResponseFields(Fields):
+class RegisterBrokerResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 103; both only for a slave whose master is registered."""
 
-    ha_server_addr: str | None = text("haServerAddr", None)
-    master_addr: str | None = text("masterAddr", None)
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerFields(Fields):
+class UnregisterBrokerFields(Fields, frozen=True, kw_only=True):
     """UNREGISTER_BROKER 104."""
 
-    broker_name: str = text("brokerName")
-    broker_addr: str = text("brokerAddr")
-    cluster_name: str = text("clusterName")
-    broker_id: int = int64("brokerId")
+    broker_name: Name
+    broker_addr: Address
+    cluster_name: Name
+    broker_id: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryDataVersionFields(Fields):
+class QueryDataVersionFields(Fields, frozen=True, kw_only=True):
     """QUERY_DATA_VERSION 322."""
 
-    broker_name: str = text("brokerName")
-    broker_addr: str = text("brokerAddr")
-    cluster_name: str = text("clusterName")
-    broker_id: int = int64("brokerId", 0)
+    broker_name: Name
+    broker_addr: Address
+    cluster_name: Name
+    broker_id: Int64 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryDataVersionResponseFields(Fields):
+class QueryDataVersionResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 322."""
 
-    changed: bool = boolean("changed")
+    changed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetRouteFields(Fields):
+class GetRouteFields(Fields, frozen=True, kw_only=True):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
-    topic: str | None = text("topic", None)
-    accept_standard_json_only: bool = boolean("acceptStandardJsonOnly", False)
-    zone_mode: bool = boolean("__ZONE_MODE", False)
-    zone_name: str | None = text("__ZONE_NAME", None)
+    topic: TopicName | None = None
+    accept_standard_json_only: bool = False
+    zone_mode: bool = field(name="__ZONE_MODE", default=False)
+    zone_name: Name | None = field(name="__ZONE_NAME", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutKvFields(Fields):
+class PutKvFields(Fields, frozen=True, kw_only=True):
     """PUT_KV_CONFIG 100. All are optional on the wire; the handler names what is missing."""
 
-    namespace: str | None = text("namespace", None)
-    key: str | None = text("key", None)
-    value: str | None = text("value", None)
+    namespace: str | None = None
+    key: str | None = None
+    value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetKvFields(Fields):
+class GetKvFields(Fields, frozen=True, kw_only=True):
     """GET_KV_CONFIG 101."""
 
-    namespace: str | None = text("namespace", None)
-    key: str | None = text("key", None)
+    namespace: str | None = None
+    key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetKvResponseFields(Fields):
+class GetKvResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 101."""
 
-    value: str | None = text("value", None)
+    value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteKvFields(Fields):
+class DeleteKvFields(Fields, frozen=True, kw_only=True):
     """DELETE_KV_CONFIG 102."""
 
-    namespace: str | None = text("namespace", None)
-    key: str | None = text("key", None)
+    namespace: str | None = None
+    key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetKvListFields(Fields):
+class GetKvListFields(Fields, frozen=True, kw_only=True):
     """GET_KVLIST_BY_NAMESPACE 219."""
 
-    namespace: str | None = text("namespace", None)
+    namespace: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritePermFields(Fields):
+class WritePermFields(Fields, frozen=True, kw_only=True):
     """WIPE_WRITE_PERM_OF_BROKER 205 and ADD_WRITE_PERM_OF_BROKER 327."""
 
-    broker_name: str | None = text("brokerName", None)
+    broker_name: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WipeWritePermResponseFields(Fields):
+class WipeWritePermResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 205."""
 
-    wipe_topic_count: int = int32("wipeTopicCount")
+    wipe_topic_count: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddWritePermResponseFields(Fields):
+class AddWritePermResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 327."""
 
-    add_topic_count: int = int32("addTopicCount")
+    add_topic_count: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicInNamesrvFields(Fields):
+class DeleteTopicInNamesrvFields(Fields, frozen=True, kw_only=True):
     """DELETE_TOPIC_IN_NAMESRV 216."""
 
-    topic: str = text("topic")
-    cluster_name: str | None = text("clusterName", None)
+    topic: TopicName
+    cluster_name: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetTopicsByClusterFields(Fields):
+class GetTopicsByClusterFields(Fields, frozen=True, kw_only=True):
     """GET_TOPICS_BY_CLUSTER 224."""
 
-    cluster: str | None = text("cluster", None)
+    cluster: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetBrokerMemberGroupFields(Fields):
+class GetBrokerMemberGroupFields(Fields, frozen=True, kw_only=True):
     """GET_BROKER_MEMBER_GROUP 901."""
 
-    cluster_name: str = text("clusterName")
-    broker_name: str = text("brokerName")
+    cluster_name: Name
+    broker_name: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatFields(Fields):
+class BrokerHeartbeatFields(Fields, frozen=True, kw_only=True):
     """BROKER_HEARTBEAT 904, oneway."""
 
-    cluster_name: str = text("clusterName")
-    broker_addr: str = text("brokerAddr")
-    broker_name: str = text("brokerName", "")
-    broker_id: int | None = int64("brokerId", None, forgiving=True)
-    epoch: int | None = int32("epoch", None, forgiving=True)
-    max_offset: int | None = int64("maxOffset", None, forgiving=True)
-    confirm_offset: int | None = int64("confirmOffset", None, forgiving=True)
-    heartbeat_timeout_ms: int | None = int64("heartbeatTimeoutMills", None, forgiving=True)
-    election_priority: int | None = int32("electionPriority", None, forgiving=True)
+    cluster_name: Name
+    broker_addr: Address
+    broker_name: Name = ""
+    broker_id: Int64OrDefault | None = None
+    epoch: Int32OrDefault | None = None
+    max_offset: Int64OrDefault | None = None
+    confirm_offset: Int64OrDefault | None = None
+    heartbeat_timeout_ms: Int64OrDefault | None = field(name="heartbeatTimeoutMills", default=None)
+    election_priority: Int32OrDefault | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyMinBrokerIdFields(Fields):
+class NotifyMinBrokerIdFields(Fields, frozen=True, kw_only=True):
     """NOTIFY_MIN_BROKER_ID_CHANGE 905, from a nameserver to a broker, oneway."""
 
-    min_broker_id: int | None = int64("minBrokerId", None)
-    broker_name: str | None = text("brokerName", None)
-    min_broker_addr: str | None = text("minBrokerAddr", None)
-    offline_broker_addr: str | None = text("offlineBrokerAddr", None)
-    ha_broker_addr: str | None = text("haBrokerAddr", None)
+    min_broker_id: Int64 | None = None
+    broker_name: Name | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
 
 
 # Topics ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFields(Fields):
+class TopicFields(Fields, frozen=True, kw_only=True):
     """One topic: 202, 215, 217, 300, 351."""
 
-    topic: str = text("topic")
+    topic: TopicName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicFields(Fields):
+class CreateTopicFields(Fields, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC 17.
 
     Attributes:
         attributes: ``+key=value,-key`` (5.x).
     """
 
-    topic: str = text("topic")
-    default_topic: str = text("defaultTopic", "TBW102")
-    read_queue_nums: int = int32("readQueueNums")
-    write_queue_nums: int = int32("writeQueueNums")
-    perm: int = int32("perm")
-    topic_filter_type: str = text("topicFilterType", "SINGLE_TAG")
-    topic_sys_flag: int = int32("topicSysFlag", 0)
-    order: bool = boolean("order", False)
-    attributes: str | None = text("attributes", None)
-    force: bool | None = boolean("force", None)
+    topic: TopicName
+    default_topic: TopicName = "TBW102"
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: Name = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
 
 
 # Sending ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessageFields(Fields):
+class SendMessageFields(Fields, frozen=True, kw_only=True):
     """SEND_MESSAGE 10; its V2 (310, 320, 325) spells the same arguments as single letters.
 
     Attributes:
@@ -425,20 +399,20 @@ class SendMessageFields(Fields):
         batch: The body is a batch; this, not the code, says so.
     """
 
-    producer_group: str = text("producerGroup", short="a")
-    topic: str = text("topic", short="b")
-    default_topic: str = text("defaultTopic", "TBW102", short="c")
-    default_topic_queue_nums: int = int32("defaultTopicQueueNums", 4, short="d")
-    queue_id: int = int32("queueId", short="e")
-    sys_flag: int = int32("sysFlag", 0, short="f")
-    born_timestamp: int = int64("bornTimestamp", 0, short="g")
-    flag: int = int32("flag", 0, short="h")
-    properties: str | None = text("properties", None, short="i")
-    reconsume_times: int | None = int32("reconsumeTimes", None, short="j")
-    unit_mode: bool | None = boolean("unitMode", None, short="k")
-    max_reconsume_times: int | None = int32("maxReconsumeTimes", None, short="l")
-    batch: bool | None = boolean("batch", None, short="m")
-    broker_name: str | None = text("bname", None, short="n")
+    producer_group: Name
+    topic: TopicName
+    default_topic: TopicName = "TBW102"
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32
+    sys_flag: Int32 = 0
+    born_timestamp: Int64 = 0
+    flag: Int32 = 0
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: Int32 | None = None
+    batch: bool | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
     @classmethod
     def parse_v2(cls, ext: Mapping[str, str]) -> Self:
@@ -447,29 +421,36 @@ class SendMessageFields(Fields):
         Raises:
             FieldError: As :meth:`parse`.
         """
-        return cls._parse(ext, "short")
+        spelt = {name: ext[letter] for letter, name in _SEND_LETTERS.items() if letter in ext}
+        try:
+            return cls.parse(spelt)
+        except FieldError as error:
+            letter = next(letter for letter, name in _SEND_LETTERS.items() if name == error.name)
+            raise FieldError(letter, error.value, error.allowed) from None
 
     def to_ext_v2(self) -> dict[str, str]:
         """Write the single-letter spelling."""
-        return self._to_ext("short")
+        return self._write(_SEND_LETTERS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessageResponseFields(Fields):
+#: Names of a send's arguments by their letters, which follow the order of their declaration.
+_SEND_LETTERS: Final = dict(zip("abcdefghijklmn", SendMessageFields.__struct_encode_fields__, strict=True))
+
+
+class SendMessageResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to a send. Java's producer crashes on a success without arguments; it also reads the region."""
 
-    msg_id: str = text("msgId")
-    queue_id: int = int32("queueId")
-    queue_offset: int = int64("queueOffset")
-    transaction_id: str | None = text("transactionId", None)
-    batch_uniq_id: str | None = text("batchUniqId", None)
-    recall_handle: str | None = text("recallHandle", None)
-    msg_region: str | None = text("MSG_REGION", None)
-    trace_on: str | None = text("TRACE_ON", None)
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    msg_region: str | None = field(name="MSG_REGION", default=None)
+    trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBackFields(Fields):
+class SendBackFields(Fields, frozen=True, kw_only=True):
     """CONSUMER_SEND_MSG_BACK 36.
 
     Attributes:
@@ -477,35 +458,33 @@ class SendBackFields(Fields):
         delay_level: 0 leaves it to the broker; below 0 straight to the dead letters.
     """
 
-    offset: int = int64("offset")
-    group: str = text("group")
-    delay_level: int = int32("delayLevel")
-    origin_msg_id: str | None = text("originMsgId", None)
-    origin_topic: str | None = text("originTopic", None)
-    unit_mode: bool = boolean("unitMode", False)
-    max_reconsume_times: int | None = int32("maxReconsumeTimes", None)
-    broker_name: str | None = text("bname", None)
+    offset: Int64
+    group: Name
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: TopicName | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionFields(Fields):
+class EndTransactionFields(Fields, frozen=True, kw_only=True):
     """END_TRANSACTION 37, oneway."""
 
-    producer_group: str = text("producerGroup")
-    tran_state_table_offset: int = int64("tranStateTableOffset")
-    commit_log_offset: int = int64("commitLogOffset")
-    commit_or_rollback: int = int32("commitOrRollback")
-    from_transaction_check: bool = boolean("fromTransactionCheck", False)
-    msg_id: str = text("msgId", "")
-    transaction_id: str | None = text("transactionId", None)
-    topic: str | None = text("topic", None)
+    producer_group: Name
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str = ""
+    transaction_id: str | None = None
+    topic: TopicName | None = None
 
 
 # Pulling and offsets ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullMessageFields(Fields):
+class PullMessageFields(Fields, frozen=True, kw_only=True):
     """PULL_MESSAGE 11.
 
     Attributes:
@@ -514,189 +493,171 @@ class PullMessageFields(Fields):
         suspend_timeout_ms: How long the broker may hold the request, with bit 2.
     """
 
-    consumer_group: str = text("consumerGroup")
-    topic: str = text("topic")
-    queue_id: int = int32("queueId")
-    queue_offset: int = int64("queueOffset")
-    max_msg_nums: int = int32("maxMsgNums")
-    sys_flag: int = int32("sysFlag", 0)
-    commit_offset: int = int64("commitOffset", 0)
-    suspend_timeout_ms: int = int64("suspendTimeoutMillis", 0)
-    subscription: str | None = text("subscription", None)
-    sub_version: int = int64("subVersion", 0)
-    expression_type: str | None = text("expressionType", None)
-    max_msg_bytes: int | None = int32("maxMsgBytes", None)
-    request_source: int | None = int32("requestSource", None)
-    broker_name: str | None = text("bname", None)
+    consumer_group: Name
+    topic: TopicName
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32 = 0
+    commit_offset: Int64 = 0
+    suspend_timeout_ms: Int64 = field(name="suspendTimeoutMillis", default=0)
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+    request_source: Int32 | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullMessageResponseFields(Fields):
+class PullMessageResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 11; the first four are needed in every answer, also when nothing was found."""
 
-    suggest_which_broker_id: int = int64("suggestWhichBrokerId", 0)
-    next_begin_offset: int = int64("nextBeginOffset")
-    min_offset: int = int64("minOffset")
-    max_offset: int = int64("maxOffset")
-    offset_delta: int | None = int64("offsetDelta", None)
-    topic_sys_flag: int | None = int32("topicSysFlag", None)
-    group_sys_flag: int | None = int32("groupSysFlag", None)
-    forbidden_type: int | None = int32("forbiddenType", None)
+    suggest_which_broker_id: Int64 = 0
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+    offset_delta: Int64 | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None
+    forbidden_type: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryConsumerOffsetFields(Fields):
+class QueryConsumerOffsetFields(Fields, frozen=True, kw_only=True):
     """QUERY_CONSUMER_OFFSET 14."""
 
-    consumer_group: str = text("consumerGroup")
-    topic: str = text("topic")
-    queue_id: int = int32("queueId")
-    set_zero_if_not_found: bool | None = boolean("setZeroIfNotFound", None)
-    broker_name: str | None = text("bname", None)
+    consumer_group: Name
+    topic: TopicName
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateConsumerOffsetFields(Fields):
+class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
     """UPDATE_CONSUMER_OFFSET 15, often oneway."""
 
-    consumer_group: str = text("consumerGroup")
-    topic: str = text("topic")
-    queue_id: int = int32("queueId")
-    commit_offset: int = int64("commitOffset")
-    broker_name: str | None = text("bname", None)
+    consumer_group: Name
+    topic: TopicName
+    queue_id: Int32
+    commit_offset: Int64
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOffsetFields(Fields):
+class SearchOffsetFields(Fields, frozen=True, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is Unix ms."""
 
-    topic: str = text("topic")
-    queue_id: int = int32("queueId")
-    timestamp: int = int64("timestamp")
-    boundary_type: str | None = text("boundaryType", None)
-    broker_name: str | None = text("bname", None)
+    topic: TopicName
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFields(Fields):
+class QueueFields(Fields, frozen=True, kw_only=True):
     """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
 
-    topic: str = text("topic")
-    queue_id: int = int32("queueId")
-    committed: bool | None = boolean("committed", None)
-    broker_name: str | None = text("bname", None)
+    topic: TopicName
+    queue_id: Int32
+    committed: bool | None = None
+    broker_name: Name | None = field(name="bname", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetResponseFields(Fields):
+class OffsetResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 14, 29, 30, 31."""
 
-    offset: int = int64("offset")
+    offset: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimestampResponseFields(Fields):
+class TimestampResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 32: Unix ms, -1 if there is no message."""
 
-    timestamp: int = int64("timestamp")
+    timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewMessageFields(Fields):
+class ViewMessageFields(Fields, frozen=True, kw_only=True):
     """VIEW_MESSAGE_BY_ID 33; ``offset`` is the commit log's."""
 
-    offset: int = int64("offset")
-    topic: str | None = text("topic", None)
+    offset: Int64
+    topic: TopicName | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryMessageFields(Fields):
+class QueryMessageFields(Fields, frozen=True, kw_only=True):
     """QUERY_MESSAGE 12; instants are Unix ms."""
 
-    topic: str = text("topic")
-    key: str = text("key")
-    max_num: int = int32("maxNum")
-    begin_timestamp: int = int64("beginTimestamp")
-    end_timestamp: int = int64("endTimestamp")
-    unique_key_query: bool = boolean("_UNIQUE_KEY_QUERY", False)
+    topic: TopicName
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key_query: bool = field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryMessageResponseFields(Fields):
+class QueryMessageResponseFields(Fields, frozen=True, kw_only=True):
     """Answer to 12."""
 
-    index_last_update_timestamp: int = int64("indexLastUpdateTimestamp")
-    index_last_update_phyoffset: int = int64("indexLastUpdatePhyoffset")
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
 
 
 # Clients and groups ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterClientFields(Fields):
+class UnregisterClientFields(Fields, frozen=True, kw_only=True):
     """UNREGISTER_CLIENT 35."""
 
-    client_id: str = text("clientID")
-    producer_group: str | None = text("producerGroup", None)
-    consumer_group: str | None = text("consumerGroup", None)
+    client_id: ClientId = field(name="clientID")
+    producer_group: Name | None = None
+    consumer_group: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupFields(Fields):
+class ConsumerGroupFields(Fields, frozen=True, kw_only=True):
     """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, GET_CONSUMER_CONNECTION_LIST 203."""
 
-    consumer_group: str = text("consumerGroup")
+    consumer_group: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerGroupFields(Fields):
+class ProducerGroupFields(Fields, frozen=True, kw_only=True):
     """GET_PRODUCER_CONNECTION_LIST 204."""
 
-    producer_group: str = text("producerGroup")
+    producer_group: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupFields(Fields):
+class DeleteGroupFields(Fields, frozen=True, kw_only=True):
     """DELETE_SUBSCRIPTIONGROUP 207; 4.9 and 5.x name the offset switch differently."""
 
-    group_name: str = text("groupName")
-    remove_offset: bool | None = boolean("removeOffset", None)
-    clean_offset: bool | None = boolean("cleanOffset", None)
+    group_name: Name
+    remove_offset: bool | None = None
+    clean_offset: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeStatsFields(Fields):
+class ConsumeStatsFields(Fields, frozen=True, kw_only=True):
     """GET_CONSUME_STATS 208."""
 
-    consumer_group: str = text("consumerGroup")
-    topic: str | None = text("topic", None)
+    consumer_group: Name
+    topic: TopicName | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetOffsetFields(Fields):
+class ResetOffsetFields(Fields, frozen=True, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET 222, RESET_CONSUMER_CLIENT_OFFSET 220; timestamp -1: the maximum."""
 
-    topic: str = text("topic")
-    group: str = text("group")
-    timestamp: int = int64("timestamp", -1)
-    is_force: bool = boolean("isForce", False)
+    topic: TopicName
+    group: Name
+    timestamp: Int64 = -1
+    is_force: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerRunningInfoFields(Fields):
+class ConsumerRunningInfoFields(Fields, frozen=True, kw_only=True):
     """GET_CONSUMER_RUNNING_INFO 307."""
 
-    consumer_group: str = text("consumerGroup")
-    client_id: str = text("clientId")
-    jstack_enable: bool = boolean("jstackEnable", False)
+    consumer_group: Name
+    client_id: ClientId
+    jstack_enable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeMessageDirectlyFields(Fields):
+class ConsumeMessageDirectlyFields(Fields, frozen=True, kw_only=True):
     """CONSUME_MESSAGE_DIRECTLY 309."""
 
-    consumer_group: str = text("consumerGroup")
-    client_id: str | None = text("clientId", None)
-    msg_id: str | None = text("msgId", None)
-    broker_name: str | None = text("brokerName", None)
-    topic: str | None = text("topic", None)
+    consumer_group: Name
+    client_id: ClientId | None = None
+    msg_id: str | None = None
+    broker_name: Name | None = None
+    topic: TopicName | None = None

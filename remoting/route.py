@@ -13,22 +13,27 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
 
 import msgspec
 import orjson
 
+from remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
 from remoting.codes import VERSION_3_0_11, VERSION_4_9_4, VERSION_5_0_0
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.lenient import (
+    ANSWER,
+    DEPTH_MAX,
     INT32_MAX,
     INT64_MAX,
+    UNREADABLE,
+    Limits,
+    as_int,
     as_object,
     as_text_map,
     as_texts,
-    canonical,
     get_bool,
     get_int,
     get_list,
@@ -37,15 +42,28 @@ from remoting.lenient import (
 )
 
 #: Topics that one registration may carry. Real brokers have tens of thousands at most.
-REGISTER_TOPICS_MAX: Final = 200_000
-#: Size in bytes to which a compressed registration may inflate.
-REGISTER_INFLATED_MAX: Final = 64 * 1024 * 1024
+REGISTER_TOPICS_MAX: Final = 100_000
+#: Size in bytes to which a compressed registration may inflate: 100,000 topics with names of 300 characters.
+REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
+#: How many times its own size a compressed registration may inflate to. Real ones reach 15 to 40.
+REGISTER_RATIO_MAX: Final = 128
+#: Of a registration that only the tolerant reader can read: one with static topics, say, whose keys are bare.
+REGISTER_LIMITS: Final = Limits(
+    size=2 * 1024 * 1024, containers=32 * 1024, dialect_size=2 * 1024 * 1024, dialect_keys=16 * 1024
+)
+#: Static topics of one registration.
+MAPPING_INFOS_MAX: Final = 4096
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LENGTH: Final = struct.Struct(">i")
+_SIZE: Final = struct.Struct(">I")
 _ZLIB_MAGIC: Final = 0x78
 _ZLIB_START: Final = bytes((_ZLIB_MAGIC,))
 _KNOWN_MAX: Final = 1000
+_USUAL_MAX: Final = 64
+_COUNT_ABOVE: Final = 4 * 1024 * 1024
+#: Bytes that a topic takes at most where nothing but a registration is said; real ones take 150 to 250.
+_TOPIC_SIZE_MAX: Final = 512
 
 
 class RouteDialect(Enum):
@@ -158,6 +176,12 @@ class TopicConfig:
         )
 
 
+def _topic_name(name: str) -> str:
+    if not 0 < len(name) <= TOPIC_NAME_MAX:
+        raise RemoteProtocolError(f"topic name has {len(name)} characters, allowed are 1 to {TOPIC_NAME_MAX}")
+    return name
+
+
 class QueueData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Queues that one broker name has of one topic."""
 
@@ -221,6 +245,8 @@ class RegisterBody:
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-INT32_MAX - 1, le=INT32_MAX)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+_QueueNums = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+_TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_NAME_MAX)]
 
 
 class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -230,9 +256,9 @@ class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         topic_name: Empty if the object states none: the key counts then.
     """
 
-    topic_name: str = ""
-    read_queue_nums: _Int32 = 16
-    write_queue_nums: _Int32 = 16
+    topic_name: _TopicName = ""
+    read_queue_nums: _QueueNums = 16
+    write_queue_nums: _QueueNums = 16
     perm: _Int32 = 6
     topic_sys_flag: _Int32 = 0
 
@@ -245,7 +271,7 @@ class _PlainVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 class _PlainWrapper(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     data_version: _PlainVersion = _PlainVersion()
-    topic_config_table: dict[str, TopicNumbers]
+    topic_config_table: dict[_TopicName, TopicNumbers]
     topic_queue_mapping_info_map: dict[str, msgspec.Raw] = {}
 
 
@@ -255,20 +281,21 @@ class _PlainBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
-_name_of: Final = attrgetter("topic_name")
+_version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
-    """A registration in the usual form, see :func:`read_plain_registration`.
+    """What a nameserver needs of a registration, see :func:`read_registration`.
 
     Attributes:
         topics: By name. Their own ``topic_name`` may be empty.
-        filter_servers: As in :class:`RegisterBody`.
+        filter_servers, mapping_infos: As in :class:`RegisterBody`.
     """
 
     data_version: DataVersion
     topics: Mapping[str, TopicNumbers]
     filter_servers: tuple[str, ...] | None
+    mapping_infos: Mapping[str, Any] = _NOTHING
 
 
 def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> RouteDialect:
@@ -313,7 +340,7 @@ def decode_route(body: bytes) -> TopicRouteData:
     Raises:
         RemoteProtocolError: If it is not a route.
     """
-    members = as_object(loads(body), "route")
+    members = as_object(loads(body, ANSWER), "route")
     mapping = members.get("topicQueueMappingByBroker")
     filters = members.get("filterServerTable")
     return TopicRouteData(
@@ -346,7 +373,7 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
     Raises:
         RemoteProtocolError: If it is none.
     """
-    members = as_object(loads(body), "cluster info")
+    members = as_object(loads(body, ANSWER), "cluster info")
     brokers = as_object(members.get("brokerAddrTable") or {}, "brokerAddrTable")
     clusters = as_object(members.get("clusterAddrTable") or {}, "clusterAddrTable")
     return ClusterInfo(
@@ -404,6 +431,51 @@ def _plain_register_body(body: RegisterBody, *, version: int) -> bytes:
     return b"".join(parts)
 
 
+def read_registration(
+    body: bytes,
+    *,
+    compressed: bool,
+    version: int,
+    topics_max: int = REGISTER_TOPICS_MAX,
+    inflated_max: int = REGISTER_INFLATED_MAX,
+) -> PlainRegistration:
+    """Read what a nameserver needs of a registration from a sender of ``version``.
+
+    What brokers usually send is read some 10 times faster than by :func:`decode_register_body`: the
+    compressed form, and standard JSON with numbers as numbers and without static topics. Anything else, up
+    to :data:`REGISTER_LIMITS`, is read by that one. Both read alike, but for members that a nameserver does
+    not use: the fast way skips them unchecked.
+
+    Raises:
+        RemoteProtocolError: As :func:`decode_register_body`.
+    """
+    if compressed or body[:1] == _ZLIB_START:
+        data = _inflate(body, inflated_max)
+        return _read_words(data, min(topics_max, _topics_of(body)))
+    return read_plain_json(body, topics_max) or as_plain(
+        _decode_json(body, version=version, topics_max=topics_max)
+    )
+
+
+def as_plain(body: RegisterBody) -> PlainRegistration:
+    """Return what a nameserver needs of a registration; of equal names the last counts, as in Java's map."""
+    return PlainRegistration(
+        body.data_version,
+        {
+            config.topic_name: TopicNumbers(
+                config.topic_name,
+                config.read_queue_nums,
+                config.write_queue_nums,
+                config.perm,
+                config.topic_sys_flag,
+            )
+            for config in body.topic_configs
+        },
+        body.filter_servers,
+        body.mapping_infos,
+    )
+
+
 def decode_register_body(
     body: bytes,
     *,
@@ -412,7 +484,7 @@ def decode_register_body(
     topics_max: int = REGISTER_TOPICS_MAX,
     inflated_max: int = REGISTER_INFLATED_MAX,
 ) -> RegisterBody:
-    """Decode the body of a registration from a sender of ``version``.
+    """Decode the whole body of a registration from a sender of ``version``.
 
     More tolerant than any release: a zlib stream is recognised although the header says that there is none
     (5.x brokers mislabel it), topics have five or six parts, and the mapping section may be missing.
@@ -420,155 +492,216 @@ def decode_register_body(
     Raises:
         RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
     """
+    if compressed or body[:1] == _ZLIB_START:
+        data = _inflate(body, inflated_max)
+        return _decode_plain(data, min(topics_max, _topics_of(body)))
+    return _decode_json(body, version=version, topics_max=topics_max)
+
+
+def _decode_json(body: bytes, *, version: int, topics_max: int) -> RegisterBody:
     if not body:
         return RegisterBody()
-    if compressed or body[0] == _ZLIB_MAGIC:
-        return _decode_plain(_inflate(body, inflated_max), topics_max=topics_max)
-    members = as_object(loads(body), "registration")
+    members = as_object(loads(body, REGISTER_LIMITS), "registration")
     filters = None
     if version >= VERSION_3_0_11 or "topicConfigSerializeWrapper" in members:
         if members.get("filterServerList") is not None:
-            filters = as_texts(members["filterServerList"], "filterServerList")
+            filters = _filter_servers(members["filterServerList"])
         members = as_object(members.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper")
     table = as_object(members.get("topicConfigTable") or {}, "topicConfigTable")
-    if len(table) > topics_max:
-        raise RemoteProtocolError(f"registration of {len(table)} topics is above the limit of {topics_max}")
+    _check_topics(len(table), topics_max)
     mapping = as_object(members.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap")
+    _check_mappings(len(mapping))
     return RegisterBody(
         data_version=DataVersion.from_json(members.get("dataVersion")),
-        topic_configs=tuple(TopicConfig.from_json(value, topic_name=name) for name, value in table.items()),
+        topic_configs=tuple(
+            _registered(TopicConfig.from_json(table[name], topic_name=name)) for name in table
+        ),
         filter_servers=filters,
-        mapping_infos={name: _mapping_info(value) for name, value in mapping.items()},
+        mapping_infos={_topic_name(name): _mapping_info(value) for name, value in mapping.items()},
     )
 
 
-def read_plain_registration(
-    body: bytes,
-    *,
-    compressed: bool = False,
-    topics_max: int = REGISTER_TOPICS_MAX,
-    inflated_max: int = REGISTER_INFLATED_MAX,
-) -> PlainRegistration | None:
-    """Read what a nameserver needs of a registration, some 10 times faster than :func:`decode_register_body`.
-
-    Reads what brokers usually send: standard JSON with numbers as numbers, or the compressed form; no static
-    topics. What it reads it reads alike, but for members that a nameserver does not use: those are skipped,
-    not checked.
+def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration | None:
+    """Read a registration that is standard JSON with numbers as numbers, without static topics.
 
     Returns:
         None if the body is anything else, or wrong: :func:`decode_register_body` tells which.
+
+    Raises:
+        RemoteProtocolError: If it is above a limit.
     """
-    if compressed or body[:1] == _ZLIB_START:
-        try:
-            return _read_words(_inflate(body, inflated_max), topics_max)
-        except (RemoteProtocolError, UnicodeDecodeError, struct.error):
-            return None
+    size = len(body)
+    # Two objects a topic, with its attributes. Counting takes a tenth of reading: less is just read.
+    if size > _COUNT_ABOVE and body.count(b"{") > 2 * topics_max + DEPTH_MAX:
+        raise RemoteProtocolError(
+            f"registration of {size} bytes has more than the {topics_max} topics allowed"
+        )
     try:
         found = _plain_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     wrapper = found.topic_config_serialize_wrapper
-    if wrapper.topic_queue_mapping_info_map or len(wrapper.topic_config_table) > topics_max:
-        return None
-    if "" in wrapper.topic_config_table:
-        return None
     topics = wrapper.topic_config_table
-    if list(map(_name_of, topics.values())) != list(topics):
-        # An object may state no name, or another one than the key it stands under. The last one counts.
-        topics = {numbers.topic_name or key: numbers for key, numbers in topics.items()}
+    if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
+        return None
+    if size > _TOPIC_SIZE_MAX * (len(topics) + 1):
+        return None  # much was skipped: who knows how deep it is nested
+    filters = found.filter_server_list
+    if filters and not _are_filter_servers(filters):
+        return None
+    for key, numbers in topics.items():
+        if numbers.topic_name != key:
+            # An object may state no name, or another one than the key it stands under. The last one counts.
+            topics = {numbers.topic_name or key: numbers for key, numbers in topics.items()}
+            break
     version = wrapper.data_version
     return PlainRegistration(
         DataVersion(
             state_version=version.state_version, timestamp=version.timestamp, counter=version.counter
         ),
         topics,
-        found.filter_server_list,
+        filters,
     )
 
 
-def _read_words(data: bytes, topics_max: int) -> PlainRegistration | None:
+def _read_words(data: bytes, topics_max: int) -> PlainRegistration:
     """Read an inflated registration.
 
     Raises:
-        RemoteProtocolError, UnicodeDecodeError, struct.error: If it is wrong.
+        RemoteProtocolError: If it is wrong.
     """
     reader = _Reader(data)
-    version = DataVersion.from_json(loads(reader.sized()))
+    version = _version(reader.sized())
     count = reader.count()
-    if not 0 <= count <= topics_max:
-        return None
+    _check_topics(count, topics_max)
     topics: dict[str, TopicNumbers] = {}
     # Most topics of a broker have equal configurations, so what follows their names is read once.
     known: dict[bytes, TopicNumbers] = {}
-    position, end, size_at = reader.position, len(data), _LENGTH.unpack_from
-    for _ in range(count):
-        start = position + 4
-        position = start + size_at(data, position)[0]
-        if not start <= position <= end:
-            return None
-        name, _, rest = data[start:position].partition(b" ")
-        numbers = known.get(rest)
-        if numbers is None:
-            config = _decode_words(b"T " + rest)
-            numbers = TopicNumbers("", config.read_queue_nums, config.write_queue_nums, config.perm)
-            if len(known) < _KNOWN_MAX:
-                known[rest] = numbers
-        topics[name.decode()] = numbers
+    # Sizes without a sign: a negative one ends behind the data too, where nothing can be read.
+    position, end, size_at = reader.position, len(data), _SIZE.unpack_from
+    try:
+        for _ in range(count):
+            start = position + 4
+            position = start + size_at(data, position)[0]
+            name, _, rest = data[start:position].partition(b" ")
+            numbers = known.get(rest)
+            if numbers is None:
+                numbers = _usual_words(rest) if len(rest) <= _USUAL_MAX else _words(rest)
+                if len(known) < _KNOWN_MAX:
+                    known[rest] = numbers
+            topics[name.decode()] = numbers
+    except (UnicodeDecodeError, struct.error) as error:
+        raise RemoteProtocolError(f"inflated registration of {end} bytes is malformed: {error}") from None
+    if topics:
+        _topic_name("" if "" in topics else max(topics, key=len))
     reader.position = position
-    filters = as_texts(loads(reader.sized() or b"[]"), "filterServerList") if reader.rest else ()
-    if reader.rest and reader.count():
-        return None
-    return PlainRegistration(version, topics, filters)
+    filters, mappings = reader.filter_servers(), reader.mapping_infos()
+    return PlainRegistration(version, topics, filters, mappings)
 
 
-def _decode_plain(data: bytes, *, topics_max: int) -> RegisterBody:
+def _decode_plain(data: bytes, topics_max: int) -> RegisterBody:
     reader = _Reader(data)
     version = DataVersion.from_json(loads(reader.sized()))
     count = reader.count()
-    if not 0 <= count <= topics_max:
-        raise RemoteProtocolError(f"registration of {count} topics is outside 0 to {topics_max}")
-    configs = tuple(_decode_words(reader.sized()) for _ in range(count))
-    filters = as_texts(loads(reader.sized() or b"[]"), "filterServerList") if reader.rest else ()
-    mapping: dict[str, Any] = {}
-    if reader.rest:
-        for _ in range(reader.count()):
-            info = _mapping_info(loads(reader.sized()))
-            mapping[get_text(info, "topic") or ""] = info
+    _check_topics(count, topics_max)
     return RegisterBody(
-        data_version=version, topic_configs=configs, filter_servers=filters, mapping_infos=mapping
+        data_version=version,
+        topic_configs=tuple(_registered(_decode_words(reader.sized())) for _ in range(count)),
+        filter_servers=reader.filter_servers(),
+        mapping_infos=reader.mapping_infos(),
     )
 
 
+def _topics_of(compressed: bytes) -> int:
+    """Return how many topics a compressed registration may have: names differ, real ones take 2.4 bytes."""
+    return 64 + len(compressed) // 2
+
+
+def _check_topics(count: int, topics_max: int) -> None:
+    if not 0 <= count <= topics_max:
+        raise RemoteProtocolError(f"registration of {count} topics, allowed are 0 to {topics_max}")
+
+
+def _check_mappings(count: int) -> None:
+    if not 0 <= count <= MAPPING_INFOS_MAX:
+        raise RemoteProtocolError(
+            f"registration of {count} mapping infos, allowed are 0 to {MAPPING_INFOS_MAX}"
+        )
+
+
+def _registered(config: TopicConfig) -> TopicConfig:
+    """Check a topic of a registration."""
+    _topic_name(config.topic_name)
+    for name, value in ("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums):
+        if value < 0:
+            raise RemoteProtocolError(f"{name} is {value}, allowed: integers from 0 to {INT32_MAX}")
+    return config
+
+
+def _are_filter_servers(values: tuple[str, ...]) -> bool:
+    return len(values) <= FILTER_SERVERS_MAX and max(map(len, values), default=0) <= ADDR_MAX
+
+
+def _filter_servers(value: object) -> tuple[str, ...]:
+    values = as_texts(value, "filterServerList")
+    if not _are_filter_servers(values):
+        raise RemoteProtocolError(
+            f"filterServerList has {len(values)} entries, the longest of {max(map(len, values))} characters, "
+            f"allowed are {FILTER_SERVERS_MAX} of {ADDR_MAX}"
+        )
+    return values
+
+
 def _mapping_info(value: object) -> dict[str, Any]:
+    """Check the info of a static topic: plain values, and maps of plain values."""
     members = as_object(value, "mapping info")
-    try:
-        canonical(members)
-    except TypeError as error:  # nested deeper than can be written again
-        raise RemoteProtocolError(f"mapping info cannot be kept: {error}") from None
+    for name, member in members.items():
+        for item in member.values() if type(member) is dict else (member,):
+            if type(item) in (dict, list):
+                raise RemoteProtocolError(
+                    f"mapping info's {name} is nested, allowed are plain values and one map"
+                )
     return members
+
+
+def _version(data: bytes) -> DataVersion:
+    """Read what :meth:`DataVersion.decode` reads."""
+    try:
+        read = _version_decoder.decode(data)
+    except UNREADABLE:
+        return DataVersion.from_json(loads(data))
+    return DataVersion(state_version=read.state_version, timestamp=read.timestamp, counter=read.counter)
+
+
+def _words(rest: bytes) -> TopicNumbers:
+    """Read what follows a topic's name."""
+    config = _registered(_decode_words(b"T " + rest))
+    return TopicNumbers("", config.read_queue_nums, config.write_queue_nums, config.perm)
+
+
+#: Brokers repeat themselves, so what they said lately is kept, if it is short.
+_usual_words: Final = lru_cache(maxsize=1024)(_words)
 
 
 def _decode_words(data: bytes) -> TopicConfig:
     try:
-        words = data.decode().split(" ", 5)
-        name, read_queues, write_queues, perm, filter_type = words[:5]
-        numbers = {"read": int(read_queues), "write": int(write_queues), "perm": int(perm)}
+        name, read_queues, write_queues, perm, filter_type, *more = data.decode().split(" ", 5)
     except ValueError:
         raise RemoteProtocolError(
             f"compressed topic of {len(data)} bytes is not 'name reads writes perm filterType [attributes]'"
         ) from None
-    attributes = as_text_map(loads(words[5]), "attributes") if len(words) == 6 and words[5] else {}
     return TopicConfig(
         topic_name=name,
-        read_queue_nums=get_int(numbers, "read"),
-        write_queue_nums=get_int(numbers, "write"),
-        perm=get_int(numbers, "perm"),
+        read_queue_nums=as_int(read_queues, "readQueueNums"),
+        write_queue_nums=as_int(write_queues, "writeQueueNums"),
+        perm=as_int(perm, "perm"),
         topic_filter_type=filter_type,
-        attributes=attributes,
+        attributes=as_text_map(loads(more[0]), "attributes") if more and more[0] else {},
     )
 
 
 def _inflate(data: bytes, limit: int) -> bytes:
+    limit = min(limit, REGISTER_RATIO_MAX * (len(data) + 64))
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, limit + 1)
@@ -608,6 +741,20 @@ class _Reader:
         part = self._data[self.position : self.position + size]
         self.position += size
         return part
+
+    def filter_servers(self) -> tuple[str, ...]:
+        servers = self.sized() if self.rest else b""
+        return () if servers in (b"", b"[]") else _filter_servers(loads(servers))
+
+    def mapping_infos(self) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        if self.rest:
+            count = self.count()
+            _check_mappings(count)
+            for _ in range(count):
+                info = _mapping_info(loads(self.sized()))
+                infos[_topic_name(get_text(info, "topic") or "")] = info
+        return infos
 
 
 def _sized(data: bytes) -> bytes:
@@ -654,12 +801,10 @@ def decode_broker(value: object) -> BrokerData:
     """
     members = as_object(value, "broker data")
     addrs = as_object(members.get("brokerAddrs") or {}, "brokerAddrs")
-    try:
-        by_id = {int(broker_id): str(addr) for broker_id, addr in addrs.items()}
-    except ValueError:
-        raise RemoteProtocolError(
-            f"brokerAddrs has a broker id that is no number: {list(addrs)[:8]}"
-        ) from None
+    by_id = {
+        as_int(broker_id, "broker id", limit=INT64_MAX): get_text(addrs, broker_id) or ""
+        for broker_id in addrs
+    }
     return BrokerData(
         cluster=get_text(members, "cluster") or "",
         broker_name=get_text(members, "brokerName") or "",
@@ -674,8 +819,8 @@ def _decode_queues(value: object) -> QueueData:
     sys_flag = "topicSysFlag" if "topicSysFlag" in members else "topicSynFlag"
     return QueueData(
         broker_name=get_text(members, "brokerName") or "",
-        read_queue_nums=get_int(members, "readQueueNums"),
-        write_queue_nums=get_int(members, "writeQueueNums"),
+        read_queue_nums=get_int(members, "readQueueNums", least=0),
+        write_queue_nums=get_int(members, "writeQueueNums", least=0),
         perm=get_int(members, "perm"),
         topic_sys_flag=get_int(members, sys_flag),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nameserver.commands import RegisterBroker
-from nameserver.handlers import Registration
+from nameserver.registration import Registration
 from remoting.route import TopicNumbers
 
 

@@ -39,8 +39,9 @@ import uvloop
 from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
-from nameserver.handlers import decide_registration, decode_registration
+from nameserver.handlers import decide_registration
 from nameserver.raft.node.images import TURN_S
+from nameserver.registration import decode_registration
 from nameserver.routes.image import encode_image
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings

@@ -41,8 +41,9 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.handlers import Registration, answer_for, decide_registration, decode_registration
+from nameserver.handlers import answer_for, decide_registration
 from nameserver.raft import RaftConfig
+from nameserver.registration import Registration, decode_registration
 from nameserver.replicated import Replicated
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings

@@ -14,10 +14,12 @@ import re
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
+import msgspec
 import orjson
 from aiohttp import web
 
-from nameserver.modes.interface import Consistency, NoQuorum, Operations
+from nameserver.modes.group import Operations
+from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, split_address
 
@@ -68,7 +70,7 @@ class RaftAdmin:
 
     async def _status(self, request: web.Request) -> web.Response:
         check_query(request, set())
-        return json_answer(self._operations().raft_status())
+        return json_answer(msgspec.to_builtins(self._operations().raft_status()))
 
     async def _add(self, request: web.Request) -> web.Response:
         operations = self._allowed(request)
@@ -83,7 +85,7 @@ class RaftAdmin:
         operations = self._allowed(request)
         deadline = _deadline(request)
         address = _member(request.match_info["address"])
-        status = operations.raft_status()
+        status = msgspec.to_builtins(operations.raft_status())
         if status["role"] == "leader" and address not in (known := names_of(status, "members")):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
@@ -190,7 +192,9 @@ class RaftAdmin:
         Args:
             awaited: A member that the change waits for.
         """
-        if self._operations().raft_status()["role"] == "leader":  # others only say who does it
+        if (
+            msgspec.to_builtins(self._operations().raft_status())["role"] == "leader"
+        ):  # others only say who does it
             log.info("admin request peer=%s change=%s", request.remote, what)
         try:
             result = await change
@@ -199,7 +203,7 @@ class RaftAdmin:
                 raise Problem(
                     503, "Service Unavailable", "no leader is known; nothing was done", retry_after_s=1
                 ) from None
-            told = self._operations().raft_status().get("http")
+            told = msgspec.to_builtins(self._operations().raft_status()).get("http")
             http = told.get(error.leader) if isinstance(told, dict) else None
             raise Problem(
                 421,
@@ -213,7 +217,7 @@ class RaftAdmin:
             raise Problem(409, "Conflict", str(error)) from None
         except ChangeUnknown as error:
             log.warning("admin request unknown reason=%s change=%s", error, what)
-            linked = names_of(self._operations().raft_status(), "linked")
+            linked = names_of(msgspec.to_builtins(self._operations().raft_status()), "linked")
             away = "; there is no link to it: is it started?" if awaited and awaited not in linked else ""
             raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}{away}") from None
         except NoQuorum as error:
@@ -222,7 +226,7 @@ class RaftAdmin:
         return result
 
     def _members(self, operations: Operations) -> web.Response:
-        status = operations.raft_status()
+        status = msgspec.to_builtins(operations.raft_status())
         return json_answer({name: names_of(status, name) for name in ("members", "voters", "learners")})
 
 

@@ -16,10 +16,12 @@ from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any, Final, cast
 
+import msgspec
 import orjson
 from aiohttp import web
 
-from nameserver.modes.explain import Explanation, in_words
+from nameserver.modes.explain import Explanation
+from nameserver.modes.history import in_words
 from nameserver.modes.interface import (
     Consistency,
     ConsistencyStatus,
@@ -325,7 +327,9 @@ class HttpServer:
                 "leader": status.leader,
                 "last_contact_ms": status.last_contact_ms,
                 "members": list(status.members),
-                "linked": list(names_of(operations.raft_status(), "linked")) if operations else [],
+                "linked": list(names_of(msgspec.to_builtins(operations.raft_status()), "linked"))
+                if operations
+                else [],
                 "version": self._version,
                 "boot_id": status.boot_id,
                 "revision": status.revision,
@@ -370,7 +374,7 @@ class HttpServer:
         operations = self._consistency.operations
         if operations is None:
             return ""
-        status = operations.raft_status()
+        status = msgspec.to_builtins(operations.raft_status())
         words = "; this member's disk does not take its journal" if status.get("storage_stalled") else ""
         linked = {status.get("me"), *names_of(status, "linked")}
         away = [name for name in names_of(status, "members") if name not in linked and name not in why]
@@ -431,7 +435,7 @@ class HttpServer:
         samples.add("mqnamesrv_writes_ready", gauge, "Writes are served.", int(status.writes_ready))
         operations = self._consistency.operations
         if operations is not None:
-            add_raft_figures(samples, operations.raft_status())
+            add_raft_figures(samples, msgspec.to_builtins(operations.raft_status()))
         for (path, code), count in sorted(self._requests.items()):
             samples.add(
                 "mqnamesrv_http_requests_total", counter, "HTTP requests.", count, path=path, code=str(code)

@@ -2,10 +2,13 @@
 
 Here belongs what both modes use above the route table; what only the raft mode needs is in ``replicated``.
 
-    interface.py       Consistency: what the servers know of a mode, its errors, the loop that all modes share
+    interface.py       Consistency: what the servers know of a mode, and its errors
+    group.py           Operations: what operators read of a raft group and do to it
+    serving.py         the loop that all modes share
     independent.py     RocketMQ's own: one process, one table
     waiters.py         who waits for a topic to change
-    explain.py         why topics and brokers left, put into words with likely causes
+    history.py         why topics and brokers left
+    explain.py         that, put into words with likely causes
     notes.py           what is noted of a change, with the clock
     settings_file.py   request 318, put in force and kept
 """

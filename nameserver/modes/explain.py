@@ -7,102 +7,17 @@ suggests. Pure: instants are passed in (wall clock, integer ms).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
-from nameserver.commands import AddWritePerm, Command, WipeWritePerm
+from nameserver.modes.history import LEAVING, Event, History, in_words
 from nameserver.routes.view import RouteView
-from nameserver.types import BrokerKey, LeaveReason
-from nameserver.verdicts import Applied
+from nameserver.types import LeaveReason
 from remoting.codes import DEFAULT_TOPIC, MASTER_ID
-
-_Subject = TypeVar("_Subject", str, BrokerKey)
-
-SUBJECTS_MAX: Final = 10_000
-"""Topics, and brokers, that are remembered; the longest unchanged is forgotten first."""
-
-EVENTS_MAX: Final = 8
-"""Events that are remembered per topic and per broker."""
 
 NAMES_SHOWN: Final = 3
 """Of many brokers, so many are named in a cause."""
-
-
-class Note(StrEnum):
-    """What is worth remembering beside departures, in the words that ``explain`` shows."""
-
-    REGISTERED = "registered"
-    LATE_UNREGISTER = "an unregistration over an older connection of the broker was ignored"
-    PERMISSION_WIPED = "write permission wiped by an admin request"
-    PERMISSION_ADDED = "write permission added by an admin request"
-
-
-WORDS: Final[Mapping[LeaveReason, str]] = {
-    LeaveReason.CONNECTION_CLOSED: "the broker's connection closed",
-    LeaveReason.LEASE_EXPIRED: "the broker was not heard for its lease",
-    LeaveReason.UNREGISTERED: "the broker unregistered",
-    LeaveReason.DISPLACED: "another address took the broker's id",
-    LeaveReason.MOVED: "the broker registered under another name or id",
-    LeaveReason.FENCED: "another address holds the broker's id with a greater state version",
-    LeaveReason.DELETED: "the topic was deleted here by an admin request",
-    LeaveReason.ABSENT: "the broker's registration no longer had the topic",
-}
-"""What an operator reads."""
-
-LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}
-"""Reasons after which a topic or broker, or its part at one broker, is no longer listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One change that explains what is listed."""
-
-    at_ms: int
-    reason: LeaveReason | Note
-    broker: BrokerKey | None = None
-    detail: str = ""
-
-
-class History:
-    """The last events per topic and per broker, bounded in both directions."""
-
-    def __init__(self, *, subjects_max: int = SUBJECTS_MAX, events_max: int = EVENTS_MAX) -> None:
-        self._subjects_max = subjects_max
-        self._events_max = events_max
-        self._topics: OrderedDict[str, deque[Event]] = OrderedDict()
-        self._brokers: OrderedDict[BrokerKey, deque[Event]] = OrderedDict()
-
-    def topics_changed(
-        self,
-        topics: Sequence[str],
-        reason: LeaveReason | Note,
-        *,
-        at_ms: int,
-        broker: BrokerKey | None = None,
-        detail: str = "",
-    ) -> None:
-        """Note one reason for all of these topics; of more than can be remembered, for the last ones."""
-        event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
-        for topic in topics[-self._subjects_max :]:
-            _note(self._topics, topic, event, self._subjects_max, self._events_max)
-
-    def broker_changed(
-        self, broker: BrokerKey, reason: LeaveReason | Note, *, at_ms: int, detail: str = ""
-    ) -> None:
-        """Note why a broker came, left or was changed."""
-        event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
-        _note(self._brokers, broker, event, self._subjects_max, self._events_max)
-
-    def of_topic(self, topic: str) -> tuple[Event, ...]:
-        """Return what is remembered of a topic, the oldest first."""
-        return tuple(self._topics.get(topic, ()))
-
-    def of_broker(self, broker: BrokerKey) -> tuple[Event, ...]:
-        """Return what is remembered of a broker, the oldest first."""
-        return tuple(self._brokers.get(broker, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,36 +51,6 @@ class Explanation:
     summary: str
     events: tuple[Event, ...]
     likely_causes: tuple[str, ...]
-
-
-def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
-    """Keep in the history what a change did to brokers and topics."""
-    if applied.joined is not None:
-        history.broker_changed(applied.joined, Note.REGISTERED, at_ms=at_ms)
-    for gone in applied.left:
-        history.broker_changed(
-            gone.broker, gone.reason, at_ms=at_ms, detail=f"broker name {gone.broker_name}"
-        )
-    for lost in applied.lost:
-        history.topics_changed(
-            lost.topics,
-            lost.reason,
-            at_ms=at_ms,
-            broker=lost.broker,
-            detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
-        )
-    if isinstance(command, WipeWritePerm | AddWritePerm):
-        history.topics_changed(
-            applied.topics,
-            Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED,
-            at_ms=at_ms,
-            detail=f"broker name {command.broker_name}",
-        )
-
-
-def in_words(reason: LeaveReason | Note) -> str:
-    """Return the words for a reason."""
-    return WORDS[reason] if isinstance(reason, LeaveReason) else reason.value
 
 
 def explain_topic(topic: str, history: History, around: Surroundings) -> Explanation:
@@ -257,20 +142,3 @@ def _some(names: frozenset[str]) -> str:
 
 def _cold(around: Surroundings) -> bool:
     return not around.keeps_routes and around.started_ms_ago < around.heartbeat_ms
-
-
-def _note(
-    subjects: OrderedDict[_Subject, deque[Event]],
-    subject: _Subject,
-    event: Event,
-    subjects_max: int,
-    events_max: int,
-) -> None:
-    events = subjects.get(subject)
-    if events is None:
-        if len(subjects) >= subjects_max:
-            subjects.popitem(last=False)
-        events = subjects[subject] = deque(maxlen=events_max)
-    else:
-        subjects.move_to_end(subject)
-    events.append(event)

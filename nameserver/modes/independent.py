@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv
 from nameserver.handlers import (
-    Farewell,
     HeardOver,
     Renewal,
     SettingsChange,
+    Unregister,
     answer_for,
     decide_registration,
-    decode_registration,
 )
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
+from nameserver.registration import decode_registration
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -32,7 +32,8 @@ from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Reque
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
 
-from .explain import Explanation, History, explain_route
+from .explain import Explanation, explain_route
+from .history import History
 from .interface import (
     NO_QUORUM_TAG,
     BarrierPassed,
@@ -41,88 +42,14 @@ from .interface import (
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
-    refusal,
-    serve,
 )
-from .notes import note_change, note_late_farewell
+from .kept_file import KeptFile
+from .notes import note_change, note_late_unregister
+from .serving import refusal, serve
 from .settings_file import SettingsFile
 from .waiters import TopicWaiters
 
 logger = logging.getLogger(__name__)
-
-KV_RETRY_S: Final = 5.0
-"""After a KV file that could not be written, the next try."""
-
-
-class _KvFile:
-    """The KV configuration on disk: written before a change is answered, and again until the disk takes it.
-
-    What was answered as done is in the file, or in the old one that stays where a write fails.
-    """
-
-    def __init__(self, settings: LiveSettings, table: RouteTable) -> None:
-        self._settings = settings
-        self._table = table
-        self._changes = 0  # of the table since the start
-        self._kept = 0  # how many of them the file has
-        self._writing: asyncio.Task[str | None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._failing = False
-        self._closed = False
-
-    def changed(self) -> None:
-        """Note a change of the table; :meth:`keep` follows."""
-        self._changes += 1
-
-    async def keep(self) -> str | None:
-        """Return once the file has all changes so far, or what went wrong."""
-        needed = self._changes
-        while self._kept < needed:
-            # A write that has begun goes on when its request is given up: there is one at a time.
-            failure = await asyncio.shield(self._write_now())
-            if failure is not None:
-                return failure
-        return None
-
-    async def close(self) -> None:
-        """Try once more to write what the file does not have yet, and return once nothing is written."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is not None:
-            await asyncio.wait((self._writing,))
-        await self.keep()
-
-    def _write_now(self) -> asyncio.Task[str | None]:
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="kv file")
-        return self._writing
-
-    async def _write(self) -> str | None:
-        path, changes = Path(self._settings.current.kv_path), self._changes
-        try:
-            await asyncio.to_thread(save_kv_file, path, self._table.view.kv_table())
-        except OSError as error:
-            if not self._failing:  # once, not at each new try
-                logger.error("KV configuration not kept file=%s error=%s", path, error)
-            self._failing = True
-            if self._timer is None and not self._closed:
-                self._timer = asyncio.get_running_loop().call_later(KV_RETRY_S, self._write_again)
-            return f"in force, but not kept in a file: {error}; tried again every {KV_RETRY_S:g} s"
-        else:
-            self._kept = changes
-            if self._failing:
-                logger.info("KV configuration kept again file=%s", path)
-            self._failing = False
-            return None
-        finally:
-            self._writing = None
-
-    def _write_again(self) -> None:
-        self._timer = None
-        if self._kept < self._changes:
-            self._write_now()
 
 
 class Independent:
@@ -152,7 +79,7 @@ class Independent:
         self._history = History()
         self._waiters = TopicWaiters(self._table)
         self._settings_file = SettingsFile(settings)
-        self._kv_file = _KvFile(settings, self._table)
+        self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._timer: asyncio.TimerHandle | None = None
         self._started_at: float | None = None
         self._scan_at: float | None = None
@@ -175,8 +102,8 @@ class Independent:
         self.tick(loop.time())
 
         def again() -> None:
+            self._timer = loop.call_later(CLOCK_PERIOD_S, again)  # whatever becomes of this tick
             self.tick(loop.time())
-            self._timer = loop.call_later(CLOCK_PERIOD_S, again)
 
         self._timer = loop.call_later(CLOCK_PERIOD_S, again)
 
@@ -288,8 +215,9 @@ class Independent:
             self._timer.cancel()
             self._timer = None
         self._waiters.end()
-        await self._kv_file.close()
-        await self._settings_file.close()
+        async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
+            group.create_task(self._kv_file.close())
+            group.create_task(self._settings_file.close())
 
     # -- Mode ---------------------------------------------------------------------------------------------
 
@@ -327,14 +255,20 @@ class Independent:
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
         return verdict
 
-    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
-        broker = farewell.broker
-        if farewell.late:
-            note_late_farewell(self._history, farewell, origin)
-            return farewell.answer
+    def _kv_path(self) -> Path:
+        return Path(self._settings.current.kv_path)
+
+    def _write_kv(self) -> Callable[[], None]:
+        return partial(save_kv_file, self._kv_path(), self._table.view.kv_table())
+
+    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
+        broker = unregister.broker
+        if unregister.late:
+            note_late_unregister(self._history, unregister, origin)
+            return unregister.answer
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
         self._evict(broker, LeaveReason.UNREGISTERED)
-        return farewell.answer
+        return unregister.answer
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         return await self._settings_file.change(change)

@@ -8,27 +8,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from nameserver.commands import Command, CommandTooLarge, RegisterBroker, Touch, Update
-from nameserver.handlers import (
-    Farewell,
-    Heard,
-    Registration,
-    Renewal,
-    SettingsChange,
-    answer_for,
-    decide,
-    decide_registration,
-)
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
-from nameserver.verdicts import Moved, Verdict
-from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from nameserver.raft import SnapshotInfo
-    from nameserver.settings.changes import LiveSettings
-
-    from .explain import Explanation, History
+    from .explain import Explanation
+    from .group import Operations
+    from .history import History
 
 logger = logging.getLogger(__name__)
 
@@ -121,41 +107,6 @@ Barriers end in the order of their numbers, and the view holds until the functio
 """
 
 
-class Operations(Protocol):
-    """What operators do to the group behind a mode: who belongs to it, who leads it, its snapshots.
-
-    Each coroutine is done by the leader alone; its deadline is a loop time in seconds.
-
-    Raises (each coroutine; the classes are those of :mod:`nameserver.raft`):
-        NotLeader: This member does not lead; nothing was done. ``leader`` is the leader's raft address if
-            one is known.
-        ChangeRefused: Nothing was done; the text says why, in words for operators.
-        ChangeUnknown: The deadline passed first; it may take effect yet.
-    """
-
-    def raft_status(self) -> dict[str, object]:
-        """Return figures of this member for people and metrics; local and without waiting."""
-
-    async def add_member(self, address: str, *, deadline: float) -> None:
-        """Let a new member in, as a learner first; returns once it votes.
-
-        Args:
-            address: Its raft ``HOST:PORT``, which is its identity.
-        """
-
-    async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Take a member out; a leader hands over before its own removal, and then answers NotLeader."""
-
-    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
-        """Hand leadership to ``to``, or to the best follower; returns the new leader's raft address."""
-
-    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
-        """Write the state as it is now to a file that can be copied and restored."""
-
-    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by a saved file's content; only in a group of one member."""
-
-
 class Consistency(Protocol):
     """Orders route changes, dates reads, carries liveness; the same for every mode.
 
@@ -244,218 +195,13 @@ class Consistency(Protocol):
         """Whether a broker registered over this connection (a refused read must not close it then)."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision once it is above ``after``, or what it is at the deadline."""
+        """Return the topic's revision once it is above ``after``, or what it is at the deadline.
+
+        Also once the table is of another epoch: then ``after`` says nothing any more.
+        """
 
     def status(self) -> ConsistencyStatus:
         """Return the state of this mode, local and without waiting."""
 
     async def close(self) -> None:
         """Stop timers and give back resources; requests in flight get their answer first."""
-
-
-class Mode(Protocol):
-    """What a mode brings to :func:`serve`, the loop that all modes share."""
-
-    @property
-    def settings(self) -> LiveSettings:
-        """The settings in force."""
-
-    async def readable(self, request: Request, *, deadline: float) -> RouteView:
-        """Return the view to decide a request on, with the freshness its code asks for.
-
-        Raises:
-            NoQuorum: If that cannot be had in time.
-        """
-
-    def heard_over(self, origin: ConnectionId) -> Heard:
-        """Return what this process knows of the sender behind a connection."""
-
-    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
-        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
-
-    async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Have a command applied and return its verdict as applied here.
-
-        Raises:
-            NoQuorum: If it was certainly not applied.
-            OutcomeUnknown: If the deadline passed first.
-            CommandTooLarge: If it is above the limit of the log.
-        """
-
-    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
-        """Take a broker's goodbye over a connection of its own."""
-
-    async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force and keep them."""
-
-
-async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-    """Answer a request: decide on the view, propose, and decide again while it has moved.
-
-    The body of every mode's :meth:`Consistency.execute`, but for registrations: they do not wait for a view,
-    and modes answer them by :meth:`Consistency.register`.
-    """
-    try:
-        while True:
-            view = await mode.readable(request, deadline=deadline)
-            settings = mode.settings.current
-            decision = decide(view, request, settings, mode.heard_over(origin))
-            if isinstance(decision, Renewal):
-                decision = await mode.renew(decision, origin, deadline=deadline)
-            if isinstance(decision, Answer):
-                return decision
-            if isinstance(decision, Farewell):
-                return await mode.part(decision, origin, deadline=deadline)
-            if isinstance(decision, SettingsChange):
-                return await mode.change_settings(decision)
-            verdict = await mode.propose(decision, deadline=deadline)
-            if not isinstance(verdict, Moved):
-                return answer_for(decision, verdict, request, settings)
-    except (ConsistencyError, CommandTooLarge) as error:
-        return refusal_of(request, error)
-
-
-def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge) -> Answer:
-    """Answer a request that was not done, or of which nobody knows."""
-    if isinstance(error, NoQuorum):
-        return refusal(f"{NO_QUORUM_TAG} {error}")
-    if isinstance(error, OutcomeUnknown):
-        return refusal(f"{OUTCOME_UNKNOWN_TAG} {error}")
-    if isinstance(error, CommandTooLarge):
-        return refusal(
-            f"request of {len(request.body)} bytes takes {error.size} bytes in the log, "
-            f"at most {error.limit} are possible"
-        )
-    return refusal(str(error))
-
-
-Told = Callable[[Verdict | ConsistencyError], None]
-"""Called once with what came of a proposal.
-
-*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
-and NoQuorum no copy of the proposal can be applied any more.
-"""
-
-
-class RegisterMode(Protocol):
-    """What a mode with a log brings to :class:`Registering`."""
-
-    @property
-    def settings(self) -> LiveSettings:
-        """The settings in force."""
-
-    def view(self, freshness: Freshness) -> RouteView:
-        """As :meth:`Consistency.view`."""
-
-    def shortened(self, decoded: Registration) -> Update | None:
-        """Return the difference that a registration makes to the table as it is.
-
-        None if it is to be decided whole.
-        """
-
-    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
-
-    def enter(
-        self,
-        command: Command,
-        *,
-        deadline: float,
-        told: Told,
-        registration: tuple[BrokerKey, ConnectionId],
-    ) -> int:
-        """Propose a command; ``told`` is called once, later.
-
-        Raises:
-            NoQuorum, CommandTooLarge: Nothing was proposed.
-        """
-
-    def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Note that a registration has its answer, whatever it is."""
-
-
-class Registering:
-    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
-
-    Args:
-        answered: Called once with the answer, unless :meth:`decide` returned it.
-    """
-
-    __slots__ = (
-        "_answered",
-        "_command",
-        "_deadline",
-        "_decoded",
-        "_mode",
-        "_origin",
-        "_request",
-        "broker",
-        "renewal",
-    )
-
-    def __init__(
-        self,
-        mode: RegisterMode,
-        request: Request,
-        decoded: Registration,
-        origin: ConnectionId,
-        deadline: float,
-        answered: Callable[[Answer], None],
-    ) -> None:
-        self.broker = decoded.broker
-        self._mode = mode
-        self._request = request
-        self._decoded = decoded
-        self._origin = origin
-        self._deadline = deadline
-        self._answered = answered
-        self._command: RegisterBroker | Update | Touch | None = None
-        self.renewal: Renewal | None = None
-        """What it was answered by without the log."""
-
-    def decide(self) -> Answer | None:
-        """Decide on the table as it is; None if that is proposed and the answer comes later."""
-        mode = self._mode
-        try:
-            command: RegisterBroker | Update | Touch | None = mode.shortened(self._decoded)  # nearly all
-            if command is None:
-                view = mode.view(Freshness.STALE)
-                decision = decide_registration(view, self._decoded, mode.settings.current)
-                if isinstance(decision, Renewal):
-                    renewed = mode.renew(decision, self._origin)
-                    if isinstance(renewed, Answer):
-                        self.renewal = decision
-                        return renewed
-                    assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
-                    command = renewed
-                else:
-                    command = decision
-            self._command = command
-            registration = self.broker, self._origin
-            mode.enter(command, deadline=self._deadline, told=self._told, registration=registration)
-        except (ConsistencyError, CommandTooLarge) as error:
-            return refusal_of(self._request, error)
-        return None
-
-    def _told(self, outcome: Verdict | ConsistencyError) -> None:
-        try:
-            answer = self._answer_to(outcome)
-        except Exception as error:  # the boundary of one request
-            logger.exception("registration failed broker=%s", self.broker)
-            answer = refusal(f"{type(error).__name__}: {error}")
-        if answer is not None:
-            self._mode.answered(self.broker, self._origin)
-            self._answered(answer)
-
-    def _answer_to(self, outcome: Verdict | ConsistencyError) -> Answer | None:
-        if isinstance(outcome, Moved):
-            return self.decide()
-        if isinstance(outcome, ConsistencyError):
-            return refusal_of(self._request, outcome)
-        assert self._command is not None, "told before it was decided"
-        return answer_for(self._command, outcome, self._request, self._mode.settings.current)
-
-
-def refusal(remark: str) -> Answer:
-    """Answer code 1: nothing of the request was done, or nobody knows."""
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

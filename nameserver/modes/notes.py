@@ -6,11 +6,11 @@ import logging
 import time
 
 from nameserver.commands import Command
-from nameserver.handlers import Farewell
+from nameserver.handlers import Unregister
 from nameserver.types import ConnectionId
 from nameserver.verdicts import Applied
 
-from .explain import History, Note, note_applied
+from .history import History, Note, note_applied
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
         )
 
 
-def note_late_farewell(history: History, farewell: Farewell, origin: ConnectionId) -> None:
+def note_late_unregister(history: History, unregister: Unregister, origin: ConnectionId) -> None:
     """Note a goodbye that a former process of a broker sent, and that changes nothing."""
-    logger.info("late unregistration ignored broker=%s connection=%s", farewell.broker, origin)
-    history.broker_changed(farewell.broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
+    logger.info("late unregistration ignored broker=%s connection=%s", unregister.broker, origin)
+    history.broker_changed(unregister.broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
 
 
 def _wall_ms() -> int:

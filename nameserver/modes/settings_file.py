@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nameserver.handlers import SettingsChange
@@ -11,33 +12,34 @@ from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import save_settings_file
 from nameserver.types import Answer
 
-from .interface import refusal
+from .kept_file import KeptFile
+from .serving import refusal
 
 logger = logging.getLogger(__name__)
 
 
 class SettingsFile:
-    """Changes settings, one after the other."""
+    """Changes settings, and keeps them."""
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
-        self._writing = asyncio.Lock()
+        self._file = KeptFile("settings", "kept", path=self._path, write=self._write)
 
     async def change(self, change: SettingsChange) -> Answer:
         """Put settings in force and keep them."""
         self._settings.change(change.after, change.changes)
         for key, value in change.changes.items():
             logger.info("setting changed key=%s value=%s", key, value)
-        path = Path(change.after.store_path)
-        async with self._writing:
-            try:
-                await asyncio.to_thread(save_settings_file, path, dict(self._settings.stored))
-            except OSError as error:
-                logger.error("settings not kept file=%s error=%s", path, error)
-                return refusal(f"in force, but not kept in a file: {error}")
-        return change.answer
+        self._file.changed()
+        failure = await self._file.keep()
+        return change.answer if failure is None else refusal(failure)
 
     async def close(self) -> None:
-        """Return once nothing is being written."""
-        async with self._writing:
-            pass
+        """Keep what is not kept yet, if the disk takes it."""
+        await self._file.close()
+
+    def _path(self) -> Path:
+        return Path(self._settings.current.store_path)
+
+    def _write(self) -> Callable[[], None]:
+        return partial(save_settings_file, self._path(), dict(self._settings.stored))

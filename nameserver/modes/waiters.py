@@ -23,9 +23,10 @@ class TopicWaiters:
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
         view = self._table.view
+        epoch = view.epoch
         try:
             async with asyncio.timeout_at(deadline):
-                while view.topic_revision(topic) <= after and not self._ended:
+                while view.topic_revision(topic) <= after and view.epoch == epoch and not self._ended:
                     await self._next(topic)
         except TimeoutError:
             pass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nameserver.commands import Command, Evict, RegisterBroker, Update
 from nameserver.liveness import Liveness
-from nameserver.modes.explain import History
+from nameserver.modes.history import History
 from nameserver.modes.interface import Effects
 from nameserver.modes.notes import note_change
 from nameserver.modes.waiters import TopicWaiters

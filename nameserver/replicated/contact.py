@@ -65,6 +65,12 @@ class ContactWatch:
         waiting = member.waiting_for
         if waiting:
             return f"no leader, the first start waits for {', '.join(waiting)}"
+        if distrusted := member.distrusted:
+            return (
+                f"no leader, {', '.join(distrusted)} may lack acknowledged changes and the rest is no "
+                f"majority; if nobody else comes back, start {member.best}, whose log is the best, with "
+                "--force-new-cluster"
+            )
         if member.leader is None:
             return "no leader"
         if not member.in_contact():

@@ -1,9 +1,9 @@
 """Liveness of brokers over all members: what a member reports, and how the leader judges it.
 
-Reports decide nothing; the leader of a term gathers them in :class:`Evidence` and judges by :func:`judge`.
-Both sides keep copies that are brought up to date by differences: whatever changed after a version that the
-other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the receiver does not
-hold; its answer names what it holds, and the next message starts there.
+Reports decide nothing; the leader of a term gathers them in a :class:`FailureDetector` and judges by
+:func:`judge`. Both sides keep copies that are brought up to date by differences: whatever changed after a
+version that the other side acknowledged. A gap (a new leader, a restarted member) shows as a base that the
+receiver does not hold; its answer names what it holds, and the next message starts there.
 
 A message is dated by its arrival: an age in it is never too great, but too small by the time for which a link
 held it up. So a broker that falls silent may stay listed for that much longer, and none goes early.
@@ -13,183 +13,26 @@ Pure: clocks are passed in, in seconds, always the liveness clock of the process
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from itertools import takewhile
 from typing import Final
 
-from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact, Liveness
+from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact
 from nameserver.routes.entries import Record
-from nameserver.types import BrokerKey, ConnectionId, LeaveReason
+from nameserver.types import BrokerKey, LeaveReason
 
-from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report
+from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report, size_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
 
-REPORT_PERIOD_S: Final = 1.0
-"""A member reports who was heard this often; openings and closings are reported at once."""
-
-FRESH_SHARE: Final = 0.75
-"""Share of a lease within which an acknowledged hearing lets a registration be answered at once."""
+HEARINGS_BYTES: Final = 1024 * 1024
+"""Hearings in one acknowledgement take about this many bytes at most."""
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
 """How long a leader remembers a hearing of a broker that has no record and no connection."""
 
-_OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; younger ones contain the older
-
 
 # -- the member's side --------------------------------------------------------------------------------
-
-
-class Reporter:
-    """Makes one process's reports, and keeps what leaders acknowledged."""
-
-    def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
-        self._liveness = liveness
-        self._boot_id = boot_id
-        self._term = 0
-        self._base = 0
-        self._acknowledged_in_term = False
-        # Base, version and hearings of each report.
-        self._outstanding: deque[tuple[int, int, dict[BrokerKey, float]]] = deque(maxlen=_OUTSTANDING_MAX)
-        self._heard_acknowledged: dict[BrokerKey, float] = {}
-        self._hearings: dict[BrokerKey, float] = {}
-        self._hearings_seen = 0
-        self._handed: dict[BrokerKey, float] = {}
-        self._handed_term = 0
-        self._last_at: float | None = None
-        self.leader_reads = 0
-        """Newest message format that the leader of this term said it knows; 0 before it said so."""
-        self.understood = FIRST_COMMAND_FORMAT
-        """Newest command format that the leader of this term may append: all members understand it."""
-
-    @property
-    def term(self) -> int:
-        """Term of the leader that is reported to; 0 before there was one."""
-        return self._term
-
-    def lead_by(self, term: int) -> bool:
-        """Note that the leader of ``term`` is known; the first report to it is full.
-
-        Returns:
-            Whether that is news.
-        """
-        if term == self._term:
-            return False
-        if self._acknowledged_in_term:
-            self._handed, self._handed_term = self._hearings, self._term
-        self._term = term
-        self._base = 0
-        self._acknowledged_in_term = False
-        self._outstanding.clear()
-        self._hearings, self._hearings_seen = {}, 0
-        self._last_at = None
-        self.leader_reads = 0
-        self.understood = FIRST_COMMAND_FORMAT
-        return True
-
-    def due(self) -> bool:
-        """Whether a second has passed since the last report of this term."""
-        return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
-
-    def report(self) -> Report:
-        """Return what changed here since the last acknowledged report."""
-        changes = self._liveness.changes_since(self._base)
-        version = self._liveness.version
-        heard = {broker: contact.heard_at for broker, contact in changes}
-        self._outstanding.append((self._base, version, heard))
-        self._last_at = self._liveness.clock
-        handing = not self._acknowledged_in_term and bool(self._handed)
-        return Report(
-            term=self._term,
-            boot_id=self._boot_id,
-            base=self._base,
-            version=version,
-            clock=self._liveness.clock,
-            lines=tuple(_line(broker, contact) for broker, contact in changes),
-            hearings_seen=self._hearings_seen,
-            handed_term=self._handed_term if handing else 0,
-            handed=tuple(_hearing(broker, at) for broker, at in self._handed.items()) if handing else (),
-            understands=COMMAND_FORMAT,
-            reads=MESSAGE_FORMAT,
-        )
-
-    def acknowledged(self, answer: Acknowledgement) -> bool:
-        """Take the leader's answer.
-
-        Returns:
-            Whether the leader holds less than the reports on their way build on: report again at once.
-        """
-        if answer.term != self._term or answer.boot_id != self._boot_id:
-            return False
-        self.leader_reads, self.understood = answer.reads, answer.understood
-        self._base = min(answer.version, self._liveness.version)
-        while self._outstanding and self._outstanding[0][1] <= answer.version:
-            self._heard_acknowledged.update(self._outstanding.popleft()[2])
-        if answer.hearings_base <= self._hearings_seen:
-            offset = self._liveness.clock - answer.clock
-            for hearing in answer.hearings:
-                self._hearings[hearing.broker] = hearing.heard_at + offset
-            self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
-            self._acknowledged_in_term = True
-        gap = bool(self._outstanding) and self._outstanding[0][0] > answer.version
-        if gap:
-            self._outstanding.clear()
-        return gap
-
-    def heard_acknowledged(self, broker: BrokerKey) -> float | None:
-        """Return the youngest hearing of a broker by this member that a leader acknowledged."""
-        return self._heard_acknowledged.get(broker)
-
-    def removed(self, broker: BrokerKey) -> None:
-        """Note that a record is gone: what was heard before says nothing of a next one."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
-            known.pop(broker, None)
-
-    def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
-        """Forget brokers that have neither a record nor a contact here."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
-            for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
-                del known[broker]
-
-
-class Unchanged(Enum):
-    """What to do with a registration that changes nothing (rule 3)."""
-
-    ANSWER = "answer"
-    TOUCH = "touch"
-
-
-def answer_or_touch(
-    contact: Contact | None,
-    origin: ConnectionId,
-    *,
-    acknowledged_at: float | None,
-    clock: float,
-    in_contact: bool,
-    lease_s: float,
-) -> Unchanged:
-    """Decide whether a registration or question that changes nothing needs the log.
-
-    Args:
-        contact: What this member knows of the broker.
-        origin: The connection it came over.
-        acknowledged_at: Youngest hearing by this member that a leader acknowledged.
-        in_contact: This member is in contact with a leader (rule 8).
-        lease_s: The lease in the broker's record.
-    """
-    if (
-        in_contact
-        and contact is not None
-        and contact.owner == origin
-        and contact.connected
-        and contact.confirmed
-        and acknowledged_at is not None
-        and clock - acknowledged_at < FRESH_SHARE * lease_s
-    ):
-        return Unchanged.ANSWER
-    return Unchanged.TOUCH
 
 
 # -- the leader's side --------------------------------------------------------------------------------
@@ -214,15 +57,15 @@ class _Member:
     lines: dict[BrokerKey, Line] = field(default_factory=dict)
 
 
-class Evidence:
+class FailureDetector:
     """What the leader of one term was told, and whom it judges gone.
 
     Args:
         members: Identities of all members, this leader included: it reports to itself. See
             :meth:`members_are`.
-        prior_term: Term of the last leader before this one that took office. Hearings handed over from an
+        prior_term: Term of the last leader before this one that began to lead. Hearings handed over from an
             older term are worth nothing: somebody else may have heard the broker since.
-        clock: The instant of taking office.
+        clock: The instant of beginning to lead.
         judge_after_s: Two maximum election timeouts; by then whoever has not reported is not waited for.
     """
 
@@ -261,23 +104,24 @@ class Evidence:
         if report.base <= known.version <= report.version:
             offset = clock - report.clock
             for line in report.lines:
-                self._note(line.broker, line.heard_at + offset)
+                self._note(line.broker, min(line.heard_at, report.clock) + offset)  # not in the future
                 known.lines[line.broker] = _shifted(line, offset)
             known.version = report.version
-            known.counts = True
+            known.counts = not report.more
             self._understands[member] = report.understands
             if report.handed_term >= self._prior_term:
                 for hearing in report.handed:
-                    self._note(hearing.broker, hearing.heard_at + offset)
+                    self._note(hearing.broker, min(hearing.heard_at, report.clock) + offset)
         seen = min(report.hearings_seen, self._version)
+        hearings, seen_then = ((), seen) if report.more else self._hearings_after(seen)
         return Acknowledgement(
             term=self.term,
             boot_id=report.boot_id,
             version=known.version,
             clock=clock,
             hearings_base=seen,
-            hearings_version=self._version,
-            hearings=tuple(self._hearings_after(seen)),
+            hearings_version=seen_then,
+            hearings=hearings,
             reads=MESSAGE_FORMAT,
             understood=self.understood(),
         )
@@ -382,12 +226,18 @@ class Evidence:
         self._hearings.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
         self._hearings[broker] = (at, self._version)
 
-    def _hearings_after(self, version: int) -> Iterator[Hearing]:
-        for broker in reversed(self._hearings):
-            at, changed = self._hearings[broker]
-            if changed <= version:
-                return
-            yield _hearing(broker, at)
+    def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
+        """Return hearings that changed after a version, and up to which: what is more follows later."""
+        later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
+        found: list[Hearing] = []
+        size = 0
+        for broker in reversed(later):
+            size += size_of(broker)
+            if found and size > HEARINGS_BYTES:
+                return tuple(found), version
+            at, version = self._hearings[broker]
+            found.append(_hearing(broker, at))
+        return tuple(found), self._version
 
 
 def judge(
@@ -401,7 +251,7 @@ def judge(
     Args:
         lines: What each member in contact says of this broker, None for one that knows nothing of it; None
             instead of all if one of them has yet to report.
-        heard_at: The youngest hearing known, or the instant at which this leader took office.
+        heard_at: The youngest hearing known, or the instant at which this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
     if lines is not None:

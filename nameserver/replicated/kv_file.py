@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from nameserver.commands import ImportKv
 from nameserver.modes.interface import NoQuorum, OutcomeUnknown
-from nameserver.replicated.proposals import WRITE_DEADLINE_S
+from nameserver.modes.kept_file import KeptFile
+from nameserver.routes.kv import KV_BYTES_MAX, size_of
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
-from nameserver.settings.files import encode_kv, load_kv_file, write_atomic
+from nameserver.settings.files import FileError, encode_kv, load_kv_file, write_atomic
 from nameserver.verdicts import Applied, Moved
 
+from .proposals import WRITE_DEADLINE_S
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
 
 IMPORT_RETRY_S: Final = 1.0
 
-EXPORT_RETRY_S: Final = 5.0
-"""After a KV file that could not be written, the next try."""
-
 
 class KvFile:
     """Offers the file found at the start to the group, and keeps it as the table is.
 
-    Raises:
-        FileError: If the file and its ``.bak`` are both broken.
+    A file that cannot be imported is no reason not to start, and is not overwritten.
     """
 
     def __init__(self, settings: LiveSettings, table: RouteTable, writes: Writes) -> None:
@@ -37,33 +37,61 @@ class KvFile:
         self._table = table
         self._writes = writes
         self._loop = asyncio.get_running_loop()
-        self._found = load_kv_file(self._path)
-        self._changed = asyncio.Event()
-        self._closed = False
-        self._exporter: asyncio.Task[None] | None = None
+        self._found: dict[str, dict[str, str | None]] = {}
+        self._started = False
+        self._foreign = False  # the file holds what was never in the group: it stays as it is
+        self._load()
+        self._export = KeptFile("KV configuration", "exported", path=lambda: self._path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
+
+    def _load(self) -> None:
+        try:
+            self._found = load_kv_file(self._path)
+            size = size_of(self._found)
+            if size > KV_BYTES_MAX:
+                raise FileError(
+                    f"{self._path} has {size} bytes of entries, at most {KV_BYTES_MAX} are allowed"
+                )
+        except FileError as error:
+            self._found, self._foreign = {}, True
+            logger.error(
+                "KV configuration not imported error=%s: nothing is exported over it; mend it or move it "
+                "away, and restart",
+                error,
+            )
 
     def start(self) -> None:
         """Begin to import and to export."""
-        self._exporter = self._loop.create_task(self._export(), name="kv export")
+        if self._foreign:
+            return
+        self._started = True
+        self._export.keep_soon()
         if self._found:
             self._importer = self._loop.create_task(self._import(), name="kv import")
 
     def may_differ(self) -> None:
         """The table's KV configuration may have changed."""
-        self._changed.set()
+        self._export.changed()
+        if self._started:
+            self._export.keep_soon()
 
     async def close(self) -> None:
-        """Import no more; return once the file is written as the table is."""
-        self._closed = True
+        """Import no more; return once the file is written as the table is, or the disk stands still."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
-        if self._exporter is not None:
-            self._changed.set()  # it ends after one more look
-            await asyncio.wait((self._exporter,))
+        if self._started:
+            await self._export.close()
 
     async def _import(self) -> None:
+        try:
+            await self._offer()
+        except Exception:
+            # What the file holds must not be lost for it: nothing is exported over it.
+            logger.exception("KV configuration not imported file=%s", self._path)
+            self._foreign = True
+
+    async def _offer(self) -> None:
         """Offer the KV file found at the start to a group that has never held any KV configuration.
 
         Whoever is first wins; the table rejects every later import, and then the file is only written.
@@ -80,31 +108,12 @@ class KvFile:
             if not isinstance(verdict, Moved):
                 return
 
-    async def _export(self) -> None:
-        """Keep the KV file as the table is, for RocketMQ's tools and for leaving this mode.
-
-        What the disk does not take is tried again until it does, whether or not anything changes meanwhile.
-        """
-        failing = False
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            table = self._table.view.kv_table()
-            if table:
-                try:
-                    await asyncio.to_thread(_save_if_other, self._path, encode_kv(table))
-                except OSError as error:
-                    if not failing:  # once, not at each new try
-                        logger.error("KV configuration not exported file=%s error=%s", self._path, error)
-                    failing = True
-                    if not self._closed:
-                        self._loop.call_later(EXPORT_RETRY_S, self._changed.set)
-                else:
-                    if failing:
-                        logger.info("KV configuration exported again file=%s", self._path)
-                    failing = False
-            if self._closed and not self._changed.is_set():
-                return
+    def _write(self) -> Callable[[], None] | None:
+        """What keeps the KV file as the table is, for RocketMQ's tools and for leaving this mode."""
+        table = self._table.view.kv_table()
+        if not table or self._foreign:
+            return None
+        return partial(_save_if_other, self._path, encode_kv(table))
 
 
 def _save_if_other(path: Path, content: bytes) -> None:

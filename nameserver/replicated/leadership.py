@@ -1,6 +1,6 @@
 """Whether this member leads, and what it holds while it does.
 
-Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds`, :class:`Evidence`).
+Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds`, :class:`FailureDetector`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from nameserver.commands import Batch, Command, encode_batch
 from nameserver.raft import RaftMember, Role
 
 from .barriers import Rounds
-from .failure_detector import Evidence
+from .failure_detector import FailureDetector
 from .peer_messages import FIRST_COMMAND_FORMAT, Report
 from .proposals import Sequencer
 
@@ -21,25 +21,25 @@ Decoded = dict[tuple[int, int], Command]
 """Commands by boot id and sequence, each decoded once: kept until it is applied or given up."""
 
 
-class Office:
+class Leadership:
     """What this member holds while it leads, all of it of one term.
 
     Attributes:
         sequencer: What is appended next; None if it does not lead.
         rounds: The barriers that it is asked for; None if it does not lead.
-        evidence: What it was told of brokers; None before an entry of its own term is applied.
+        failure_detector: What it was told of brokers; None before an entry of its own term is applied.
         early: Reports that came before that, by member, each with the link that it came over.
     """
 
     def __init__(self, member: RaftMember, decoded: Decoded, *, boot_id: int) -> None:
         self.sequencer: Sequencer | None = None
         self.rounds: Rounds | None = None
-        self.evidence: Evidence | None = None
+        self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
         self._member = member
         self._decoded = decoded
         self._boot_id = boot_id
-        self._mark_due = False  # the mark of this leader's office could not be appended yet
+        self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:
         """Lead if this member leads, in its present term.
@@ -59,7 +59,7 @@ class Office:
 
     def understood(self) -> int:
         """Return the newest command format that every member understands, as far as this leader was told."""
-        return FIRST_COMMAND_FORMAT if self.evidence is None else self.evidence.understood()
+        return FIRST_COMMAND_FORMAT if self.failure_detector is None else self.failure_detector.understood()
 
     def rounds_of(self, term: int) -> Rounds | None:
         """Return the rounds of a term, if this member leads in it."""
@@ -68,7 +68,7 @@ class Office:
         return self.rounds if self.rounds is not None and self.rounds.term == term else None
 
     def mark(self) -> None:
-        """Mark in the log who took office, see Evidence.prior_term; again if it was not the time for it."""
+        """Mark in the log who leads, see FailureDetector.prior_term; again if it was not the time for it."""
         if self._mark_due and self.sequencer is not None:
             mark = encode_batch(Batch(proposals=()))
             self._mark_due = self._member.append(mark, term=self.sequencer.term) is None
@@ -80,7 +80,7 @@ class Office:
         logger.info("no longer leading term=%d", self.sequencer.term)
         self.sequencer = None
         self.rounds = None
-        self.evidence = None
+        self.failure_detector = None
         self.early.clear()
         for mark in [mark for mark in self._decoded if mark[0] != self._boot_id]:
             del self._decoded[mark]

@@ -18,12 +18,12 @@ from nameserver.commands import (
     format_of,
 )
 from nameserver.raft import RaftMember, Role
-from nameserver.replicated import peer_messages
-from nameserver.replicated.peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
-from nameserver.replicated.proposals import ProposalBook
 from nameserver.routes.table import RouteTable
 
-from .leadership import Decoded, Office
+from . import peer_messages
+from .leadership import Decoded, Leadership
+from .peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
+from .proposals import ProposalBook
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class LogQueue:
     def __init__(
         self,
         member: RaftMember,
-        office: Office,
+        leadership: Leadership,
         table: RouteTable,
         book: ProposalBook,
         decoded: Decoded,
@@ -42,22 +42,26 @@ class LogQueue:
         me: str,
     ) -> None:
         self._member = member
-        self._office = office
+        self._leadership = leadership
         self._table = table
         self._book = book
         self._decoded = decoded
         self._me = me
 
-    def offer(self, proposal: Proposal, member: str) -> None:
-        """Take a proposal into the queue, or say when to decide again. Only while this member leads."""
-        office = self._office
-        sequencer = office.sequencer
+    def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
+        """Take a proposal into the queue, or say when to decide again. Only while this member leads.
+
+        Args:
+            attempt: How many times its proposer has handed it over.
+        """
+        leadership = self._leadership
+        sequencer = leadership.sequencer
         assert sequencer is not None, "offered without leading"
         needed = format_of(proposal.command)
-        if needed > FIRST_COMMAND_FORMAT and needed > office.understood():
+        if needed > FIRST_COMMAND_FORMAT and needed > leadership.understood():
             # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
             logger.warning(
-                "proposal refused member=%s format=%d understood=%d", member, needed, office.understood()
+                "proposal refused member=%s format=%d understood=%d", member, needed, leadership.understood()
             )
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -71,7 +75,9 @@ class LogQueue:
             self._decoded[mark] = command
         moved = self._table.moved(command)
         applied_index = self._member.applied_index if moved else 0
-        deferral = sequencer.offer(proposal, command, member, moved=moved, applied_index=applied_index)
+        deferral = sequencer.offer(
+            proposal, command, member, moved=moved, applied_index=applied_index, attempt=attempt
+        )
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 
@@ -83,12 +89,12 @@ class LogQueue:
 
     def withdraw(self, sequence: int) -> None:
         """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
-        if self._office.sequencer is not None:
-            self._office.sequencer.withdraw(self._book.boot_id, sequence)
+        if self._leadership.sequencer is not None:
+            self._leadership.sequencer.withdraw(self._book.boot_id, sequence)
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
-        sequencer = self._office.sequencer
+        sequencer = self._leadership.sequencer
         if sequencer is None:
             return
         batch = sequencer.next_batch()
@@ -99,7 +105,7 @@ class LogQueue:
             if self._member.role is Role.LEADER and self._member.term == sequencer.term:
                 sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
             else:
-                self._office.end()
+                self._leadership.end()
             return
         for proposal in batch.proposals:
             if proposal.boot_id == self._book.boot_id:

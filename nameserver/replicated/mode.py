@@ -7,9 +7,13 @@ import logging
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from nameserver.commands import CommandFormatError, decode_batch, decode_command
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
-from nameserver.modes.explain import Explanation, History, explain_route
+from nameserver.modes.explain import Explanation, explain_route
+from nameserver.modes.group import GroupStatus, Operations
+from nameserver.modes.history import History
 from nameserver.modes.interface import (
     BarrierPassed,
     ConsistencyStatus,
@@ -17,39 +21,38 @@ from nameserver.modes.interface import (
     Freshness,
     FreshnessNotOffered,
     NoQuorum,
-    Operations,
 )
 from nameserver.modes.waiters import TopicWaiters
 from nameserver.raft import RaftConfig, RaftMember, StopMember
-from nameserver.replicated import peer_messages
-from nameserver.replicated.failure_detector import Reporter
-from nameserver.replicated.peer_messages import (
-    Acknowledgement,
-    Barrier,
-    Deferred,
-    ExchangeError,
-    Propose,
-    Reached,
-    Report,
-    Round,
-    Stands,
-)
-from nameserver.replicated.proposals import ProposalBook
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied
 
+from . import peer_messages
 from .changes import Changes
 from .contact import ContactWatch, Links
 from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
-from .leadership import Decoded, Office
+from .leadership import Decoded, Leadership
 from .log_queue import LogQueue
+from .peer_messages import (
+    Acknowledgement,
+    Deferred,
+    PeerMessageError,
+    Propose,
+    ReadIndex,
+    ReadIndexCheck,
+    ReadIndexCheckReply,
+    ReadIndexReply,
+    Report,
+)
+from .proposals import ProposalBook
 from .raft_settings import raft_config
 from .reads import Reads
 from .registrations import Registrations
+from .reporter import Reporter
 from .reports import Reports
 from .serving import GroupOperations, Requests
 from .writes import Writes
@@ -110,11 +113,11 @@ class Replicated:
         )
         links = self._links = Links(member)
         contact = self._contact = ContactWatch(member, links, me=me)
-        office = self._office = Office(member, decoded, boot_id=boot_id)
-        queue = self._queue = LogQueue(member, office, table, book, decoded, me=me)
+        leadership = self._leadership = Leadership(member, decoded, boot_id=boot_id)
+        queue = self._queue = LogQueue(member, leadership, table, book, decoded, me=me)
         reports = self._reports = Reports(
             member,
-            office,
+            leadership,
             queue,
             table,
             liveness,
@@ -126,7 +129,7 @@ class Replicated:
         )
         writes = self._writes = Writes(
             member,
-            office,
+            leadership,
             queue,
             table,
             book,
@@ -138,7 +141,7 @@ class Replicated:
             me=me,
             work_soon=self._work_soon,
         )
-        self._reads = Reads(member, office, table, reporter, links, contact, me=me)
+        self._reads = Reads(member, leadership, table, reporter, links, contact, me=me)
         registrations = self._registrations = Registrations(
             member, table, liveness, reporter, reports, writes, settings, history
         )
@@ -292,20 +295,10 @@ class Replicated:
             waiting_for="" if ready else self._contact.why_not(),
         )
 
-    def raft_status(self) -> dict[str, object]:
-        """Return the raft member's figures, and what this layer counts beside them since the start:
-
-        refused_reads: Reads refused because their freshness could not be had, on the wire and over HTTP.
-        refused_writes: Changes answered "not applied".
-        unknown_outcomes: Changes answered "may apply yet".
-        barriers: Barriers sent for linearizable reads here, those sent again included.
-        barriers_confirmed: As leader: barriers answered, to other members and to itself.
-        barrier_rounds: As leader: rounds of heartbeats that those needed.
-        proposals: Changes of this member that have no verdict yet.
-        apply_lag: Entries that are committed, as far as known here, and not applied here.
-        """
+    def raft_status(self) -> GroupStatus:
+        """Return the raft member's figures, and what this layer counts beside them since the start."""
         member = self._member
-        return member.status() | {
+        figures = member.status() | {
             "refused_reads": self._reads.refused,
             "refused_writes": self._writes.refused,
             "unknown_outcomes": self._writes.unknown,
@@ -315,6 +308,7 @@ class Replicated:
             "proposals": len(self._writes),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
+        return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
@@ -327,12 +321,13 @@ class Replicated:
         self._reads.stop()
         self._writes.stop()
         self._waiters.end()
-        await self._kv_file.close()
-        await self._member.close()
+        async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
+            group.create_task(self._kv_file.close())
+            group.create_task(self._member.close())
+            group.create_task(self._requests.close())
         self._writes.end()
         self._contact.end()
         self._reads.end()
-        await self._requests.close()
 
     # -- once a turn of the loop --------------------------------------------------------------------------
 
@@ -348,10 +343,10 @@ class Replicated:
             return
         if self._reports.send_due():
             self._writes.hand_out()  # a line about a connection precedes the command that came over it
-        self._office.mark()
+        self._leadership.mark()
         self._queue.append()
         self._writes.release()
-        self._reads.let_go()
+        self._reads.answer_waiting()
 
     def _tick(self) -> None:
         if self._closed:
@@ -369,7 +364,7 @@ class Replicated:
         linked_anew = self._links.follow()
         self._reads.route_may_differ()
         self._reads.rounds.links_are(self._links.up)
-        self._office.follow()
+        self._leadership.follow()
         self._reports.follow_leader(linked_anew=self._member.leader in linked_anew)
         self._contact.follow()
         self._reads.rounds.settle()
@@ -380,28 +375,28 @@ class Replicated:
             return
         try:
             message = peer_messages.decode(data)
-        except ExchangeError as error:
+        except PeerMessageError as error:
             logger.error("peer message refused member=%s error=%s", member, error)
             return
         match message:
-            case Barrier():
+            case ReadIndex():
                 self._reads.rounds.asked(member, message)
-            case Reached():
+            case ReadIndexReply():
                 self._reads.reached(message)
-            case Round():
+            case ReadIndexCheck():
                 self._reads.rounds.questioned(member, message)
-            case Stands():
+            case ReadIndexCheckReply():
                 self._reads.rounds.stood(member, message)
             case Report():
                 self._reports.receive(member, message)
             case Acknowledgement():
                 self._reports.acknowledged(member, message)
                 self._reads.leader_has_said()
-            case Propose(term=term, proposals=proposals):
-                self._office.follow()
-                if self._office.sequencer is not None and self._office.sequencer.term == term:
-                    for proposal in proposals:
-                        self._queue.offer(proposal, member)
+            case Propose(term=term, proposals=proposals, attempts=attempts):
+                self._leadership.follow()
+                if self._leadership.sequencer is not None and self._leadership.sequencer.term == term:
+                    for proposal, attempt in zip(proposals, attempts, strict=True):
+                        self._queue.offer(proposal, member, attempt=attempt)
                     self._work_soon()
             case Deferred():
                 self._writes.deferred(message)
@@ -437,8 +432,8 @@ class Replicated:
             self._reports.take_office(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
         self._writes.applied(term)
-        if self._office.sequencer is not None:
-            self._office.sequencer.applied(index)
+        if self._leadership.sequencer is not None:
+            self._leadership.sequencer.applied(index)
         if live:
             self._work_soon()
         self._writes.tell(index=index)

@@ -11,12 +11,13 @@ ages, then into instants of its own.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from nameserver.commands import FIRST_FORMAT, Proposal
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName
+from remoting.lenient import UNREADABLE
 
 FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""
@@ -25,11 +26,18 @@ FIRST_COMMAND_FORMAT: Final = FIRST_FORMAT
 """What every release can apply, whatever it has said."""
 
 BARRIER_FORMAT: Final = 2
-"""From which format on a member knows barriers: :class:`Barrier`, :class:`Reached` and rounds."""
+"""From which format on a member knows barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
 
 
-class ExchangeError(Exception):
+class PeerMessageError(Exception):
     """A member sent bytes that are no message of ours, or of a newer format."""
+
+
+Instant = Annotated[float, msgspec.Meta(le=1e12)]
+"""Seconds on a liveness clock; -inf is never. What is no number, or beyond all clocks, is refused."""
+Reading = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+"""Of a liveness clock, which begins with its process."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -48,9 +56,9 @@ class Line(_Wire, frozen=True):
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
-    heard_at: float
+    heard_at: Instant
     connected: bool
-    closed_at: float | None = None
+    closed_at: Instant | None = None
     closed_revision: int | None = None
     unregistered: bool = False
 
@@ -64,11 +72,16 @@ class Hearing(_Wire, frozen=True):
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
-    heard_at: float
+    heard_at: Instant
 
     @property
     def broker(self) -> BrokerKey:
         return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+def size_of(broker: BrokerKey) -> int:
+    """Return a bound of the bytes that a line or a hearing of a broker takes in a message."""
+    return 4 * (len(broker.cluster_name) + len(broker.broker_addr)) + 64
 
 
 class Report(_Wire, frozen=True, tag=1):
@@ -83,19 +96,22 @@ class Report(_Wire, frozen=True, tag=1):
             term; then empty.
         understands: Newest command format that the reporter can apply.
         reads: Newest format of these messages that it knows.
+        more: Another part follows, which begins at ``version``: until the last one has come nothing is known
+            of the brokers that it may speak of.
     """
 
     term: int
     boot_id: int
     base: int
     version: int
-    clock: float
+    clock: Reading
     lines: tuple[Line, ...]
     hearings_seen: int = 0
     handed_term: int = 0
     handed: tuple[Hearing, ...] = ()
     understands: int = FIRST_COMMAND_FORMAT
     reads: int = 1
+    more: bool = False
 
 
 class Acknowledgement(_Wire, frozen=True, tag=2):
@@ -113,7 +129,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
     term: int
     boot_id: int
     version: int
-    clock: float
+    clock: Reading
     hearings_base: int
     hearings_version: int
     hearings: tuple[Hearing, ...]
@@ -122,18 +138,28 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
 
 
 class Propose(_Wire, frozen=True, tag=3):
-    """Commands for the log, to the leader of ``term``; no other may take them."""
+    """Commands for the log, to the leader of ``term``; no other may take them.
+
+    Attributes:
+        attempts: How many times its sender has handed over each of them, this time included.
+    """
 
     term: int
     proposals: tuple[Proposal, ...]
+    attempts: tuple[int, ...]
 
 
 class Deferral(_Wire, frozen=True):
-    """One proposal that was not appended: decide again once everything up to ``index`` is applied."""
+    """One proposal that was not appended: decide again once everything up to ``index`` is applied.
+
+    Attributes:
+        attempt: Which of the copies that were handed over this answers: others may be appended yet.
+    """
 
     boot_id: int
     sequence: int
     index: int
+    attempt: int = 1
 
 
 class Deferred(_Wire, frozen=True, tag=4):
@@ -143,7 +169,7 @@ class Deferred(_Wire, frozen=True, tag=4):
     deferrals: tuple[Deferral, ...]
 
 
-class Barrier(_Wire, frozen=True, tag=5):
+class ReadIndex(_Wire, frozen=True, tag=5):
     """To the leader of ``term``: what must be applied here before reads are answered that wait for this?
 
     Attributes:
@@ -156,30 +182,41 @@ class Barrier(_Wire, frozen=True, tag=5):
     voter: bool
 
 
-class Reached(_Wire, frozen=True, tag=6):
+class ReadIndexReply(_Wire, frozen=True, tag=6):
     """The leader's answer to barrier ``number``: apply up to ``index``."""
 
     number: int
     index: int
 
 
-class Round(_Wire, frozen=True, tag=7):
+class ReadIndexCheck(_Wire, frozen=True, tag=7):
     """The leader of ``term`` asks a voter whether it is in that term still."""
 
     term: int
     number: int
 
 
-class Stands(_Wire, frozen=True, tag=8):
+class ReadIndexCheckReply(_Wire, frozen=True, tag=8):
     """A voter's answer to round ``number``: it is in ``term``."""
 
     term: int
     number: int
 
 
-Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | Barrier | Reached | Round | Stands
+Message: TypeAlias = (
+    Report
+    | Acknowledgement
+    | Propose
+    | Deferred
+    | ReadIndex
+    | ReadIndexReply
+    | ReadIndexCheck
+    | ReadIndexCheckReply
+)
 
-_FORMATS: Final = dict.fromkeys((Barrier, Reached, Round, Stands), bytes((BARRIER_FORMAT,)))
+_FORMATS: Final = dict.fromkeys(
+    (ReadIndex, ReadIndexReply, ReadIndexCheck, ReadIndexCheckReply), bytes((BARRIER_FORMAT,))
+)
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
@@ -193,12 +230,12 @@ def decode(data: bytes) -> Message:
     """Read one message.
 
     Raises:
-        ExchangeError: Whoever sent this is broken or newer than this program.
+        PeerMessageError: Whoever sent this is broken or newer than this program.
     """
     if not data or not 1 <= data[0] <= FORMAT:
         found = data[0] if data else "none"
-        raise ExchangeError(f"message of format {found}, this program knows 1 to {FORMAT}")
+        raise PeerMessageError(f"message of format {found}, this program knows 1 to {FORMAT}")
     try:
         return _decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
-        raise ExchangeError(f"message of {len(data)} bytes: {error}") from error
+    except UNREADABLE as error:
+        raise PeerMessageError(f"message of {len(data)} bytes: {error}") from error

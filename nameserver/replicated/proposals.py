@@ -59,6 +59,7 @@ class Waiting(msgspec.Struct, kw_only=True):
         deadline: When its request must be answered.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
+        attempts: How many times it was handed over.
         copies: How many times it may have reached the log of the route's term.
         older: As copies, in the terms before that one.
         deferred: Index that must be applied before deciding again, and the term of the leader that said so.
@@ -68,12 +69,13 @@ class Waiting(msgspec.Struct, kw_only=True):
     deadline: float
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
+    attempts: int = 0
     copies: int = 0
     older: int = 0
     deferred: tuple[int, int] | None = None
 
     @property
-    def may_turn_up(self) -> bool:
+    def in_doubt(self) -> bool:
         """False if it certainly is in no log from which it has yet to be applied here."""
         return self.copies + self.older > 0
 
@@ -167,9 +169,15 @@ class ProposalBook:
                 waiting.older, waiting.copies = waiting.older + waiting.copies, 0
             waiting.route = route
             waiting.handed_at = now
+            waiting.attempts += 1
             waiting.copies += may_reach_log
             self._fresh.pop(sequence, None)
             self._stale_at = min(self._stale_at, now + RESEND_S)
+
+    def attempts(self, sequence: int) -> int:
+        """Return how many times a proposal was handed over."""
+        waiting = self._waiting.get(sequence)
+        return 0 if waiting is None else waiting.attempts
 
     def appended(self, sequence: int) -> None:
         """Note that this process itself, as leader, appended one of its own proposals."""
@@ -178,15 +186,22 @@ class ProposalBook:
             waiting.copies += 1
 
     def defer(self, deferral: Deferral, *, term: int) -> None:
-        """Note that the leader of ``term`` did not append a proposal, see :meth:`released`."""
+        """Note that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
+
+        Only the answer to the newest copy counts. A leader takes copies in the order in which they were
+        sent, over one link after the other: by then it has decided on all that can ever reach it, and those
+        that it appended are not behind the index that it names. The answer to an older copy says nothing of
+        a newer one, which may have found the way into the log free.
+        """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
             return
         if waiting.route is not None and waiting.route[0] == term:
-            waiting.deferred = (deferral.index, term)
-            self._deferred[deferral.sequence] = waiting
             if waiting.route[1]:
                 waiting.copies -= 1  # the copy that this answers is in no log
+            if deferral.attempt == waiting.attempts:
+                waiting.deferred = (deferral.index, term)
+                self._deferred[deferral.sequence] = waiting
 
     def applied(self, term: int) -> None:
         """Note that an entry of this term was applied here, and what it settled is struck out.
@@ -206,7 +221,8 @@ class ProposalBook:
     def released(self, *, applied_index: int) -> tuple[int, ...]:
         """Return deferred proposals to decide again: that leader's log is applied so far, or is over.
 
-        Each copy handed to this leader or to one before is then applied, was not taken, or never will be.
+        Each copy handed to this leader or to one before is then applied, was not taken, or never will be:
+        see :meth:`defer`.
         """
         return tuple(
             sequence
@@ -226,7 +242,7 @@ class ProposalBook:
         return tuple(
             sequence
             for sequence, waiting in self._newer.items()
-            if not waiting.may_turn_up and format_of(waiting.proposal.command) > understood
+            if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
     def unseen(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -235,8 +251,8 @@ class ProposalBook:
         The former have an outcome that nobody will ever learn here. The latter are to be decided again:
         revisions of another table may be the same by chance.
         """
-        unknown = tuple(sequence for sequence, waiting in self._waiting.items() if waiting.may_turn_up)
-        again = tuple(sequence for sequence, waiting in self._newer.items() if not waiting.may_turn_up)
+        unknown = tuple(sequence for sequence, waiting in self._waiting.items() if waiting.in_doubt)
+        again = tuple(sequence for sequence, waiting in self._newer.items() if not waiting.in_doubt)
         return unknown, again
 
     def remove(self, sequence: int) -> Waiting | None:
@@ -259,6 +275,13 @@ class _Queued(msgspec.Struct, kw_only=True):
     broker: BrokerKey | None
 
 
+class _Held(msgspec.Struct, kw_only=True, frozen=True):
+    proposal: Proposal
+    member: str
+    broker: BrokerKey
+    attempt: int
+
+
 class Sequencer:
     """What the leader of one term appends next.
 
@@ -271,7 +294,7 @@ class Sequencer:
         self._queue: deque[_Queued] = deque()
         self._known: dict[tuple[int, int], int | None] = {}  # proposals here; index once appended
         self._touching: dict[BrokerKey, int | None] = {}  # brokers with a command here; index of the latest
-        self._held: list[tuple[str, Proposal, BrokerKey]] = []  # deferred behind something still queued
+        self._held: list[_Held] = []  # to be deferred, behind something still queued
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
@@ -280,7 +303,14 @@ class Sequencer:
         return len(self._queue)
 
     def offer(
-        self, proposal: Proposal, command: Command, member: str, *, moved: bool, applied_index: int
+        self,
+        proposal: Proposal,
+        command: Command,
+        member: str,
+        *,
+        moved: bool,
+        applied_index: int,
+        attempt: int = 1,
     ) -> Deferral | None:
         """Take a proposal for the log.
 
@@ -288,6 +318,7 @@ class Sequencer:
             command: The proposal's command, decoded.
             member: Who waits for it.
             moved: The leader's table, applied up to ``applied_index``, already is younger than it names.
+            attempt: How many times its proposer has handed it over.
 
         Returns:
             A deferral to send back now; None if it was taken, is here already, or its deferral follows with
@@ -297,13 +328,13 @@ class Sequencer:
         if mark in self._known:
             return None
         if moved:
-            return _deferral(proposal, applied_index)
+            return _deferral(proposal, applied_index, attempt)
         broker = _broker(command)
         if broker in self._touching and isinstance(command, RegisterBroker | Update):
             index = self._touching[broker]
             if index is not None:
-                return _deferral(proposal, index)
-            self._held.append((member, proposal, broker))
+                return _deferral(proposal, index, attempt)
+            self._held.append(_Held(proposal=proposal, member=member, broker=broker, attempt=attempt))
             return None
         self._known[mark] = None
         if broker is not None:
@@ -353,12 +384,12 @@ class Sequencer:
                 self._touching[queued.broker] = index
         self._batch = ()
         released, held = [], []
-        for member, proposal, broker in self._held:
-            known = self._touching.get(broker, index)
+        for waiting in self._held:
+            known = self._touching.get(waiting.broker, index)
             if known is None:
-                held.append((member, proposal, broker))
+                held.append(waiting)
             else:
-                released.append((member, _deferral(proposal, known)))
+                released.append((waiting.member, _deferral(waiting.proposal, known, waiting.attempt)))
         self._held = held
         return tuple(released)
 
@@ -385,5 +416,5 @@ def _broker(command: Command) -> BrokerKey | None:
     return None
 
 
-def _deferral(proposal: Proposal, index: int) -> Deferral:
-    return Deferral(boot_id=proposal.boot_id, sequence=proposal.sequence, index=index)
+def _deferral(proposal: Proposal, index: int, attempt: int) -> Deferral:
+    return Deferral(boot_id=proposal.boot_id, sequence=proposal.sequence, index=index, attempt=attempt)

@@ -10,20 +10,21 @@ import logging
 import math
 from typing import NamedTuple
 
-from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum, refusal
+from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
+from nameserver.modes.serving import refusal
 from nameserver.raft import RaftMember
-from nameserver.replicated import peer_messages
-from nameserver.replicated.barriers import Barriers, Route
-from nameserver.replicated.failure_detector import Reporter
-from nameserver.replicated.peer_messages import Barrier, Reached
-from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer
 
+from . import peer_messages
+from .barriers import Barriers, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
-from .leadership import Office
-from .rounds import RoundsKeeper
+from .leadership import Leadership
+from .peer_messages import ReadIndex, ReadIndexReply
+from .proposals import WRITE_DEADLINE_S
+from .reporter import Reporter
+from .rounds import ReadIndexRounds
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Reads:
     def __init__(
         self,
         member: RaftMember,
-        office: Office,
+        leadership: Leadership,
         table: RouteTable,
         reporter: Reporter,
         links: Links,
@@ -63,7 +64,7 @@ class Reads:
         self._me = me
         self._loop = asyncio.get_running_loop()
         self._barriers = Barriers()
-        self.rounds = RoundsKeeper(member, office, self._barriers, me=me, on_own=self.let_go)
+        self.rounds = ReadIndexRounds(member, leadership, self._barriers, me=me, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
         self._late_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
@@ -148,12 +149,12 @@ class Reads:
         self._gather(now)
         return number
 
-    def reached(self, answer: Reached) -> None:
+    def reached(self, answer: ReadIndexReply) -> None:
         """Take the leader's answer to a barrier."""
         self._barriers.confirmed(answer.number, answer.index)
-        self.let_go()
+        self.answer_waiting()
 
-    def let_go(self) -> None:
+    def answer_waiting(self) -> None:
         """Let reads go whose barrier is passed, and send the next one."""
         if not self._waiting:
             return
@@ -242,7 +243,7 @@ class Reads:
             return
         voter = self._member.votes
         if not self._member.send(
-            leader, peer_messages.encode(Barrier(term=term, number=number, voter=voter))
+            leader, peer_messages.encode(ReadIndex(term=term, number=number, voter=voter))
         ):
             self._barriers.not_sent()
 

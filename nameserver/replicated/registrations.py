@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from nameserver.commands import UPDATE_FORMAT, Command, Update
-from nameserver.handlers import Farewell, HeardOver, Registration, Renewal, decode_registration
+from nameserver.handlers import HeardOver, Renewal, Unregister
 from nameserver.liveness import Liveness
-from nameserver.modes.explain import History
-from nameserver.modes.interface import Freshness, Registering, Told
-from nameserver.modes.notes import note_late_farewell
+from nameserver.modes.history import History
+from nameserver.modes.interface import Freshness
+from nameserver.modes.notes import note_late_unregister
 from nameserver.raft import RaftMember
-from nameserver.replicated.failure_detector import Reporter, Unchanged, answer_or_touch
-from nameserver.replicated.proposals import WRITE_DEADLINE_S
+from nameserver.registration import Registration, decode_registration
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 
+from .proposals import WRITE_DEADLINE_S
+from .registering import Registering, Told
+from .reporter import Reporter, Unchanged, answer_or_touch
 from .reports import Reports
 from .writes import Writes
 
@@ -141,13 +143,13 @@ class Registrations:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)
         return renewal.answer
 
-    def part(self, farewell: Farewell, origin: ConnectionId) -> Answer:
+    def unregister(self, unregister: Unregister, origin: ConnectionId) -> Answer:
         """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
-        if farewell.late:
-            note_late_farewell(self._history, farewell, origin)
+        if unregister.late:
+            note_late_unregister(self._history, unregister, origin)
         else:
-            self._reports.withdrawn(farewell.broker, origin)
-        return farewell.answer
+            self._reports.withdrawn(unregister.broker, origin)
+        return unregister.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
         """Whether a registration of this broker over this connection has no answer yet."""

@@ -1,7 +1,7 @@
 """Liveness of brokers: what this member hears and reports, and how it judges while it leads.
 
-Evidence and judgement are pure (:mod:`nameserver.liveness`, :mod:`nameserver.replicated.failure_detector`);
-everything that is heard passes through here, because the leader must be told of it.
+What decides is pure (:mod:`nameserver.liveness`, :mod:`.failure_detector`); everything that is heard
+passes through here, because the leader must be told of it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Final
 from nameserver.commands import Evict
 from nameserver.liveness import Liveness
 from nameserver.raft import RaftMember, Role
-from nameserver.replicated import peer_messages
-from nameserver.replicated.failure_detector import REPORT_PERIOD_S, Evidence, Judgement, Reporter
-from nameserver.replicated.peer_messages import Acknowledgement, Report
 from nameserver.routes.entries import Record
 from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 
+from . import peer_messages
 from .contact import Links
-from .leadership import Office
+from .failure_detector import FailureDetector, Judgement
+from .leadership import Leadership
 from .log_queue import LogQueue
+from .peer_messages import Acknowledgement, Report
+from .reporter import REPORT_PERIOD_S, Reporter
 
 PRUNE_PERIOD_S: Final = 5.0
 """How often what is known of brokers without a record is looked through."""
@@ -43,7 +44,7 @@ class Reports:
     def __init__(
         self,
         member: RaftMember,
-        office: Office,
+        leadership: Leadership,
         queue: LogQueue,
         table: RouteTable,
         liveness: Liveness,
@@ -57,7 +58,7 @@ class Reports:
         self.due = False
         self._now = now
         self._member = member
-        self._office = office
+        self._leadership = leadership
         self._queue = queue
         self._table = table
         self._liveness = liveness
@@ -108,13 +109,13 @@ class Reports:
         """Note that a record is gone: what was heard before says nothing of a next one."""
         self._liveness.removed(broker)
         self._reporter.removed(broker)
-        if self._office.evidence is not None:
-            self._office.evidence.removed(broker)
+        if self._leadership.failure_detector is not None:
+            self._leadership.failure_detector.removed(broker)
 
     def listed(self, broker: BrokerKey) -> None:
         """Note that a record was made."""
-        if self._office.evidence is not None:
-            self._office.evidence.listed(broker, clock=self._liveness.clock)
+        if self._leadership.failure_detector is not None:
+            self._leadership.failure_detector.listed(broker, clock=self._liveness.clock)
 
     # -- the member's side
 
@@ -125,14 +126,14 @@ class Reports:
 
     def tick(self) -> None:
         """Advance the liveness clock, and do whatever it is time for."""
-        liveness, evidence = self._liveness, self._office.evidence
+        liveness, detector = self._liveness, self._leadership.failure_detector
         liveness.advance(self._now())
         if liveness.clock >= self._prune_at:
             self._prune_at = liveness.clock + PRUNE_PERIOD_S
             liveness.prune()
             self._reporter.prune(self._is_listed)
-            if evidence is not None:
-                evidence.prune(self._is_listed, clock=liveness.clock)
+            if detector is not None:
+                detector.prune(self._is_listed, clock=liveness.clock)
         if self._member.leader is not None and self._reporter.due():
             self.due = True
         here = self._here()
@@ -166,11 +167,12 @@ class Reports:
         if leader is None or (leader != self._me and leader not in self._links.up):
             return False
         self._reporter.lead_by(self._member.term)
-        report = self._reporter.report()
-        if leader == self._me:
-            self.receive(self._me, report)
-            return True
-        return self._member.send(leader, peer_messages.encode(report))
+        for report in self._reporter.reports():
+            if leader == self._me:
+                self.receive(self._me, report)
+            elif not self._member.send(leader, peer_messages.encode(report)):
+                return False
+        return True
 
     def acknowledged(self, member: str, answer: Acknowledgement) -> None:
         """Take a leader's answer to a report."""
@@ -184,14 +186,14 @@ class Reports:
         self._take(member, report, self._member.link_number(member))
 
     def _take(self, member: str, report: Report, link: int) -> None:
-        evidence = self._office.evidence
-        if evidence is None or evidence.term != report.term:
+        detector = self._leadership.failure_detector
+        if detector is None or detector.term != report.term:
             if report.term >= self._member.term:
-                self._office.early[member] = report, link
+                self._leadership.early[member] = report, link
             return
-        evidence.members_are(self._member.members)
+        detector.members_are(self._member.members)
         self._liveness.advance(self._now())
-        answer = evidence.receive(member, report, clock=self._liveness.clock)
+        answer = detector.receive(member, report, clock=self._liveness.clock)
         if answer is None:
             return
         if answer.version == report.version and self._told_over.get(member) != link:
@@ -206,10 +208,10 @@ class Reports:
         self._judge([record for record in told if record is not None])
 
     def take_office(self, term: int, *, prior_term: int) -> None:
-        """An entry that marks an office is applied: if it is this leader's own, it counts and judges now."""
+        """An entry that marks who leads is applied: if it is this leader's own, it counts and judges now."""
         if self._member.role is not Role.LEADER or self._member.term != term:
             return
-        self._office.evidence = Evidence(
+        self._leadership.failure_detector = FailureDetector(
             term=term,
             members=self._member.members,
             prior_term=prior_term,
@@ -218,7 +220,7 @@ class Reports:
         )
         self._reporter.lead_by(term)
         self.soon()
-        early, self._office.early = self._office.early, {}
+        early, self._leadership.early = self._leadership.early, {}
         for member, (report, link) in early.items():
             self._take(member, report, link)
 
@@ -235,14 +237,14 @@ class Reports:
         self._work_soon()
 
     def _judge(self, records: list[Record]) -> None:
-        evidence, sequencer = self._office.evidence, self._office.sequencer
-        if evidence is None or sequencer is None or sequencer.term != evidence.term:
+        detector, sequencer = self._leadership.failure_detector, self._leadership.sequencer
+        if detector is None or sequencer is None or sequencer.term != detector.term:
             return
         here = self._here()
-        evidence.members_are(self._member.members)
-        evidence.out_of_contact(set(self._member.members) - here)
-        evidence.out_of_contact(self._linked_anew(here))
-        for judgement in evidence.judge(records, in_contact=here, clock=self._liveness.clock):
+        detector.members_are(self._member.members)
+        detector.out_of_contact(set(self._member.members) - here)
+        detector.out_of_contact(self._linked_anew(here))
+        for judgement in detector.judge(records, in_contact=here, clock=self._liveness.clock):
             self.evict(judgement)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
@@ -252,7 +254,7 @@ class Reports:
 
     def _here(self) -> set[str]:
         """Leader: the members in contact, itself included; empty elsewhere."""
-        if self._office.evidence is None:
+        if self._leadership.failure_detector is None:
             return set()
         heard_within = 2 * self._member.contact_limit
         return {m for m in self._member.members if self._member.member_age(m) < heard_within}

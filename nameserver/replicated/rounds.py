@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from nameserver.raft import RaftMember
-from nameserver.replicated import peer_messages
-from nameserver.replicated.barriers import Barriers, Confirmed, Rounds
-from nameserver.replicated.peer_messages import Barrier, Reached, Round, Stands
 
-from .leadership import Office
+from . import peer_messages
+from .barriers import Barriers, Confirmed, Rounds
+from .leadership import Leadership
+from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
 
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
 
 
-class RoundsKeeper:
+class ReadIndexRounds:
     """Carries a leader's rounds to the voters and back, and its certainty to those who asked.
 
     Attributes:
@@ -35,7 +35,7 @@ class RoundsKeeper:
     def __init__(
         self,
         member: RaftMember,
-        office: Office,
+        leadership: Leadership,
         barriers: Barriers,
         *,
         me: str,
@@ -43,7 +43,7 @@ class RoundsKeeper:
     ) -> None:
         self.confirmed = self.begun = 0
         self._member = member
-        self._office = office
+        self._leadership = leadership
         self._barriers = barriers
         self._me = me
         self._on_own = on_own
@@ -54,12 +54,12 @@ class RoundsKeeper:
 
     def ask_here(self, number: int, *, term: int) -> None:
         """Ask for a barrier of this leader's own reads."""
-        rounds = self._office.rounds_of(term)
+        rounds = self._leadership.rounds_of(term)
         if rounds is not None:
             rounds.ask(self._me, number, voter=False)
             self.settle()
 
-    def asked(self, member: str, barrier: Barrier) -> None:
+    def asked(self, member: str, barrier: ReadIndex) -> None:
         """Take another member's question."""
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
@@ -67,9 +67,11 @@ class RoundsKeeper:
                 self.confirmed += 1
                 self._heard_voter(member)
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                self._member.send(member, peer_messages.encode(Reached(number=barrier.number, index=index)))
+                self._member.send(
+                    member, peer_messages.encode(ReadIndexReply(number=barrier.number, index=index))
+                )
                 return
-        rounds = self._office.rounds_of(barrier.term)
+        rounds = self._leadership.rounds_of(barrier.term)
         if rounds is None:
             return
         if barrier.voter:
@@ -77,16 +79,17 @@ class RoundsKeeper:
         rounds.ask(member, barrier.number, voter=barrier.voter)
         self.settle()
 
-    def questioned(self, member: str, question: Round) -> None:
+    def questioned(self, member: str, question: ReadIndexCheck) -> None:
         """A voter: say to a leader that asks for it that this member stands by it."""
         if question.term == self._member.term and self._member.votes:
             self._member.send(
-                member, peer_messages.encode(Stands(term=question.term, number=question.number))
+                member,
+                peer_messages.encode(ReadIndexCheckReply(term=question.term, number=question.number)),
             )
 
-    def stood(self, member: str, answer: Stands) -> None:
+    def stood(self, member: str, answer: ReadIndexCheckReply) -> None:
         """Take a voter's answer."""
-        rounds = self._office.rounds
+        rounds = self._leadership.rounds
         if rounds is not None and rounds.term == answer.term:
             self._heard_voter(member)
             rounds.stands(member, answer.number)
@@ -94,7 +97,7 @@ class RoundsKeeper:
 
     def settle(self) -> None:
         """Answer the barriers that are certain, begin a round for the others."""
-        rounds, member = self._office.rounds, self._member
+        rounds, member = self._leadership.rounds, self._member
         if rounds is None or not rounds.pending:
             return
         index = member.read_index_in(rounds.term)
@@ -139,18 +142,18 @@ class RoundsKeeper:
                 self._barriers.confirmed(answer.number, answer.commit_index)
             else:
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                reached = Reached(number=answer.number, index=answer.commit_index)
+                reached = ReadIndexReply(number=answer.number, index=answer.commit_index)
                 self._member.send(answer.member, peer_messages.encode(reached))
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
-        question = peer_messages.encode(Round(term=rounds.term, number=rounds.number))
+        question = peer_messages.encode(ReadIndexCheck(term=rounds.term, number=rounds.number))
         for member in members:
             self._member.send(member, question)
 
     def _ask_all(self) -> None:
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._timer = None
-        rounds = self._office.rounds
+        rounds = self._leadership.rounds
         if rounds is not None and rounds.under_way:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from nameserver.commands import Command
-from nameserver.handlers import READS, Farewell, Heard, Renewal, SettingsChange
-from nameserver.modes.interface import Freshness, serve
+from nameserver.handlers import READS, Heard, Renewal, SettingsChange, Unregister
+from nameserver.modes.group import GroupStatus
+from nameserver.modes.interface import Freshness
+from nameserver.modes.serving import serve
 from nameserver.modes.settings_file import SettingsFile
 from nameserver.raft import RaftMember, SnapshotInfo
-from nameserver.replicated.proposals import WRITE_DEADLINE_S
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -19,6 +20,7 @@ from nameserver.verdicts import Verdict
 from remoting.codes import RequestCode
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
+from .proposals import WRITE_DEADLINE_S
 from .reads import Reads
 from .registrations import Registrations
 from .writes import Writes
@@ -92,8 +94,8 @@ class _Serving:
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         return await self._requests.writes.propose(command, deadline=deadline)
 
-    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
-        return self._requests.registrations.part(farewell, origin)
+    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
+        return self._requests.registrations.unregister(unregister, origin)
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         return await self._requests.settings_file.change(change)
@@ -106,11 +108,11 @@ class GroupOperations:
         raft_status: Returns this member's figures.
     """
 
-    def __init__(self, member: RaftMember, *, raft_status: Callable[[], dict[str, object]]) -> None:
+    def __init__(self, member: RaftMember, *, raft_status: Callable[[], GroupStatus]) -> None:
         self._member = member
         self._raft_status = raft_status
 
-    def raft_status(self) -> dict[str, object]:
+    def raft_status(self) -> GroupStatus:
         return self._raft_status()
 
     async def add_member(self, address: str, *, deadline: float) -> None:

@@ -15,20 +15,21 @@ from typing import Final
 
 import msgspec
 
-from nameserver.commands import FORMAT_VERSION, Command, Proposal, encode_command, format_of
-from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown, Told
+from nameserver.commands import FORMAT_VERSION, Command, Proposal, format_of, written_and_read
+from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
 from nameserver.raft import RaftMember
-from nameserver.replicated import peer_messages
-from nameserver.replicated.failure_detector import Reporter
-from nameserver.replicated.peer_messages import Deferred, Propose
-from nameserver.replicated.proposals import WRITE_DEADLINE_S, ProposalBook
 from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
+from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
-from .leadership import Decoded, Office
+from .leadership import Decoded, Leadership
 from .log_queue import LogQueue
+from .peer_messages import Deferred, Propose
+from .proposals import WRITE_DEADLINE_S, ProposalBook
+from .registering import Told
+from .reporter import Reporter
 from .reports import Reports
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Writes:
     def __init__(
         self,
         member: RaftMember,
-        office: Office,
+        leadership: Leadership,
         queue: LogQueue,
         table: RouteTable,
         book: ProposalBook,
@@ -76,7 +77,7 @@ class Writes:
     ) -> None:
         self.refused = self.unknown = 0
         self._member = member
-        self._office = office
+        self._leadership = leadership
         self._queue = queue
         self._table = table
         self._book = book
@@ -104,7 +105,7 @@ class Writes:
         """Propose a command and wait for its verdict.
 
         Raises:
-            NoQuorum, OutcomeUnknown, CommandTooLarge: As :meth:`Mode.propose`.
+            NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
         """
         waiter: asyncio.Future[Verdict] = self._loop.create_future()
 
@@ -139,9 +140,9 @@ class Writes:
             The proposal's sequence.
 
         Raises:
-            NoQuorum, CommandTooLarge: Nothing was proposed.
+            NoQuorum, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
-        data = encode_command(command)
+        data, command = written_and_read(command)
         if self._closed:
             raise NoQuorum("not applied: this name server is shutting down")
         needed = format_of(data)
@@ -171,11 +172,11 @@ class Writes:
             return
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
         understood = self._reporter.understood
-        sequencer = self._office.sequencer
+        sequencer = self._leadership.sequencer
         if sequencer is not None and sequencer.term == term:
             for proposal in self._book.outgoing((term, 0), now=now, understood=understood):
                 self._book.handed(proposal.sequence, (term, 0), now=now, may_reach_log=False)
-                self._queue.offer(proposal, self._me)
+                self._queue.offer(proposal, self._me, attempt=self._book.attempts(proposal.sequence))
             return
         if leader is None or leader == self._me or leader not in self._links.up:
             return
@@ -214,7 +215,7 @@ class Writes:
         """Settle what cannot have its verdict any more: an image came in place of entries.
 
         Args:
-            term: Of the last leader that took office in the image.
+            term: Of the last leader that began to lead in the image.
         """
         unknown, again = self._book.unseen()
         for sequence in unknown:
@@ -294,7 +295,7 @@ class Writes:
         waiter = self._strike_out(sequence)
         if waiter is None:
             return
-        if waiting is None or not waiting.may_turn_up:
+        if waiting is None or not waiting.in_doubt:
             self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
             self._registering.pop(sequence, None)
             self.refused += 1
@@ -305,7 +306,8 @@ class Writes:
             waiter.told(OutcomeUnknown(unknown))
 
     def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
-        message = Propose(term=route[0], proposals=tuple(chunk))
+        attempts = tuple([self._book.attempts(proposal.sequence) + 1 for proposal in chunk])
+        message = Propose(term=route[0], proposals=tuple(chunk), attempts=attempts)
         if not self._member.send(leader, peer_messages.encode(message)):
             return False
         for proposal in chunk:

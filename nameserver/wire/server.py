@@ -29,21 +29,16 @@ from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
-from remoting.fields import NotifyMinBrokerIdFields
-from remoting.transport.aio import RemotingClient
 from remoting.transport.server import Connection, DeferredReply, Handler, RemotingServer, ServerLimits
 
+from .audit_log import AuditLog
+from .notices import Notices
 from .route_cache import RouteCache
 
 log = logging.getLogger(__name__)
 
 #: Longest time in seconds from a request's arrival to its answer. Source: design, rule 2 of the log.
 ANSWER_WITHIN_S: Final = 2.5
-#: Source: RouteInfoManager.notifyMinBrokerIdChanged, invokeOneway with 300 ms.
-NOTIFY_TIMEOUT_S: Final = 0.3
-#: Notices of smallest broker ids under way at once; more are dropped, as a lost oneway request is.
-NOTICES_MAX: Final = 256
 
 
 class NameServer:
@@ -70,10 +65,12 @@ class NameServer:
         self._may_wait = False
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
+        self._epoch_seen = 0
         self._refused: NoQuorum | None = None
         self._passed = self._barrier_passed  # one object: the mode compares
-        self._notifier = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
-        self._notices: set[asyncio.Task[None]] = set()
+        self._notices = Notices(group)
+        self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
+        self.audit = AuditLog()
         self.cache = RouteCache(
             view=self._readable_view, settings=lambda: settings.current, gate=self._barrier_to_wait_for
         )
@@ -116,9 +113,8 @@ class NameServer:
     async def close(self, *, drain_s: float) -> None:
         """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
         await self.wire.close(drain_s=drain_s)
-        for notice in self._notices:
-            notice.cancel()
-        await self._notifier.close()
+        await self._notices.close()
+        self.audit.close()
 
     # -- effects of a mode ---------------------------------------------------------------------------
 
@@ -135,29 +131,7 @@ class NameServer:
 
     def notify_min_broker(self, change: MinBrokerChange) -> None:
         """Tell the members of a broker name who has the smallest id now, by request 905, oneway."""
-        notice = RemotingCommand.request(
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-            NotifyMinBrokerIdFields(
-                min_broker_id=change.min_broker_id,
-                min_broker_addr=change.min_broker_addr,
-                offline_broker_addr=change.offline_addr,
-                ha_broker_addr=change.ha_addr,
-            ).to_ext(),
-            oneway=True,
-        )
-        for addr in change.tell:
-            if len(self._notices) >= NOTICES_MAX:
-                log.warning("notice of smallest broker id dropped addr=%s", addr)
-                continue
-            task = self._group.create_task(self._notify(addr, notice))
-            self._notices.add(task)
-            task.add_done_callback(self._notices.discard)
-
-    async def _notify(self, addr: str, notice: RemotingCommand) -> None:
-        try:
-            await self._notifier.invoke_oneway(addr, notice, timeout_s=NOTIFY_TIMEOUT_S)
-        except RemotingError as error:
-            log.info("notice of smallest broker id not sent addr=%s error=%s", addr, error)
+        self._notices.send(change)
 
     # -- connections ---------------------------------------------------------------------------------
 
@@ -166,6 +140,7 @@ class NameServer:
 
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
+        self._notices.closed(ConnectionId(connection.id))
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
 
     # -- requests ------------------------------------------------------------------------------------
@@ -193,12 +168,16 @@ class NameServer:
             self.cache.clear()
         if self._may_wait and must_wait(settings, self.uptime_s):
             return None
-        if self._waits_for_barriers:
-            return self._barrier_view
-        try:
-            return self._view(self._freshness)
-        except (NoQuorum, FreshnessNotOffered):
-            return None
+        view = self._barrier_view
+        if not self._waits_for_barriers:
+            try:
+                view = self._view(self._freshness)
+            except (NoQuorum, FreshnessNotOffered):
+                return None
+        if view is not None and view.epoch != self._epoch_seen:
+            self._epoch_seen = view.epoch  # answers are known by revisions, which may have gone back
+            self.cache.clear()
+        return view
 
     def _barrier_to_wait_for(self) -> int:
         """Return the number of the barrier that a route query arriving now joins; 0 if it joins none.
@@ -245,6 +224,7 @@ class NameServer:
         origin = ConnectionId(connection.id)
         request = Request.of(command, peer=connection.peer)
         answer = await self._mode.execute(request, origin, deadline=deadline)
+        self.audit.request(request, answer)
         self._send_away(connection, command, answer)
         return _reply(command, answer)
 
@@ -253,7 +233,10 @@ class NameServer:
     ) -> RemotingCommand | Awaitable[RemotingCommand] | DeferredReply:
         if connection.unanswered >= self.wire.limits.unanswered_max:
             return self._execute(connection, command)  # is refused unseen
-        later = _Registering(connection, command)
+        if self._notifies:
+            addr = command.ext_fields.get("brokerAddr", "")
+            self._notices.registered(ConnectionId(connection.id), connection.host, addr)
+        later = _DeferredRegistration(connection, command)
         answer = self._take(
             Request(
                 code=command.code,
@@ -281,7 +264,7 @@ class NameServer:
             connection.close_after_answers()
 
 
-class _Registering(DeferredReply):
+class _DeferredRegistration(DeferredReply):
     """Called with a registration's answer."""
 
     __slots__ = ()

@@ -11,34 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver import handlers
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import (
-    SERVED,
-    Decision,
-    Farewell,
-    Registration,
-    Renewal,
-    SettingsChange,
-    answer_for,
-    decide,
-    decode_registration,
-)
+from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, Unregister, answer_for, decide
 from nameserver.liveness import Standing
-from nameserver.modes.explain import History, Note, explain_route, note_applied
+from nameserver.modes.explain import explain_route
+from nameserver.modes.history import History, Note, note_applied
+from nameserver.registration import Registration, decode_registration
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, LeaveReason, Request
 from nameserver.verdicts import Applied, Moved
 from remoting.codes import HeaderCodec, RequestCode
 from remoting.command import RemotingCommand, read_command
+from remoting.fields import RegisterBrokerFields
 from remoting.lenient import loads
 from remoting.route import (
     DataVersion,
     RegisterBody,
     TopicConfig,
+    as_plain,
     body_crc32,
     decode_cluster_info,
+    decode_register_body,
     decode_route,
     encode_register_body,
 )
@@ -70,7 +64,7 @@ class Sender:
         match decision:
             case Answer():
                 return decision
-            case Renewal() | Farewell() | SettingsChange():
+            case Renewal() | Unregister() | SettingsChange():
                 return decision.answer
         verdict = self.table.apply(decision)
         self.applied.append((decision, verdict))
@@ -120,7 +114,7 @@ def registration(
         "brokerName": name,
         "brokerAddr": addr,
         "clusterName": cluster,
-        "haServerAddr": addr + "2",
+        "haServerAddr": addr[:-1] + "2",
         "brokerId": str(broker_id),
         "compressed": str(compressed).lower(),
         "bodyCrc32": str(body_crc32(body)),
@@ -141,8 +135,11 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 def the_long_way(request: Request) -> Registration | Answer:
     """Decode a registration by the readers that take everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "read_plain_register", lambda ext: None)
-        patch.setattr(handlers, "read_plain_registration", lambda body, compressed: None)
+        patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
+        patch.setattr(
+            "nameserver.registration.read_registration",
+            lambda body, **how: as_plain(decode_register_body(body, **how)),
+        )
         return decode_registration(request)
 
 
@@ -236,7 +233,7 @@ def test_slave_is_told_its_master_and_brings_no_topics() -> None:
     assert sender.table.view.broker_data("a") is not None
     sender.register()
     answer = sender.register(addr="s:1", broker_id=1, topics=("t1", "t2"), counter=2)
-    assert answer.ext_fields == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112"}
+    assert answer.ext_fields == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
 
 
 def test_registration_without_body_lists_a_broker_without_topics() -> None:
@@ -269,6 +266,13 @@ def test_order_topics_come_back_unless_switched_off() -> None:
         ({"brokerId": None}, "brokerId"),
         ({"brokerId": "x"}, "brokerId"),
         ({"brokerId": "-1"}, "negative"),
+        (
+            {"heartbeatTimeoutMillis": "86400001"},
+            "heartbeatTimeoutMillis is 86400001, allowed: at most 86400000",
+        ),
+        ({"heartbeatTimeoutMillis": str(2**62)}, f"heartbeatTimeoutMillis is {2**62}, allowed"),
+        ({"brokerAddr": "a:" + "9" * 5000}, "brokerAddr is 'a:999"),
+        ({"brokerName": "b" * 256}, "brokerName is 'bbb"),
         ({"bodyCrc32": "1"}, "crc32 not match"),
         ({"compressed": "true", "bodyCrc32": "0"}, "Failed to decode RegisterBrokerBody"),
     ],
@@ -332,7 +336,7 @@ def test_touch_moves_when_the_record_differs_by_then() -> None:
         {"name": "b"},
         {"broker_id": 1},
         {"filters": ("f:1",)},
-        {"ext": {"haServerAddr": "x"}},
+        {"ext": {"haServerAddr": "x:1"}},
         {"ext": {"heartbeatTimeoutMillis": "10000"}},
         {"ext": {"enableActingMaster": "true"}},
         {"ext": {"__ZONE_NAME": "z"}},
@@ -436,7 +440,7 @@ def test_regression_ipv6_addresses_work_in_every_field() -> None:
     addr = "[2001:db8::1%eth0]:10911"
     sender.register(addr=addr, filters=("[::1]:30000",))
     slave = sender.register(addr="[2001:db8::2]:10911", broker_id=1)
-    assert slave.ext_fields == {"masterAddr": addr, "haServerAddr": addr + "2"}
+    assert slave.ext_fields == {"masterAddr": addr, "haServerAddr": addr[:-1] + "2"}
     route = sender.route("t1")
     assert route.broker_datas[0].broker_addrs == {0: addr, 1: "[2001:db8::2]:10911"}
     assert route.filter_server_table[addr] == ("[::1]:30000",)
@@ -492,7 +496,7 @@ def test_role_switch_lists_an_address_once() -> None:
 def test_unregistration_over_the_own_connection_is_a_farewell() -> None:
     sender = Sender(standings={A: Standing.OWNER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Farewell(
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
         broker=A, late=False, answer=Answer()
     )
 
@@ -500,7 +504,7 @@ def test_unregistration_over_the_own_connection_is_a_farewell() -> None:
 def test_regression_late_unregistration_of_a_former_process_is_ignored() -> None:
     sender = Sender(standings={A: Standing.OLDER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Farewell(
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
         broker=A, late=True, answer=Answer()
     )
 
@@ -568,7 +572,7 @@ def test_newcomer_with_a_smaller_id_is_announced_to_the_others_only() -> None:
     _, verdict = sender.applied[-1]
     (change,) = verdict.min_changes
     assert (change.min_broker_id, change.tell, change.offline_addr) == (1, ("s:2",), None)
-    assert change.ha_addr == "s:12"
+    assert change.ha_addr == "s:2"
 
 
 # -- routes -----------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import struct
+import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -12,8 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting import route as module
+from remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
 from remoting.errors import LocalProtocolError, RemoteProtocolError
+from remoting.lenient import DEPTH_MAX
 from remoting.route import (
+    MAPPING_INFOS_MAX,
+    REGISTER_INFLATED_MAX,
+    REGISTER_RATIO_MAX,
     BrokerData,
     ClusterInfo,
     DataVersion,
@@ -31,12 +40,14 @@ from remoting.route import (
     encode_cluster_info,
     encode_register_body,
     encode_route,
-    read_plain_registration,
+    read_plain_json,
+    read_registration,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)
 words = texts.filter(lambda text: " " not in text)
 int32 = st.integers(-(2**31), 2**31 - 1)
+queue_nums = st.integers(0, 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 brokers = st.builds(
     BrokerData,
@@ -49,8 +60,8 @@ brokers = st.builds(
 queues = st.builds(
     QueueData,
     broker_name=texts,
-    read_queue_nums=int32,
-    write_queue_nums=int32,
+    read_queue_nums=queue_nums,
+    write_queue_nums=queue_nums,
     perm=int32,
     topic_sys_flag=int32,
 )
@@ -69,8 +80,8 @@ versions = st.builds(DataVersion, state_version=int64, timestamp=int64, counter=
 configs = st.builds(
     TopicConfig,
     topic_name=words,
-    read_queue_nums=int32,
-    write_queue_nums=int32,
+    read_queue_nums=queue_nums,
+    write_queue_nums=queue_nums,
     perm=int32,
     topic_filter_type=st.sampled_from(["SINGLE_TAG", "MULTI_TAG"]),
     attributes=st.dictionaries(texts, texts, max_size=2),
@@ -251,15 +262,16 @@ def kept(body: bytes, *, compressed: bool = False) -> tuple[object, ...] | None:
 
 
 def kept_of_plain(body: bytes, *, compressed: bool = False) -> tuple[object, ...] | None:
-    """The same, read by the fast reader; None if it leaves the body to the tolerant one."""
-    read = read_plain_registration(body, compressed=compressed)
-    if read is None:
+    """The same, as a nameserver reads it; None if it refuses."""
+    try:
+        read = read_registration(body, compressed=compressed, version=479)
+    except RemoteProtocolError:
         return None
     topics = {
         key: (n.read_queue_nums, n.write_queue_nums, n.perm, n.topic_sys_flag)
         for key, n in read.topics.items()
     }
-    return read.data_version, topics, read.filter_servers, {}
+    return read.data_version, topics, read.filter_servers, dict(read.mapping_infos)
 
 
 @given(register_bodies, st.booleans(), st.booleans())
@@ -268,10 +280,9 @@ def test_usual_registration_is_read_by_the_fast_reader_and_alike(
 ) -> None:
     data = encode_register_body(body, compressed=compressed, version=479)
     label = compressed and not mislabelled
-    if body.mapping_infos:
-        assert read_plain_registration(data, compressed=label) is None
-    else:
-        assert kept_of_plain(data, compressed=label) == kept(data, compressed=label) is not None
+    if not compressed:
+        assert (read_plain_json(data) is None) is bool(body.mapping_infos)
+    assert kept_of_plain(data, compressed=label) == kept(data, compressed=label) is not None
 
 
 odd_words = st.lists(
@@ -361,21 +372,212 @@ def test_fast_reader_does_not_check_what_a_nameserver_does_not_use() -> None:
     ids=["empty", "zlib cut", "inflated cut", "bare words", "leading zero", "not UTF-8", "deep"],
 )
 def test_unusual_registration_is_left_to_the_tolerant_reader(data: bytes) -> None:
-    assert read_plain_registration(data) is None
+    assert read_plain_json(data) is None
 
 
 def test_registration_above_the_limit_is_left_to_the_tolerant_reader() -> None:
     table = RegisterBody(topic_configs=tuple(TopicConfig(topic_name=f"T{i}") for i in range(3)))
     data = encode_register_body(table, compressed=False, version=479)
-    assert read_plain_registration(data, topics_max=3) is not None
-    assert read_plain_registration(data, topics_max=2) is None
+    assert read_plain_json(data, topics_max=3) is not None
+    assert read_plain_json(data, topics_max=2) is None
 
 
-def test_decompression_bomb_is_refused_at_the_limit() -> None:
+@pytest.mark.parametrize(("start", "end"), [(b'{"a":', b"}"), (b"[", b"]")], ids=["objects", "arrays"])
+def test_what_is_skipped_may_be_nested_as_deep_as_what_is_read(start: bytes, end: bytes) -> None:
+    def body(levels: int) -> bytes:
+        later = start * levels + b"1" + end * levels
+        return b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"later":%b,"more":"%b"}}}}' % (
+            later,
+            b"x" * 2048,
+        )
+
+    assert kept_of_plain(body(DEPTH_MAX - 4)) == (DataVersion(), {"T": (16, 16, 6, 0)}, None, {})
+    with pytest.raises(RemoteProtocolError, match=f"nested deeper than {DEPTH_MAX} levels"):
+        read_registration(body(DEPTH_MAX - 3), compressed=False, version=479)
+
+
+def test_more_topics_than_allowed_are_refused_before_they_are_read() -> None:
+    data = json_body({f"{i:x}": {} for i in range(400_000)})
+    started = time.process_time()
+    with pytest.raises(RemoteProtocolError, match="more than the 100000 topics allowed"):
+        read_registration(data, compressed=False, version=479)
+    assert time.process_time() - started < 0.1
+
+
+READERS = {
+    "nameserver": lambda body, **limits: read_registration(body, compressed=True, version=479, **limits),
+    "whole": lambda body, **limits: decode_register_body(body, compressed=True, version=479, **limits),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_decompression_bomb_is_refused_at_the_limit(read: Callable[..., object]) -> None:
     bomb = zlib.compress(bytes(200_000_000), 9)
     assert len(bomb) < 256 * 1024
     with pytest.raises(RemoteProtocolError, match="inflates above the limit of 1000000"):
-        decode_register_body(bomb, compressed=True, version=479, inflated_max=1_000_000)
+        read(bomb, inflated_max=1_000_000)
+    limit = REGISTER_RATIO_MAX * (len(bomb) + 64)
+    assert limit < REGISTER_INFLATED_MAX
+    with pytest.raises(RemoteProtocolError, match=f"inflates above the limit of {limit}"):
+        read(bomb)
+
+
+@pytest.mark.parametrize("length", [6, 40, 127])
+def test_real_registrations_stay_below_the_limits_of_compression(length: int) -> None:
+    body = RegisterBody(
+        topic_configs=tuple(TopicConfig(topic_name=f"{i:0{length}d}") for i in range(20_000)),
+        filter_servers=(),
+    )
+    data = encode_register_body(body, compressed=True, version=479)
+    assert len(read_registration(data, compressed=True, version=479).topics) == 20_000
+    plain_size = len(zlib.decompress(data))
+    assert plain_size < REGISTER_RATIO_MAX * len(data) / 2, "real ones come close to the limit"
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_one_name_said_often_costs_what_its_bytes_allow(read: Callable[..., object]) -> None:
+    padding = b"U 4 5 6 SINGLE_TAG " + orjson.dumps({"a": random.Random(1).randbytes(8000).hex()})
+    data = zlib.compress(plain(topics=(b"T 4 5 6 SINGLE_TAG",) * 49_999 + (padding,)), 9)
+    with pytest.raises(RemoteProtocolError, match=f"50000 topics, allowed are 0 to {64 + len(data) // 2}"):
+        read(data)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("size", [-1, -20, -(2**31), 19, 1000, 2**31 - 1])
+def test_a_last_topic_that_does_not_end_where_the_data_does_is_refused(
+    read: Callable[..., object], size: int
+) -> None:
+    whole = plain()
+    data = whole[: whole.index(b"T 4 5 6")] + b"T 4 5 6 SINGLE_TAG"
+    at = data.index(b"T 4 5 6") - 4
+    assert data[at : at + 4] == b"\0\0\0\x12"
+    with pytest.raises(RemoteProtocolError, match="end"):
+        read(zlib.compress(data[:at] + size.to_bytes(4, signed=True) + data[at + 4 :]))
+
+
+def test_what_follows_a_name_is_kept_only_if_it_is_short() -> None:
+    for length in (20, 2000):
+        attributes = orjson.dumps({"a": "x" * length})
+        before = module._usual_words.cache_info().currsize
+        read_registration(
+            zlib.compress(plain(topics=(b"T 4 5 6 SINGLE_TAG " + attributes,))), compressed=True, version=479
+        )
+        assert module._usual_words.cache_info().currsize == before + (length == 20)
+
+
+def test_registration_is_inflated_and_its_topics_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inflated: list[int] = []
+
+    def inflate(data: bytes, limit: int) -> bytes:
+        inflated.append(limit)
+        return zlib.decompress(data)
+
+    monkeypatch.setattr("remoting.route._inflate", inflate)
+    good, cut = plain(), plain(count=2)
+    read_registration(zlib.compress(good), compressed=True, version=479)
+    with pytest.raises(RemoteProtocolError):
+        read_registration(zlib.compress(cut), compressed=True, version=479)
+    assert len(inflated) == 2
+
+
+def json_body(topics: dict[str, Any], **members: Any) -> bytes:
+    return orjson.dumps(
+        {"topicConfigSerializeWrapper": {"topicConfigTable": topics} | members, "filterServerList": []}
+    )
+
+
+LIMITS: dict[str, tuple[bytes, bytes, str]] = {
+    "name": (
+        json_body({"x" * TOPIC_NAME_MAX: {}}),
+        json_body({"x" * (TOPIC_NAME_MAX + 1): {}}),
+        f"{TOPIC_NAME_MAX + 1} characters, allowed are 1 to {TOPIC_NAME_MAX}",
+    ),
+    "stated name": (
+        json_body({"T": {"topicName": "x" * TOPIC_NAME_MAX}}),
+        json_body({"T": {"topicName": "x" * (TOPIC_NAME_MAX + 1)}}),
+        f"{TOPIC_NAME_MAX + 1} characters",
+    ),
+    "name in words": (
+        zlib.compress(plain(topics=(b"x" * TOPIC_NAME_MAX + b" 1 1 6 S",))),
+        zlib.compress(plain(topics=(b"T 1 1 6 S", b"x" * (TOPIC_NAME_MAX + 1) + b" 1 1 6 S"))),
+        f"{TOPIC_NAME_MAX + 1} characters",
+    ),
+    "no name in words": (zlib.compress(plain()), zlib.compress(plain(topics=(b" 1 1 6 S",))), "0 characters"),
+    "read queues": (
+        json_body({"T": {"readQueueNums": 2**31 - 1}}),
+        json_body({"T": {"readQueueNums": 2**31}}),
+        f"readQueueNums is '{2**31}', allowed: integers from ",
+    ),
+    "write queues": (
+        json_body({"T": {"writeQueueNums": 0}}),
+        json_body({"T": {"writeQueueNums": -1}}),
+        "writeQueueNums is -1",
+    ),
+    "queues in words": (
+        zlib.compress(plain(topics=(b"T 0 2147483647 6 S",))),
+        zlib.compress(plain(topics=(b"T 0 -1 6 S",))),
+        "writeQueueNums is -1",
+    ),
+    "digits in words": (
+        zlib.compress(plain(topics=(b"T 0 " + b"0" * 18 + b"1 6 S",))),
+        zlib.compress(plain(topics=(b"T 0 " + b"0" * 5000 + b"1 6 S",))),
+        "writeQueueNums is '0000",
+    ),
+    "static topics": (
+        json_body({}, topicQueueMappingInfoMap={f"T{i}": {} for i in range(MAPPING_INFOS_MAX)}),
+        json_body({}, topicQueueMappingInfoMap={f"T{i}": {} for i in range(MAPPING_INFOS_MAX + 1)}),
+        f"{MAPPING_INFOS_MAX + 1} mapping infos",
+    ),
+    "nested info": (
+        json_body({}, topicQueueMappingInfoMap={"T": {"topic": "T", "currIdMap": {"0": 1}}}),
+        json_body({}, topicQueueMappingInfoMap={"T": {"topic": "T", "currIdMap": {"0": {}}}}),
+        "currIdMap is nested",
+    ),
+    "filter servers": (
+        orjson.dumps(orjson.loads(json_body({})) | {"filterServerList": ["a"] * FILTER_SERVERS_MAX}),
+        orjson.dumps(orjson.loads(json_body({})) | {"filterServerList": ["a"] * (FILTER_SERVERS_MAX + 1)}),
+        f"{FILTER_SERVERS_MAX + 1} entries",
+    ),
+    "filter server": (
+        orjson.dumps(orjson.loads(json_body({})) | {"filterServerList": ["a" * ADDR_MAX]}),
+        orjson.dumps(orjson.loads(json_body({})) | {"filterServerList": ["a" * (ADDR_MAX + 1)]}),
+        f"longest of {ADDR_MAX + 1} characters",
+    ),
+    "filter servers in words": (
+        zlib.compress(plain()),
+        zlib.compress(plain()[:-6] + sized(orjson.dumps(["a"] * (FILTER_SERVERS_MAX + 1)))),
+        f"{FILTER_SERVERS_MAX + 1} entries",
+    ),
+    "unusual and large": (
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"6"}}}, "a":"%b"}'
+        % (b"x" * 2_000_000),
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"6"}}}, "a":"%b"}'
+        % (b"x" * 2_100_000),
+        "above the limit of 2097152",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fits", "exceeds", "said"), LIMITS.values(), ids=LIMITS)
+def test_each_limit_of_a_registration_holds(fits: bytes, exceeds: bytes, said: str) -> None:
+    assert kept_of_plain(fits) == kept(fits) is not None
+    with pytest.raises(RemoteProtocolError, match=said):
+        read_registration(exceeds, compressed=False, version=479)
+    with pytest.raises(RemoteProtocolError, match=said):
+        decode_register_body(exceeds, compressed=False, version=479)
+
+
+def test_static_topics_of_a_large_broker_are_read() -> None:
+    infos = b",".join(
+        b'"T%d":{"bname":"b","currIdMap":{0:0,1:1,2:2,3:3},"dirty":false,"epoch":7,"scope":"__global__","topic":"T%d",'
+        b'"totalQueues":8}' % (i, i)
+        for i in range(2000)
+    )
+    body = json_body({f"T{i}": {"topicName": f"T{i}"} for i in range(8000)}, topicQueueMappingInfoMap={})
+    body = body.replace(b'"topicQueueMappingInfoMap":{}', b'"topicQueueMappingInfoMap":{%b}' % infos)
+    read = read_registration(body, compressed=False, version=479)
+    assert (len(read.topics), len(read.mapping_infos)) == (8000, 2000)
+    assert read.mapping_infos["T7"]["currIdMap"] == {"0": 0, "1": 1, "2": 2, "3": 3}
 
 
 def test_too_many_topics_are_refused_in_both_forms() -> None:
@@ -384,8 +586,9 @@ def test_too_many_topics_are_refused_in_both_forms() -> None:
     for compressed in (False, True):
         data = encode_register_body(body, compressed=compressed, version=479)
         assert decode_register_body(data, compressed=compressed, version=479, topics_max=3) == body
-        with pytest.raises(RemoteProtocolError, match="3 topics"):
-            decode_register_body(data, compressed=compressed, version=479, topics_max=2)
+        for read in (decode_register_body, read_registration):
+            with pytest.raises(RemoteProtocolError, match="3 topics"):
+                read(data, compressed=compressed, version=479, topics_max=2)
 
 
 def test_sixty_thousand_topics_fit_one_frame_when_compressed() -> None:

@@ -8,20 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.handlers import Farewell, Registration, Renewal, SettingsChange, decode_registration
+from nameserver.handlers import Renewal, SettingsChange, Unregister
 from nameserver.liveness import Standing
 from nameserver.modes.interface import (
     ConsistencyError,
     Freshness,
     FreshnessNotOffered,
-    Mode,
     NoQuorum,
     OutcomeUnknown,
-    Registering,
-    RegisterMode,
-    Told,
-    serve,
 )
+from nameserver.modes.serving import Mode, serve
+from nameserver.registration import Registration, decode_registration
+from nameserver.replicated.registering import Registering, RegisterMode, Told
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -77,9 +75,9 @@ class Delayed:
         meanwhile(self.table)
         return self.table.apply(command)
 
-    async def part(self, farewell: Farewell, origin: ConnectionId, *, deadline: float) -> Answer:
-        self.calls.append(f"part late={farewell.late}")
-        return farewell.answer
+    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
+        self.calls.append(f"part late={unregister.late}")
+        return unregister.answer
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         self.calls.append("change settings")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nameserver.modes.explain import WORDS, History, Note, Surroundings, explain_topic
+from nameserver.modes.explain import Surroundings, explain_topic
+from nameserver.modes.history import WORDS, History, Note
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName, LeaveReason
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))

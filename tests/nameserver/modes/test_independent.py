@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nameserver.modes import independent
-from nameserver.modes.explain import Note
+from nameserver.modes import independent, kept_file
+from nameserver.modes.history import Note
 from nameserver.modes.independent import Independent
-from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, Mode
+from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered
+from nameserver.modes.serving import Mode
+from nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
@@ -347,6 +349,60 @@ def test_kv_configuration_is_on_disk_before_the_answer_and_back_after_a_restart(
     run(main())
 
 
+def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+
+        async def put(key: str, value: str) -> Answer:
+            return await bench.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": value})
+
+        answer = await put("k", "v" * KV_ENTRY_BYTES_MAX)
+        assert answer.code == 1
+        assert f"{KV_ENTRY_BYTES_MAX + 2} bytes together, at most {KV_ENTRY_BYTES_MAX}" in (
+            answer.remark or ""
+        )
+        assert (await put("k", "\ud800")).code == 1  # no text that a file could keep
+        kept = {}
+        for number in range(7):
+            value = "\x01" * 900_000
+            answer = await put(str(number), value)
+            if answer.code == 0:
+                kept[str(number)] = value
+        assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
+        assert len(kept) == 3
+        assert (await put("0", "small")).code == 0  # what makes it smaller is always taken
+        assert (await put("3", "v" * 800_000)).code == 0
+        await bench.server.close()
+        again = Bench(tmp_path)
+        assert again.server.view(Freshness.STALE).kv("n") == kept | {"0": "small", "3": "v" * 800_000}
+
+    run(main())
+
+
+def test_the_clock_goes_on_after_a_tick_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(independent, "CLOCK_PERIOD_S", 0.001)
+    ticks: list[float] = []
+
+    async def main() -> None:
+        server = Bench(tmp_path).server
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        server.start()
+
+        def fail(now: float) -> None:
+            ticks.append(now)
+            raise RuntimeError("a defect")
+
+        server.tick = fail  # type: ignore[method-assign]
+        async with asyncio.timeout(20):
+            while len(ticks) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert errors
+        await server.close()
+
+    run(main())
+
+
 def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "file").write_text("")
@@ -369,7 +425,7 @@ def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path
 def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(independent, "KV_RETRY_S", 0.02)
+    monkeypatch.setattr(kept_file, "RETRY_S", 0.02)
     path, in_the_way = tmp_path / "kvConfig.json", tmp_path / "kvConfig.json.tmp"
 
     async def put(bench: Bench, key: str) -> Answer:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.modes.explain import Note
+from nameserver.modes.history import Note
 from nameserver.modes.interface import Freshness
 from nameserver.raft.consensus.messages import encode
 from nameserver.replicated import Replicated, peer_messages
@@ -107,7 +107,7 @@ async def group_with_a_report_missing(
         leader, (one, other) = group.at(group.leader()), (group.at(n) for n in group.followers())
 
         def knows_close(member: Replicated) -> bool:
-            evidence = leader._office.evidence
+            evidence = leader._leadership.failure_detector
             assert evidence is not None
             return not evidence._members[addresses[member]].lines[BROKER].connected
 

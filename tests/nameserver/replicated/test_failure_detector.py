@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,16 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nameserver.liveness import Contact, Liveness
-from nameserver.replicated.failure_detector import (
-    FORGET_S,
-    Evidence,
-    Judgement,
-    Reporter,
-    Unchanged,
-    answer_or_touch,
-    judge,
+from nameserver.replicated import failure_detector
+from nameserver.replicated.failure_detector import FORGET_S, FailureDetector, Judgement, judge
+from nameserver.replicated.peer_messages import (
+    Acknowledgement,
+    Hearing,
+    Line,
+    PeerMessageError,
+    Report,
+    decode,
+    encode,
 )
-from nameserver.replicated.peer_messages import Acknowledgement, Line, Report, decode, encode
+from nameserver.replicated.reporter import Reporter, Unchanged, answer_or_touch
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion
@@ -67,6 +70,38 @@ def line(
 
 CLOSED = line(closed_at=0.0, closed_revision=7)
 CONNECTED = line(connected=True)
+
+
+# -- numbers that no member says ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
+@pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
+def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
+    """With one of them a broker would never be judged silent, whoever leads next."""
+    clock = value if where == "clock" else 0.0
+    lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
+    data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, lines=lines))
+    with pytest.raises(PeerMessageError):
+        decode(data)
+
+
+def test_nobody_hears_a_broker_in_the_future() -> None:
+    evidence = FailureDetector(term=1, members=("m1",), prior_term=0, clock=0.0, judge_after_s=JUDGE_AFTER_S)
+    told = Report(
+        term=1,
+        boot_id=1,
+        base=0,
+        version=1,
+        clock=10.0,
+        lines=(line(heard_at=1e9),),
+        handed=(Hearing(cluster_name=B.cluster_name, broker_addr=B.broker_addr, heard_at=1e9),),
+    )
+    assert evidence.receive("m1", told, clock=5.0) is not None
+    records = [record(A), record(B)]
+    assert evidence.judge(records, in_contact=("m1",), clock=124.9) == ()
+    judged = evidence.judge(records, in_contact=("m1",), clock=125.1)
+    assert [one.reason for one in judged] == [LeaveReason.LEASE_EXPIRED] * 2
 
 
 # -- the judgement ----------------------------------------------------------------------------------------
@@ -138,9 +173,9 @@ class Process:
             self.now += step
             self.liveness.advance(self.now)
 
-    def tell(self, evidence: Evidence, name: str, *, clock: float) -> bool:
+    def tell(self, evidence: FailureDetector, name: str, *, clock: float) -> bool:
         """Send one report over the wire and take the answer back."""
-        report = decode(encode(self.reporter.report()))
+        report = decode(encode(self.reporter.reports()[0]))
         assert isinstance(report, Report)
         answer = evidence.receive(name, report, clock=clock)
         assert answer is not None
@@ -157,8 +192,10 @@ def members() -> Members:
     return {name: Process(boot_id=i, now=1000.0 * i) for i, name in enumerate(MEMBERS, start=1)}
 
 
-def take_office(members: Members, *, term: int = 2, prior_term: int = 0, clock: float = 0.0) -> Evidence:
-    evidence = Evidence(
+def take_office(
+    members: Members, *, term: int = 2, prior_term: int = 0, clock: float = 0.0
+) -> FailureDetector:
+    evidence = FailureDetector(
         term=term, members=MEMBERS, prior_term=prior_term, clock=clock, judge_after_s=JUDGE_AFTER_S
     )
     for process in members.values():
@@ -172,7 +209,7 @@ def register_everywhere(members: Members) -> None:
         process.liveness.registered(A, ONE, revision=7)
 
 
-def tell_all(members: Members, evidence: Evidence, *, clock: float) -> None:
+def tell_all(members: Members, evidence: FailureDetector, *, clock: float) -> None:
     for name, process in members.items():
         process.tell(evidence, name, clock=clock)
 
@@ -242,7 +279,7 @@ def test_reports_of_a_removed_member_go_with_it(members: Members) -> None:
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
     evidence.members_are(("m1", "m2"))
     assert len(evidence.judge([record()], in_contact=("m1", "m2"), clock=0.1)) == 1
-    report = decode(encode(members["m3"].reporter.report()))
+    report = decode(encode(members["m3"].reporter.reports()[0]))
     assert isinstance(report, Report)
     assert evidence.receive("m3", report, clock=0.2) is None
 
@@ -341,7 +378,7 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Me
         process.tell(first, name, clock=0.0)
     members["m2"].pass_time(500.0)
     # m2 was cut off while the leader of term 5 was told of the broker; those who know have restarted.
-    later = Evidence(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
+    later = FailureDetector(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
     members["m2"].reporter.lead_by(6)
     members["m2"].tell(later, "m2", clock=0.0)
     assert later.judge([record()], in_contact=("m2",), clock=JUDGE_AFTER_S) == ()
@@ -402,12 +439,12 @@ def test_hearings_are_handed_over_once(members: Members) -> None:
         process.tell(first, name, clock=0.0)
     second = take_office(members, term=3, prior_term=2)
     reporter = members["m2"].reporter
-    report = reporter.report()
+    report = reporter.reports()[0]
     assert [hearing.broker for hearing in report.handed] == [A]
     answer = second.receive("m2", report, clock=0.0)
     assert answer is not None
     reporter.acknowledged(answer)
-    assert reporter.report().handed == ()
+    assert reporter.reports()[0].handed == ()
 
 
 def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Members) -> None:
@@ -415,15 +452,15 @@ def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Me
     process = members["m1"]
     process.liveness.registering(A, ONE)
     process.liveness.registering(B, TWO)
-    report = process.reporter.report()
+    report = process.reporter.reports()[0]
     assert {told.broker for told in report.lines} == {A, B}
     process.tell(evidence, "m1", clock=0.0)
-    assert process.reporter.report().lines == ()
+    assert process.reporter.reports()[0].lines == ()
     process.liveness.heard(A, ONE)
-    assert [told.broker for told in process.reporter.report().lines] == [A]
-    assert [told.broker for told in process.reporter.report().lines] == [A], "not yet acknowledged"
+    assert [told.broker for told in process.reporter.reports()[0].lines] == [A]
+    assert [told.broker for told in process.reporter.reports()[0].lines] == [A], "not yet acknowledged"
     process.reporter.lead_by(3)
-    assert {told.broker for told in process.reporter.report().lines} == {A, B}
+    assert {told.broker for told in process.reporter.reports()[0].lines} == {A, B}
 
 
 def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
@@ -437,7 +474,7 @@ def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
     assert not process.tell(fresh, "m1", clock=0.0)
     assert not process.tell(fresh, "m1", clock=0.0)
     close(process)
-    assert {told.broker for told in process.reporter.report().lines} == {A}
+    assert {told.broker for told in process.reporter.reports()[0].lines} == {A}
 
 
 def test_restarted_member_replaces_what_it_said_before(members: Members) -> None:
@@ -456,10 +493,10 @@ def test_restarted_member_replaces_what_it_said_before(members: Members) -> None
 
 def test_report_of_another_term_or_a_stranger_is_ignored(members: Members) -> None:
     evidence = take_office(members, term=2)
-    report = members["m1"].reporter.report()
+    report = members["m1"].reporter.reports()[0]
     assert evidence.receive("stranger", report, clock=0.0) is None
     members["m1"].reporter.lead_by(3)
-    assert evidence.receive("m1", members["m1"].reporter.report(), clock=0.0) is None
+    assert evidence.receive("m1", members["m1"].reporter.reports()[0], clock=0.0) is None
 
 
 def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: Members) -> None:
@@ -467,7 +504,7 @@ def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: M
     process = members["m1"]
     process.liveness.registering(A, ONE)
     assert process.reporter.heard_acknowledged(A) is None
-    report = process.reporter.report()
+    report = process.reporter.reports()[0]
     assert process.reporter.heard_acknowledged(A) is None
     process.pass_time(5.0)
     process.liveness.heard(A, ONE)
@@ -481,11 +518,11 @@ def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
     process = Process(boot_id=1, now=0.0)
     process.reporter.lead_by(1)
     assert process.reporter.due()
-    process.reporter.report()
+    process.reporter.reports()[0]
     assert not process.reporter.due()
     process.pass_time(1.0)
     assert process.reporter.due()
-    process.reporter.report()
+    process.reporter.reports()[0]
     process.reporter.lead_by(2)
     assert process.reporter.due()
 
@@ -494,7 +531,7 @@ def test_new_command_kinds_wait_for_every_member(members: Members) -> None:
     evidence = take_office(members)
 
     def tell(name: str, understands: int) -> int:
-        report = msgspec.structs.replace(members[name].reporter.report(), understands=understands)
+        report = msgspec.structs.replace(members[name].reporter.reports()[0], understands=understands)
         answer = evidence.receive(name, report, clock=0.0)
         assert answer is not None
         members[name].reporter.acknowledged(answer)
@@ -518,11 +555,11 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     close(process)
     process.tell(evidence, "m1", clock=0.0)
     evidence.prune(lambda broker: False, clock=FORGET_S - 1)
-    answer = evidence.receive("m2", members["m2"].reporter.report(), clock=0.0)
+    answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert [hearing.broker for hearing in answer.hearings] == [A]
     evidence.prune(lambda broker: False, clock=FORGET_S + 1)
-    answer = evidence.receive("m2", members["m2"].reporter.report(), clock=0.0)
+    answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert answer.hearings == ()
     process.pass_time(200.0)
@@ -602,7 +639,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.cut: set[str] = set()
         self.missed: list[tuple[str, BrokerKey]] = []
         self.leader = "m1"
-        self.evidence: Evidence
+        self.failure_detector: FailureDetector
         self.elect("m1")
 
     def boot(self) -> Process:
@@ -617,7 +654,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.leader = name
         self.cut.discard(name)
         self.catch_up(name)
-        self.evidence = Evidence(
+        self.failure_detector = FailureDetector(
             term=self.term,
             members=MEMBERS,
             prior_term=self.led_term,
@@ -637,15 +674,17 @@ class GroupMachine(RuleBasedStateMachine):
         process = self.members[name]
         process.reporter.lead_by(self.term)
         clock = self.members[self.leader].liveness.clock
-        while process.tell(self.evidence, name, clock=clock):
+        while process.tell(self.failure_detector, name, clock=clock):
             pass
         self.judge()
 
     def judge(self) -> None:
         here = self.in_contact()
-        self.evidence.out_of_contact(set(MEMBERS) - here)
+        self.failure_detector.out_of_contact(set(MEMBERS) - here)
         clock = self.members[self.leader].liveness.clock
-        for judgement in self.evidence.judge(list(self.records.values()), in_contact=here, clock=clock):
+        for judgement in self.failure_detector.judge(
+            list(self.records.values()), in_contact=here, clock=clock
+        ):
             broker = judgement.broker
             if judgement.reason is LeaveReason.LEASE_EXPIRED:
                 heard = max((self.heard.get((member, broker), 0.0) for member in here), default=0.0)
@@ -655,7 +694,7 @@ class GroupMachine(RuleBasedStateMachine):
                     "connected with one in contact"
                 )
             del self.records[broker]
-            self.evidence.removed(broker)
+            self.failure_detector.removed(broker)
             for name in MEMBERS:
                 if name in self.cut:
                     self.missed.append((name, broker))
@@ -761,3 +800,79 @@ class GroupMachine(RuleBasedStateMachine):
 
 GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestGroup = GroupMachine.TestCase
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+MANY = [BrokerKey(ClusterName("c" * 100), BrokerAddr(f"{number:0200d}:10911")) for number in range(40)]
+PART_BYTES = 10_000
+
+
+def test_a_long_report_travels_in_parts_and_counts_with_the_last(members: Members) -> None:
+    process = members["m1"]
+    before = take_office(members, term=2)
+    for broker in MANY:
+        process.liveness.registering(broker, ONE)
+    for part in process.reporter.reports():
+        answer = before.receive("m1", part, clock=0.0)
+        assert answer is not None
+        process.reporter.acknowledged(answer)
+    evidence = take_office(members, term=3, prior_term=2)
+    parts = process.reporter.reports(PART_BYTES)
+    assert len(parts) > 5
+    assert all(len(encode(part)) <= PART_BYTES for part in parts)
+    assert [part.more for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert {hearing.broker for part in parts for hearing in part.handed} == set(MANY)
+    for part in parts:
+        assert not counts(evidence, "m1"), "what is in the rest is not known yet"
+        received = decode(encode(part))
+        assert isinstance(received, Report)
+        answer = evidence.receive("m1", received, clock=1.0)
+        assert answer is not None
+        assert not process.reporter.acknowledged(answer), "no gap"
+    assert counts(evidence, "m1")
+    assert evidence._members["m1"].lines.keys() == set(MANY)
+    assert process.reporter.reports()[0].lines == (), "all is acknowledged"
+    assert process.reporter.reports()[0].handed == ()
+    assert all(process.reporter.heard_acknowledged(broker) is not None for broker in MANY)
+
+
+def counts(evidence: FailureDetector, member: str) -> bool:
+    return member in evidence._members and evidence._members[member].counts
+
+
+def test_a_part_that_is_lost_is_sent_again(members: Members) -> None:
+    process = members["m1"]
+    evidence = take_office(members)
+    for broker in MANY:
+        process.liveness.registering(broker, ONE)
+    first, _, third, *_ = process.reporter.reports(PART_BYTES)
+    for part in (first, third):
+        answer = evidence.receive("m1", part, clock=0.0)
+        assert answer is not None
+        process.reporter.acknowledged(answer)
+    assert not counts(evidence, "m1")
+    again = process.reporter.reports()
+    assert again[0].base == first.version
+    for part in again:
+        evidence.receive("m1", part, clock=0.0)
+    assert counts(evidence, "m1")
+    assert evidence._members["m1"].lines.keys() == set(MANY)
+
+
+def test_many_hearings_come_with_several_acknowledgements(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detector, "HEARINGS_BYTES", PART_BYTES)
+    process = members["m1"]
+    evidence = take_office(members)
+    for broker in MANY:
+        process.liveness.registering(broker, ONE)
+    for _ in range(20):
+        for part in process.reporter.reports():
+            answer = evidence.receive("m1", part, clock=0.0)
+            assert answer is not None
+            assert len(encode(answer)) <= PART_BYTES
+            process.reporter.acknowledged(answer)
+    assert process.reporter._hearings.keys() == set(MANY)

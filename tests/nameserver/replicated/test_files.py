@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from nameserver.commands import Command, ImportKv
+from nameserver.modes import kept_file
 from nameserver.modes.interface import Freshness
 from nameserver.raft import RaftStartError
-from nameserver.replicated import kv_file
+from nameserver.replicated import raft_config
+from nameserver.replicated.writes import Writes
+from nameserver.routes.kv import KV_BYTES_MAX
+from nameserver.settings.declared import NamesrvSettings
 from nameserver.settings.files import load_kv_file, load_settings_file, save_kv_file
 from nameserver.types import Request
+from nameserver.verdicts import Verdict
 from remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.replicated.group import ask, group_of, put_kv, register, run, until
 
@@ -58,7 +64,7 @@ def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None
 def test_kv_file_that_could_not_be_written_is_written_later_without_another_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_file, "EXPORT_RETRY_S", 0.05)
+    monkeypatch.setattr(kept_file, "RETRY_S", 0.05)
 
     async def body() -> None:
         path = tmp_path / "0" / "kvConfig.json"
@@ -75,6 +81,84 @@ def test_kv_file_that_could_not_be_written_is_written_later_without_another_chan
     with caplog.at_level(logging.INFO):
         run(body)
     assert "exported again" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["too large", "broken"])
+def test_a_kv_file_that_cannot_be_imported_is_said_and_never_overwritten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    path = tmp_path / "0" / "kvConfig.json"
+    if content == "broken":
+        path.parent.mkdir()
+        path.write_bytes(b"{")
+    else:
+        save_kv_file(path, {"n": {str(number): "v" * 1_000_000 for number in range(4)}})
+    before = path.read_bytes()
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            answer = await ask(group.running[0], put_kv("k", "v"))
+            assert answer.code == ResponseCode.SUCCESS
+        assert path.read_bytes() == before
+
+    with caplog.at_level(logging.INFO):
+        run(body)
+    assert "KV configuration not imported" in caplog.text
+    assert content == "broken" or f"at most {KV_BYTES_MAX}" in caplog.text
+
+
+def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "0" / "kvConfig.json"
+    save_kv_file(path, {"old": {"a": "1"}})
+    propose = Writes.propose
+
+    async def refuse_imports(writes: Writes, command: Command, *, deadline: float) -> Verdict:
+        if isinstance(command, ImportKv):
+            raise RuntimeError("planted")
+        return await propose(writes, command, deadline=deadline)
+
+    monkeypatch.setattr(Writes, "propose", refuse_imports)
+
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            await until(lambda: "KV configuration not imported" in caplog.text, "said")
+            assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
+        assert load_kv_file(path) == {"old": {"a": "1"}}
+
+    run(body)
+    assert "RuntimeError: planted" in caplog.text
+
+
+def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        acknowledged = {}
+        async with group_of(tmp_path, size=1) as group:
+            for number in range(7):
+                value = '"\x01' * 450_000  # a file has more bytes of it than a request
+                answer = await ask(group.running[0], put_kv(str(number), value))
+                if answer.code == ResponseCode.SUCCESS:
+                    acknowledged[str(number)] = value
+                else:
+                    assert f"at most {KV_BYTES_MAX} are allowed" in (answer.remark or "")
+            assert 2 <= len(acknowledged) < 7
+            await group.stop(0)
+            await group.start(0)
+            await group.ready()
+            assert group.running[0].view(Freshness.STALE).kv("n") == acknowledged
+
+    run(body)
+
+
+def test_a_secret_that_others_can_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"s" * 32)
+    for mode, named in ((0o644, True), (0o640, True), (0o600, False)):
+        secret.chmod(mode)
+        caplog.clear()
+        raft_config(NamesrvSettings(raft_secret_file=str(secret), data_dir=str(tmp_path)))
+        assert (f"{secret} can be read by others: its mode is {mode:04o}" in caplog.text) is named
 
 
 def test_unreadable_secret_is_one_line(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
         async with group_of(tmp_path) as group:
             follower = group.at(group.followers()[0])
             monkeypatch.setattr(
-                writes, "encode_command", lambda command: b"\x03" + encode_command(command)[1:]
+                writes,
+                "written_and_read",
+                lambda command: (b"\x03" + encode_command(command)[1:], command),
             )
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -121,7 +123,7 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
         async with group_of(tmp_path) as group:
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
-                await until(lambda: before.may_turn_up, "it is sent")
+                await until(lambda: before.in_doubt, "it is sent")
                 monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
                 follower._work()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
@@ -141,7 +143,7 @@ def test_what_a_state_image_may_hold_has_an_unknown_outcome(
             change_that_gets_lost(group, monkeypatch) as (follower, asking),
         ):
             (before,) = under_way(follower)
-            await until(lambda: before.may_turn_up, "it is sent")
+            await until(lambda: before.in_doubt, "it is sent")
             follower._writes.table_replaced(term=follower.member.term)
             answer = await asking
             assert answer.remark is not None

@@ -48,7 +48,7 @@ def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Pat
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader._office.end()  # as just elected: nobody has looked at the new role yet
+            leader._leadership.end()  # as just elected: nobody has looked at the new role yet
             assert hand_over_in_vain(leader)
             leader._on_change()
             for member in group.running:

@@ -17,7 +17,7 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
-from nameserver.replicated.peer_messages import Deferral, Deferred, ExchangeError, Propose, decode, encode
+from nameserver.replicated.peer_messages import Deferral, Deferred, PeerMessageError, Propose, decode, encode
 from nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer
 from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
@@ -165,7 +165,7 @@ def test_deferred_proposal_is_decided_again_once_that_leaders_log_is_applied_so_
     assert book.released(applied_index=9) == (sequence,)
     waiting = book.remove(sequence)
     assert waiting is not None
-    assert not waiting.may_turn_up, "the leader said that it is not in the log"
+    assert not waiting.in_doubt, "the leader said that it is not in the log"
 
 
 def test_deferral_ends_with_the_first_entry_of_a_later_term() -> None:
@@ -187,18 +187,48 @@ def test_deferral_of_another_process_or_term_is_ignored() -> None:
     assert book.released(applied_index=9) == ()
 
 
+def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() -> None:
+    """The first copy waited behind another command of its broker; the link was remade, a second one left."""
+    leader = Sequencer(term=3)
+    take(leader, 7, touch(), boot_id=9)
+    assert sequences(leader) == [7]
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(encode_command(register()), deadline=2.5)
+    for link in (1, 2):
+        book.handed(sequence, (3, link), now=0.1 * link, may_reach_log=True)
+    assert take(leader, sequence, register(), attempt=1) is None, "held behind the touch"
+    ((_, answer),) = leader.appended(10)
+    book.defer(answer, term=3)
+    book.applied(3)
+    assert book.released(applied_index=10) == (), "the second copy is under way"
+
+    leader.applied(10)  # the touch changed nothing: the way is free
+    assert take(leader, sequence, register(), attempt=2) is None
+    assert sequences(leader) == [sequence], "which is its verdict: decided again it would take effect twice"
+
+
+def test_the_answer_to_the_newest_copy_releases_a_proposal_though_an_older_one_was_lost() -> None:
+    book = ProposalBook(boot_id=1)
+    sequence = book.add(ONE, deadline=2.5)
+    for link in (1, 2):
+        book.handed(sequence, (3, link), now=0.1 * link, may_reach_log=True)
+    book.applied(3)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=9, attempt=2), term=3)
+    assert book.released(applied_index=9) == (sequence,)
+
+
 def test_copy_sent_to_a_former_leader_may_turn_up_until_an_entry_of_a_later_one_is_applied() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.handed(sequence, (4, 1), now=0.1, may_reach_log=True)
-    book.defer(Deferral(boot_id=1, sequence=sequence, index=9), term=4)
+    book.defer(Deferral(boot_id=1, sequence=sequence, index=9, attempt=2), term=4)
     waiting = book.get(sequence)
     assert waiting is not None
     book.applied(3)
-    assert waiting.may_turn_up
+    assert waiting.in_doubt
     book.applied(4)
-    assert not waiting.may_turn_up
+    assert not waiting.in_doubt
 
 
 def test_copy_handed_to_the_present_leader_may_turn_up_whatever_is_applied() -> None:
@@ -208,7 +238,7 @@ def test_copy_handed_to_the_present_leader_may_turn_up_whatever_is_applied() -> 
     book.applied(3)
     waiting = book.get(sequence)
     assert waiting is not None
-    assert waiting.may_turn_up
+    assert waiting.in_doubt
 
 
 def test_what_a_member_may_not_know_is_decided_again_if_it_never_left() -> None:
@@ -282,9 +312,15 @@ def take(
     boot_id: int = 1,
     moved: bool = False,
     size: int = 10,
+    attempt: int = 1,
 ) -> Deferral | None:
     return queue.offer(
-        proposal(sequence, boot_id=boot_id, size=size), command, f"m{boot_id}", moved=moved, applied_index=5
+        proposal(sequence, boot_id=boot_id, size=size),
+        command,
+        f"m{boot_id}",
+        moved=moved,
+        applied_index=5,
+        attempt=attempt,
     )
 
 
@@ -443,7 +479,7 @@ def test_registration_goes_in_once_the_entry_before_is_applied() -> None:
 
 def test_proposals_and_deferrals_survive_the_wire() -> None:
     for message in (
-        Propose(term=3, proposals=(proposal(1), proposal(2, size=0))),
+        Propose(term=3, proposals=(proposal(1), proposal(2, size=0)), attempts=(1, 2)),
         Deferred(term=3, deferrals=(Deferral(boot_id=2**63, sequence=1, index=10),)),
     ):
         assert decode(encode(message)) == message
@@ -458,10 +494,10 @@ def test_proposals_and_deferrals_survive_the_wire() -> None:
         b"\x01",
         b"\x01\x90",
         b"\x01\x91\x63",
-        encode(Propose(term=3, proposals=()))[:-1],
+        encode(Propose(term=3, proposals=(), attempts=()))[:-1],
     ],
     ids=["nothing", "no format", "newer format", "no message", "empty", "unknown kind", "cut off"],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(ExchangeError):
+    with pytest.raises(PeerMessageError):
         decode(data)

@@ -145,12 +145,12 @@ def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
             monkeypatch.setattr(follower.member, "send", lambda member, message: True)
             deadline = asyncio.get_running_loop().time() + CONDITION_S
             waiting = asyncio.create_task(follower.barrier(deadline=deadline))
-            await until(lambda: follower.raft_status()["barriers"] == 1, "the barrier is sent")
+            await until(lambda: follower.raft_status().barriers == 1, "the barrier is sent")
             monkeypatch.undo()
             await group.stop(old)
             await waiting
             assert follower.member.leader != group.addresses[old]
-            assert follower.raft_status()["barriers"] != 1
+            assert follower.raft_status().barriers != 1
 
     run(body)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nameserver.commands import COMMAND_BYTES_MAX
-from nameserver.handlers import Registration, decode_registration
 from nameserver.modes.interface import Freshness
+from nameserver.registration import Registration, decode_registration
 from nameserver.replicated import registrations
 from nameserver.types import Answer, ConnectionId, Request
 from remoting.codes import ResponseCode

@@ -1,0 +1,143 @@
+"""A file that follows what is in force on a nameserver, whatever its disk does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from nameserver.raft.storage.threads import DiskThread
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 5.0
+"""After a file that could not be written, the next try."""
+CLOSE_S: Final = 2.0
+"""A nameserver that stops waits no longer for such a file: what was acknowledged is in it, or in the log."""
+
+
+class KeptFile:
+    """Written whole, once at a time, on a thread of its own, and again until the disk takes it.
+
+    No task could end unseen: whatever goes wrong with a write is logged once, told to those who wait for it,
+    and tried again. A disk that stands still holds up neither the loop nor the end of the process.
+
+    Args:
+        what, done: How the log names the content, and what is done with it: "settings", "kept".
+        path: Of the file, for the log.
+        write: Returns what brings the file up to date, for the thread; None if there is nothing to write.
+            Called on the loop.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        done: str,
+        *,
+        path: Callable[[], Path],
+        write: Callable[[], Callable[[], None] | None],
+    ) -> None:
+        self._what = what
+        self._done = done
+        self._path = path
+        self._write = write
+        self._thread = DiskThread(f"{what} file")
+        self._changes = 0  # since the start
+        self._kept = 0  # how many of them the file has
+        self._writing: asyncio.Future[str | None] | None = None
+        self._timer: asyncio.Handle | None = None
+        self._failing = False
+        self._closed = False
+
+    def changed(self) -> None:
+        """Note a change; :meth:`keep` or :meth:`keep_soon` follows."""
+        self._changes += 1
+
+    def keep_soon(self) -> None:
+        """Have the file written for all that changes in this turn of the loop; nobody waits for it."""
+        if self._timer is None and self._writing is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_soon(self._keep_again)
+
+    async def keep(self) -> str | None:
+        """Return once the file has all changes so far, or what went wrong."""
+        needed = self._changes
+        while self._kept < needed:
+            # A write that has begun goes on when its request is given up.
+            failure = await asyncio.shield(self._writing or self._begin())
+            if failure is not None:
+                return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"
+        return None
+
+    async def close(self) -> None:
+        """Try once more to write what the file does not have yet; a disk that stands still is left alone."""
+        self._closed = True
+        self._stop_timer()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                if self._writing is not None:
+                    await asyncio.shield(self._writing)
+                await self.keep()
+        except TimeoutError:
+            logger.error(
+                "%s not %s file=%s error=the disk has not answered for %g s: ending without it",
+                self._what,
+                self._done,
+                self._path(),
+                CLOSE_S,
+            )
+        self._thread.shutdown()
+
+    def _begin(self) -> asyncio.Future[str | None]:
+        self._stop_timer()
+        loop = asyncio.get_running_loop()
+        self._writing = outcome = loop.create_future()
+        changes = self._changes
+        try:
+            work = self._write()
+        except Exception as error:
+            self._ended(outcome, changes, error)
+            return outcome
+        if work is None:
+            self._ended(outcome, changes, None)
+            return outcome
+        loop.run_in_executor(self._thread, work).add_done_callback(
+            lambda written: self._ended(outcome, changes, written.exception())
+        )
+        return outcome
+
+    def _ended(self, outcome: asyncio.Future[str | None], changes: int, error: BaseException | None) -> None:
+        self._writing = None
+        if error is None:
+            self._kept = changes
+            if self._failing:
+                logger.info("%s %s again file=%s", self._what, self._done, self._path())
+            self._failing = False
+            if self._kept < self._changes:
+                self.keep_soon()
+        else:
+            if not self._failing:  # once, not at each new try
+                logger.error(
+                    "%s not %s file=%s error=%s",
+                    self._what,
+                    self._done,
+                    self._path(),
+                    error,
+                    exc_info=None if isinstance(error, OSError) else error,
+                )
+            self._failing = True
+            if not self._closed:
+                self._stop_timer()
+                self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._keep_again)
+        outcome.set_result(None if error is None else str(error))
+
+    def _keep_again(self) -> None:
+        self._timer = None
+        if self._kept < self._changes and self._writing is None:
+            self._begin()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,111 @@
+"""The loop that all modes share: decide a request, propose, decide again while the table has moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from nameserver.commands import Command, CommandFormatError, CommandTooLarge
+from nameserver.handlers import (
+    Heard,
+    Renewal,
+    SettingsChange,
+    Unregister,
+    answer_for,
+    decide,
+)
+from nameserver.modes.interface import (
+    NO_QUORUM_TAG,
+    OUTCOME_UNKNOWN_TAG,
+    ConsistencyError,
+    NoQuorum,
+    OutcomeUnknown,
+)
+from nameserver.routes.view import RouteView
+from nameserver.types import Answer, ConnectionId, Request
+from nameserver.verdicts import Moved, Verdict
+from remoting.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from nameserver.settings.changes import LiveSettings
+
+
+class Mode(Protocol):
+    """What a mode brings to :func:`serve`, the loop that all modes share."""
+
+    @property
+    def settings(self) -> LiveSettings:
+        """The settings in force."""
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        """Return the view to decide a request on, with the freshness its code asks for.
+
+        Raises:
+            NoQuorum: If that cannot be had in time.
+        """
+
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        """Return what this process knows of the sender behind a connection."""
+
+    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
+
+    async def propose(self, command: Command, *, deadline: float) -> Verdict:
+        """Have a command applied and return its verdict as applied here.
+
+        Raises:
+            NoQuorum: If it was certainly not applied.
+            OutcomeUnknown: If the deadline passed first.
+            CommandTooLarge: If it is above the limit of the log.
+            CommandFormatError: If it could not be read again.
+        """
+
+    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
+        """Take a broker's goodbye over a connection of its own."""
+
+    async def change_settings(self, change: SettingsChange) -> Answer:
+        """Put settings in force and keep them."""
+
+
+async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
+    """Answer a request: decide on the view, propose, and decide again while it has moved.
+
+    The body of every mode's :meth:`Consistency.execute`, but for registrations: they do not wait for a view,
+    and modes answer them by :meth:`Consistency.register`.
+    """
+    try:
+        while True:
+            view = await mode.readable(request, deadline=deadline)
+            settings = mode.settings.current
+            decision = decide(view, request, settings, mode.heard_over(origin))
+            if isinstance(decision, Renewal):
+                decision = await mode.renew(decision, origin, deadline=deadline)
+            if isinstance(decision, Answer):
+                return decision
+            if isinstance(decision, Unregister):
+                return await mode.unregister(decision, origin, deadline=deadline)
+            if isinstance(decision, SettingsChange):
+                return await mode.change_settings(decision)
+            verdict = await mode.propose(decision, deadline=deadline)
+            if not isinstance(verdict, Moved):
+                return answer_for(decision, verdict, request, settings)
+    except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
+        return refusal_of(request, error)
+
+
+def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:
+    """Answer a request that was not done, or of which nobody knows."""
+    if isinstance(error, NoQuorum):
+        return refusal(f"{NO_QUORUM_TAG} {error}")
+    if isinstance(error, OutcomeUnknown):
+        return refusal(f"{OUTCOME_UNKNOWN_TAG} {error}")
+    if isinstance(error, CommandTooLarge):
+        return refusal(
+            f"request of {len(request.body)} bytes takes {error.size} bytes in the log, "
+            f"at most {error.limit} are possible"
+        )
+    return refusal(str(error))
+
+
+def refusal(remark: str) -> Answer:
+    """Answer code 1: nothing of the request was done, or nobody knows."""
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

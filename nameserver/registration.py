@@ -1,0 +1,129 @@
+"""Request 103, decoded: what a broker says of itself and of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nameserver.commands import (
+    QueueMapping,
+    TopicQueues,
+)
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from remoting.bounds import LEASE_MS_MAX
+from remoting.codes import (
+    ResponseCode,
+)
+from remoting.errors import FieldError, RemoteProtocolError
+from remoting.fields import RegisterBrokerFields
+from remoting.lenient import canonical
+from remoting.route import (
+    DataVersion,
+    TopicNumbers,
+    body_crc32,
+    read_registration,
+)
+
+LEASE_MS: Final = 120_000
+"""Lease of a broker that asks for none. Source: BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
+
+
+REMARK_MAX: Final = 1024
+"""Characters of a refusal: what it repeats of a request may be as long as that."""
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoded request 103, so that deciding again does not decode again.
+
+    Attributes:
+        lease_ms: How long the broker may be silent; one that asks for nothing sensible gets the default.
+        enable_acting_master, filter_servers, mappings: As in :class:`RegisterBroker`.
+        table: What its body says of each topic, by name; in the body's order.
+    """
+
+    broker: BrokerKey
+    broker_name: BrokerName
+    broker_id: int
+    ha_server_addr: str
+    lease_ms: int
+    enable_acting_master: bool | None
+    zone_name: str | None
+    data_version: DataVersion
+    table: Mapping[str, TopicNumbers]
+    filter_servers: tuple[str, ...] | None
+    mappings: tuple[QueueMapping, ...]
+
+    @property
+    def topics(self) -> tuple[TopicQueues, ...]:
+        """The topics as a command carries them; made anew each time."""
+        return tuple(
+            [
+                TopicQueues(
+                    topic,
+                    numbers.read_queue_nums,
+                    numbers.write_queue_nums,
+                    numbers.perm,
+                    numbers.topic_sys_flag,
+                )
+                for topic, numbers in self.table.items()
+            ]
+        )
+
+
+def decode_registration(request: Request) -> Registration | Answer:
+    """Decode a request 103 once for all decisions on it; an answer if it is no good."""
+    try:
+        fields = RegisterBrokerFields.parse(request.ext_fields)
+    except FieldError as error:
+        return failure(str(error))
+    if not fields.broker_name:
+        return failure("brokerName is empty")
+    if not fields.broker_addr:
+        return failure("brokerAddr is empty")
+    if not fields.cluster_name:
+        return failure("clusterName is empty")
+    if fields.broker_id < 0:
+        return failure(f"brokerId {fields.broker_id} is negative")
+    lease_ms = fields.heartbeat_timeout_ms
+    if lease_ms is not None and lease_ms > LEASE_MS_MAX:
+        return failure(
+            f"argument heartbeatTimeoutMillis is {lease_ms}, allowed: at most {LEASE_MS_MAX} (a day)"
+        )
+    if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
+        return failure("crc32 not match")
+    try:
+        body = read_registration(request.body, compressed=fields.compressed, version=request.version)
+        infos = body.mapping_infos
+        mappings = tuple([_mapping(topic, info) for topic, info in infos.items()]) if infos else ()
+    except RemoteProtocolError as error:
+        return failure(f"Failed to decode RegisterBrokerBody: {error}")
+    return Registration(
+        broker=broker_key(fields.cluster_name, fields.broker_addr),
+        broker_name=BrokerName(fields.broker_name),
+        broker_id=fields.broker_id,
+        ha_server_addr=fields.ha_server_addr,
+        lease_ms=LEASE_MS if lease_ms is None or lease_ms <= 0 else lease_ms,
+        enable_acting_master=fields.enable_acting_master,
+        zone_name=fields.zone_name,
+        data_version=body.data_version,
+        table=body.topics,
+        filter_servers=body.filter_servers,
+        mappings=mappings,
+    )
+
+
+def _mapping(topic: str, info: Any) -> QueueMapping:
+    epoch = info.get("epoch", 0) if isinstance(info, dict) else 0
+    if type(epoch) is not int or not -(2**63) <= epoch < 2**63:
+        raise RemoteProtocolError(f"mapping info of {topic} has epoch {epoch!r}, not a 64-bit integer")
+    return QueueMapping(topic=topic, epoch=epoch, info=canonical(info))
+
+
+def failure(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark[:REMARK_MAX])
+
+
+def broker_key(cluster_name: str, broker_addr: str) -> BrokerKey:
+    return BrokerKey(ClusterName(cluster_name), BrokerAddr(broker_addr))

@@ -1,0 +1,241 @@
+"""One member's reports of whom it heard, and what leaders acknowledged of them.
+
+The leader's side is :mod:`.failure_detector`. Pure: clocks are passed in, in seconds, always the liveness
+clock of the process that runs the code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
+from nameserver.liveness import Contact, Liveness
+from nameserver.replicated.failure_detector import _hearing, _line
+from nameserver.types import BrokerKey, ConnectionId
+
+from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Report, size_of
+from .peer_messages import FORMAT as MESSAGE_FORMAT
+
+REPORT_PERIOD_S: Final = 1.0
+"""A member reports who was heard this often; openings and closings are reported at once."""
+
+
+FRESH_SHARE: Final = 0.75
+"""Share of a lease within which an acknowledged hearing lets a registration be answered at once."""
+
+
+PART_BYTES: Final = 1024 * 1024
+"""A report is sent in parts of about this many bytes, as the leader's hearings are in its answers."""
+
+_OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; younger ones contain the older
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What an acknowledgement of one part says.
+
+    Attributes:
+        number: Of the report.
+        heard: Hearings in it.
+        last: Of its parts.
+    """
+
+    number: int
+    base: int
+    version: int
+    heard: dict[BrokerKey, float]
+    last: bool
+
+
+class Reporter:
+    """Makes one process's reports, and keeps what leaders acknowledged."""
+
+    def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
+        self._liveness = liveness
+        self._boot_id = boot_id
+        self._term = 0
+        self._base = 0
+        self._acknowledged_in_term = False
+        self._number = 0  # of the last report
+        self._outstanding: deque[_Part] = deque()
+        self._heard_acknowledged: dict[BrokerKey, float] = {}
+        self._hearings: dict[BrokerKey, float] = {}
+        self._hearings_seen = 0
+        self._handed: dict[BrokerKey, float] = {}
+        self._handed_term = 0
+        self._last_at: float | None = None
+        self.leader_reads = 0
+        """Newest message format that the leader of this term said it knows; 0 before it said so."""
+        self.understood = FIRST_COMMAND_FORMAT
+        """Newest command format that the leader of this term may append: all members understand it."""
+
+    @property
+    def term(self) -> int:
+        """Term of the leader that is reported to; 0 before there was one."""
+        return self._term
+
+    def lead_by(self, term: int) -> bool:
+        """Note that the leader of ``term`` is known; the first report to it is full.
+
+        Returns:
+            Whether that is news.
+        """
+        if term == self._term:
+            return False
+        if self._acknowledged_in_term:
+            self._handed, self._handed_term = self._hearings, self._term
+        self._term = term
+        self._base = 0
+        self._acknowledged_in_term = False
+        self._outstanding.clear()
+        self._hearings, self._hearings_seen = {}, 0
+        self._last_at = None
+        self.leader_reads = 0
+        self.understood = FIRST_COMMAND_FORMAT
+        return True
+
+    def due(self) -> bool:
+        """Whether a second has passed since the last report of this term."""
+        return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
+
+    def reports(self, part_bytes: int = PART_BYTES) -> tuple[Report, ...]:
+        """Return what changed here since the last acknowledged report, in parts, nearly always one.
+
+        They are to be sent in this order: each builds on the one before. Hearings that are handed over come
+        first, then changes, the oldest first.
+        """
+        self._last_at = self._liveness.clock
+        self._number += 1
+        while self._outstanding and self._outstanding[0].number <= self._number - _OUTSTANDING_MAX:
+            self._outstanding.popleft()
+        handing = not self._acknowledged_in_term and bool(self._handed)
+        parts: list[Report] = []
+        base = version = self._base
+        size = 0
+        handed: list[Hearing] = []
+        changes: list[tuple[BrokerKey, Contact]] = []
+
+        def end_part(*, last: bool) -> None:
+            nonlocal base, size
+            heard = {broker: contact.heard_at for broker, contact in changes}
+            self._outstanding.append(
+                _Part(number=self._number, base=base, version=version, heard=heard, last=last)
+            )
+            parts.append(
+                Report(
+                    term=self._term,
+                    boot_id=self._boot_id,
+                    base=base,
+                    version=version,
+                    clock=self._liveness.clock,
+                    lines=tuple([_line(broker, contact) for broker, contact in changes]),
+                    hearings_seen=self._hearings_seen,
+                    handed_term=self._handed_term if handing else 0,
+                    handed=tuple(handed),
+                    understands=COMMAND_FORMAT,
+                    reads=MESSAGE_FORMAT,
+                    more=not last,
+                )
+            )
+            base, size = version, 0
+            handed.clear()
+            changes.clear()
+
+        for broker, at in self._handed.items() if handing else ():
+            if size and size + size_of(broker) > part_bytes:
+                end_part(last=False)
+            handed.append(_hearing(broker, at))
+            size += size_of(broker)
+        for broker, contact in reversed(self._liveness.changes_since(self._base)):
+            if size and size + size_of(broker) > part_bytes:
+                end_part(last=False)
+            changes.append((broker, contact))
+            version = contact.version
+            size += size_of(broker)
+        version = self._liveness.version
+        end_part(last=True)
+        return tuple(parts)
+
+    def acknowledged(self, answer: Acknowledgement) -> bool:
+        """Take the leader's answer.
+
+        Returns:
+            Whether the leader holds less than the reports on their way build on: report again at once.
+        """
+        if answer.term != self._term or answer.boot_id != self._boot_id:
+            return False
+        self.leader_reads, self.understood = answer.reads, answer.understood
+        self._base = min(answer.version, self._liveness.version)
+        whole = False
+        while self._outstanding and self._outstanding[0].version <= answer.version:
+            part = self._outstanding.popleft()
+            self._heard_acknowledged.update(part.heard)
+            whole = whole or part.last
+        if answer.hearings_base <= self._hearings_seen:
+            offset = self._liveness.clock - answer.clock
+            for hearing in answer.hearings:
+                self._hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
+            self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
+            # Until all parts have come, what is handed over may have been lost with a link.
+            self._acknowledged_in_term = self._acknowledged_in_term or whole
+        gap = bool(self._outstanding) and self._outstanding[0].base > answer.version
+        if gap:
+            self._outstanding.clear()
+        return gap
+
+    def heard_acknowledged(self, broker: BrokerKey) -> float | None:
+        """Return the youngest hearing of a broker by this member that a leader acknowledged."""
+        return self._heard_acknowledged.get(broker)
+
+    def removed(self, broker: BrokerKey) -> None:
+        """Note that a record is gone: what was heard before says nothing of a next one."""
+        for known in (self._heard_acknowledged, self._hearings, self._handed):
+            known.pop(broker, None)
+
+    def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
+        """Forget brokers that have neither a record nor a contact here."""
+        for known in (self._heard_acknowledged, self._hearings, self._handed):
+            for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
+                del known[broker]
+
+
+class Unchanged(Enum):
+    """What to do with a registration that changes nothing (rule 3)."""
+
+    ANSWER = "answer"
+    TOUCH = "touch"
+
+
+def answer_or_touch(
+    contact: Contact | None,
+    origin: ConnectionId,
+    *,
+    acknowledged_at: float | None,
+    clock: float,
+    in_contact: bool,
+    lease_s: float,
+) -> Unchanged:
+    """Decide whether a registration or question that changes nothing needs the log.
+
+    Args:
+        contact: What this member knows of the broker.
+        origin: The connection it came over.
+        acknowledged_at: Youngest hearing by this member that a leader acknowledged.
+        in_contact: This member is in contact with a leader (rule 8).
+        lease_s: The lease in the broker's record.
+    """
+    if (
+        in_contact
+        and contact is not None
+        and contact.owner == origin
+        and contact.connected
+        and contact.confirmed
+        and acknowledged_at is not None
+        and clock - acknowledged_at < FRESH_SHARE * lease_s
+    ):
+        return Unchanged.ANSWER
+    return Unchanged.TOUCH

@@ -1,0 +1,92 @@
+"""Notices of smallest broker ids: request 905, oneway, to addresses that this nameserver dials itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from nameserver.types import ConnectionId, MinBrokerChange
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.fields import NotifyMinBrokerIdFields
+from remoting.transport.aio import RemotingClient
+
+log = logging.getLogger(__name__)
+
+#: Source: RouteInfoManager.notifyMinBrokerIdChanged, invokeOneway with 300 ms.
+NOTIFY_TIMEOUT_S: Final = 0.3
+#: Notices under way at once; more are dropped, as a lost oneway request is.
+NOTICES_MAX: Final = 256
+#: Addresses that one connection may have us dial. A process that holds several brokers registers as many.
+_PER_CONNECTION: Final = 64
+
+
+class Notices:
+    """Tells the members of a broker name who has the smallest id now.
+
+    Whoever can reach this port can register any address. Dialled is therefore only what was registered over
+    a connection that is open and comes from that very host: a stranger has us dial itself and nobody else.
+
+    Args:
+        group: Owns the tasks that dial.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._client = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registered: dict[ConnectionId, set[str]] = {}
+
+    def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
+        """Note a registration, whatever becomes of it.
+
+        Args:
+            host: Where its connection comes from.
+            addr: What it gives as the broker's address.
+        """
+        addrs = self._registered.get(origin)
+        if addr.rpartition(":")[0] != host or (addrs is not None and len(addrs) >= _PER_CONNECTION):
+            return
+        if addrs is None:
+            addrs = self._registered[origin] = set()
+        addrs.add(addr)
+
+    def closed(self, origin: ConnectionId) -> None:
+        self._registered.pop(origin, None)
+
+    def send(self, change: MinBrokerChange) -> None:
+        notice = RemotingCommand.request(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+            NotifyMinBrokerIdFields(
+                min_broker_id=change.min_broker_id,
+                min_broker_addr=change.min_broker_addr,
+                offline_broker_addr=change.offline_addr,
+                ha_broker_addr=change.ha_addr,
+            ).to_ext(),
+            oneway=True,
+        )
+        dialable = set().union(*self._registered.values())
+        for addr in change.tell:
+            if addr not in dialable:
+                log.info("notice of smallest broker id not sent addr=%s reason=registered elsewhere", addr)
+            elif len(self._tasks) >= NOTICES_MAX:
+                log.warning("notice of smallest broker id dropped addr=%s", addr)
+            else:
+                task = self._group.create_task(self._send(addr, notice))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, addr: str, notice: RemotingCommand) -> None:
+        try:
+            await self._client.invoke_oneway(addr, notice, timeout_s=NOTIFY_TIMEOUT_S)
+        except RemotingError as error:
+            log.info("notice of smallest broker id not sent addr=%s error=%s", addr, error)
+        except Exception:  # the boundary of one task: what cannot be told ends nobody's service
+            log.exception("notice of smallest broker id failed addr=%s", addr)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._client.close()

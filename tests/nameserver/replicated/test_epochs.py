@@ -1,0 +1,167 @@
+"""A restored snapshot: revisions go back, and nothing that was known by them is taken for the new state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from nameserver.http.app import HttpServer
+from nameserver.modes.interface import Freshness
+from nameserver.replicated import Replicated
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.ranking import load_settings
+from nameserver.wire.server import NameServer
+from remoting.command import RemotingCommand
+from remoting.route import (
+    DataVersion,
+    RegisterBody,
+    TopicConfig,
+    body_crc32,
+    decode_route,
+    encode_register_body,
+)
+from remoting.transport.blocking import BlockingClient
+from tests.ports import free_addresses
+
+from .group import until
+
+TOKEN = "a-token-of-enough-length-for-this"
+
+
+class Alone:
+    """A group of one, with all its ports, in this process."""
+
+    def __init__(self, mode: Replicated, wire: str, http: str, web: aiohttp.ClientSession) -> None:
+        self.mode = mode
+        self.wire = wire
+        self.http = http
+        self.web = web
+        self.client = BlockingClient()  # one connection: the broker's, whose end would be its end
+
+    async def register(self, topic: str, *, queues: int, counter: int) -> None:
+        body = encode_register_body(
+            RegisterBody(
+                data_version=DataVersion(counter=counter),
+                topic_configs=(
+                    TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues),
+                ),
+                filter_servers=(),
+                mapping_infos={},
+            ),
+            compressed=False,
+            version=479,
+        )
+        fields = {
+            "brokerName": "b",
+            "brokerAddr": "127.0.0.1:10911",
+            "clusterName": "C",
+            "brokerId": "0",
+            "haServerAddr": "",
+            "bodyCrc32": str(body_crc32(body)),
+        }
+        answer = await self.invoke(RemotingCommand.request(103, fields, body=body))
+        assert answer.code == 0, answer.remark
+
+    async def queues(self, topic: str) -> int:
+        """Ask as clients do, over and over with the same header: answers come from the cache."""
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = await self.invoke(RemotingCommand.request(105, fields))
+        assert answer.code == 0, answer.remark
+        return decode_route(answer.body).queue_datas[0].write_queue_nums
+
+    async def invoke(self, request: RemotingCommand) -> RemotingCommand:
+        return await asyncio.to_thread(self.client.invoke, self.wire, request, timeout_s=20.0)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        async with self.web.get(f"http://{self.http}{path}") as answer:
+            found: dict[str, Any] = json.loads(await answer.read())
+            return found
+
+    async def post(self, path: str, data: bytes = b"", *, accept: str = "application/json") -> bytes:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Accept": accept}
+        async with self.web.post(f"http://{self.http}{path}", data=data, headers=headers) as answer:
+            raw = await answer.read()
+            assert answer.status == 200, raw
+            return raw
+
+    async def save(self) -> bytes:
+        return await self.post("/v1/raft/snapshot", accept="application/octet-stream")
+
+    async def restore(self, image: bytes) -> None:
+        await self.post("/v1/raft/restore", image)
+
+
+@contextlib.asynccontextmanager
+async def alone(root: Path, raft: str) -> AsyncIterator[Alone]:
+    flags = {
+        "dataDir": str(root),
+        "listenPort": "0",
+        "httpListen": "127.0.0.1:0",
+        "mode": "raft",
+        "raftAddress": raft,
+        "raftPeers": raft,
+    }
+    live = LiveSettings(load_settings(flags=flags).settings)
+    async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
+        server = NameServer(settings=live, group=group)
+        mode = Replicated.open(live, server, boot_id=1)
+        await mode.start()
+        http = HttpServer(consistency=mode, server=server, settings=live, version="test", token=TOKEN)
+        try:
+            wire = await server.start(mode)
+            port = int(wire.rpartition(":")[2])
+            one = Alone(mode, f"127.0.0.1:{port}", await http.start("127.0.0.1", 0), web)
+            await until(lambda: mode.status().writes_ready, "it leads")
+            with one.client:
+                yield one
+        finally:
+            await http.close()
+            await server.close(drain_s=1.0)
+            await mode.close()
+
+
+def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with alone(tmp_path, free_addresses(1)[0]) as one:
+            await one.register("T", queues=4, counter=1)
+            image = await one.save()
+            await one.register("T", queues=8, counter=2)
+            assert [await one.queues("T") for _ in range(2)] == [8, 8]
+            revision = one.mode.view(Freshness.STALE).revision
+            await one.restore(image)
+            await one.register("T", queues=16, counter=3)
+            assert one.mode.view(Freshness.STALE).revision == revision, "else this proves nothing"
+            assert await one.queues("T") == 16
+
+    asyncio.run(body())
+
+
+def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(tmp_path: Path) -> None:
+    async def body() -> None:
+        raft = free_addresses(1)[0]
+        async with alone(tmp_path, raft) as one:
+            await one.register("T", queues=4, counter=1)
+            image = await one.save()
+            for counter in range(2, 5):
+                await one.register("T", queues=counter, counter=counter)
+            before = await one.get("/v1/topics/T/route")
+            last = f"/v1/topics/T/route?index={before['index']}&epoch={before['epoch']}&wait=50s"
+            waiting = asyncio.create_task(one.get(last))
+            await until(lambda: bool(one.mode._waiters), "the query waits")
+            await one.restore(image)
+            async with asyncio.timeout(30):
+                after = await waiting
+            assert after["index"] < before["index"]
+            assert after["epoch"] > before["epoch"]
+            async with asyncio.timeout(30):  # also who comes only now, with an index of before
+                assert (await one.get(last))["epoch"] == after["epoch"]
+        async with alone(tmp_path, raft) as again:
+            assert (await again.get("/v1/topics/T/route"))["epoch"] == after["epoch"], "it is kept"
+
+    asyncio.run(body())

@@ -1,0 +1,120 @@
+"""Notices of smallest broker ids: nobody ends a nameserver by an address, or has it dial strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nameserver.types import ConnectionId
+from nameserver.wire.notices import Notices
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand, decode_command
+from remoting.fields import RegisterBrokerFields
+from remoting.frame import FrameDecoder
+from remoting.transport import split_address
+from remoting.transport.blocking import BlockingClient
+
+WITHIN_S = 30.0
+
+
+@contextlib.contextmanager
+def nameserver(tmp_path: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off", *flags]
+    process = subprocess.Popen(
+        [*command, "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        match = re.search(r"listen=(\S+)", process.stdout.readline())
+        assert match
+        yield match[1], process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def registration(addr: str, broker_id: int) -> RemotingCommand:
+    fields = RegisterBrokerFields(
+        broker_name="b", broker_addr=addr, cluster_name="c", broker_id=broker_id, ha_server_addr="10.0.0.1:2"
+    )
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext())
+
+
+def listener(host: str) -> tuple[socket.socket, str]:
+    one = socket.create_server((host, 0))
+    one.settimeout(WITHIN_S)
+    return one, f"{host}:{one.getsockname()[1]}"
+
+
+def test_three_requests_of_a_stranger_end_nothing(tmp_path: Path) -> None:
+    with nameserver(tmp_path) as (addr, process), BlockingClient() as client:
+        change = RemotingCommand.request(
+            RequestCode.UPDATE_NAMESRV_CONFIG, body=b"notifyMinBrokerIdChanged=true\n"
+        )
+        answer = client.invoke(addr, change)
+        assert answer.code != ResponseCode.SUCCESS
+        assert "notifyMinBrokerIdChanged" in (answer.remark or "")
+        for broker_id, port in ((1, "1"), (0, "80"), (2, "9" * 5000)):
+            client.invoke(addr, registration("x" * 64 + ".example:" + port, broker_id))
+        assert client.invoke(addr, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)).code == 0
+        assert process.poll() is None
+
+
+def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path) -> None:
+    broker, broker_addr = listener("127.0.0.1")
+    victim, victim_addr = listener("127.0.0.3")
+    with (
+        broker,
+        victim,
+        nameserver(tmp_path, "--notifyMinBrokerIdChanged", "true") as (addr, process),
+        BlockingClient() as stranger,
+        socket.create_connection(split_address(addr), timeout=WITHIN_S) as link,
+    ):
+        strange = (victim_addr, "x" * 64 + ".example:80", "127.0.0.1:" + "9" * 5000)
+        for broker_id, sent in enumerate(strange, 2):  # told before the broker, whose id is larger
+            stranger.invoke(addr, registration(sent, broker_id))
+        link.sendall(registration(broker_addr, 5).with_opaque(1).encode())
+        link.recv(65536)
+        stranger.invoke(addr, registration("127.0.0.1:1", 0))  # the smallest id changes
+        dialled, _ = broker.accept()
+        with dialled:
+            dialled.settimeout(WITHIN_S)
+            (frame,) = FrameDecoder().feed(dialled.recv(65536))
+            notice = decode_command(frame)
+            assert (notice.code, notice.ext_fields["minBrokerId"]) == (905, "0")
+        assert not select.select([victim], [], [], 0)[0], "a stranger had it dial another host"
+        assert process.poll() is None
+        assert stranger.invoke(addr, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "addr", "dialled"),
+    [("10.0.0.1", "10.0.0.1:10911", True), ("10.0.0.1", "10.0.0.2:10911", False), ("10.0.0.1", "", False)],
+)
+def test_address_counts_if_its_connection_comes_from_there(host: str, addr: str, dialled: bool) -> None:
+    notices = Notices.__new__(Notices)
+    notices._registered = {}
+    notices.registered(ConnectionId(1), host, addr)
+    assert (notices._registered == {ConnectionId(1): {addr}}) is dialled
+    notices.closed(ConnectionId(1))
+    assert not notices._registered
+
+
+def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
+    notices = Notices.__new__(Notices)
+    notices._registered = {}
+    for port in range(1000):
+        notices.registered(ConnectionId(1), "10.0.0.1", f"10.0.0.1:{port}")
+    assert len(notices._registered[ConnectionId(1)]) == 64
