@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
+from remoting.interrupt import end_quietly_when_interrupted, ending_signals
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency
@@ -41,6 +41,7 @@ from nameserver.settings.files import (
 )
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
+from remoting.logs import STYLES, Style, set_up_logging
 from remoting.properties import parse_properties
 
 log = logging.getLogger("nameserver")
@@ -57,7 +58,7 @@ class StartError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a nameserver until SIGTERM or SIGINT; return the exit code."""
+    """Run a nameserver until SIGTERM, SIGINT or SIGHUP; return the exit code."""
     try:
         line = parse_command_line(
             sys.argv[1:] if argv is None else argv, version=f"mqnamesrv {metadata.version('routekeeper')}"
@@ -66,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if line.print_config:
             print(format_settings(settings), end="")
             return 0
-        _set_up_logging(os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"))
+        _set_up_logging(
+            os.environ.get("MQNAMESRV_LOG_LEVEL", "INFO"), os.environ.get("MQNAMESRV_LOG_FORMAT", "text")
+        )
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         token = _token(settings)
@@ -123,7 +126,7 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
         from nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group:
         server = NameServer(settings=settings, group=group)
@@ -247,15 +250,12 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     return error
 
 
-def _set_up_logging(level: str) -> None:
+def _set_up_logging(level: str, style: str) -> None:
     if level not in _LEVELS:
         raise ConfigError(f"MQNAMESRV_LOG_LEVEL={level} is none of {', '.join(_LEVELS)}")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+    if style not in STYLES:
+        raise ConfigError(f"MQNAMESRV_LOG_FORMAT={style} is none of {', '.join(STYLES)}")
+    set_up_logging(level=level, style=cast(Style, style))
 
 
 def _version() -> str:

@@ -10,8 +10,10 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
 import re
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -23,7 +25,7 @@ from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, split_address
 
-from .metrics import names_of
+from . import answers
 from .problems import HEADERS, Problem, check_query, json_answer
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ TIMEOUT_MAX_S: Final = 100.0
 BODY_MAX: Final = 4096
 #: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
 SNAPSHOT_MAX: Final = 1 << 30
+#: Bytes of a snapshot file that are read and sent at a time.
+_PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = "application/octet-stream"
 _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
@@ -70,7 +74,7 @@ class RaftAdmin:
 
     async def _status(self, request: web.Request) -> web.Response:
         check_query(request, set())
-        return json_answer(msgspec.to_builtins(self._operations().raft_status()))
+        return json_answer(self._operations().raft_status())
 
     async def _add(self, request: web.Request) -> web.Response:
         operations = self._allowed(request)
@@ -85,8 +89,8 @@ class RaftAdmin:
         operations = self._allowed(request)
         deadline = _deadline(request)
         address = _member(request.match_info["address"])
-        status = msgspec.to_builtins(operations.raft_status())
-        if status["role"] == "leader" and address not in (known := names_of(status, "members")):
+        status = operations.raft_status()
+        if status.role == "leader" and address not in (known := status.members or ()):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
         await self._done(
@@ -103,7 +107,7 @@ class RaftAdmin:
             f"transfer leadership to {to or 'anybody'}",
             operations.transfer_leadership(to, deadline=deadline),
         )
-        return json_answer({"leader": leader})
+        return json_answer(answers.Leader(leader=leader))
 
     async def _save(self, request: web.Request) -> web.StreamResponse:
         operations = self._allowed(request)
@@ -111,9 +115,9 @@ class RaftAdmin:
         await _body(request)
         info = await self._done(request, "save snapshot", operations.save_snapshot(deadline=deadline))
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
-            return web.FileResponse(info.path, headers={**HEADERS, "Content-Type": _BINARY})
+            return await _download(request, info.path)
         return json_answer(
-            {"path": str(info.path), "index": info.index, "term": info.term, "size": info.size}
+            answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.size)
         )
 
     async def _restore(self, request: web.Request) -> web.Response:
@@ -135,7 +139,9 @@ class RaftAdmin:
             self._restoring = False
         status = self._consistency.status()
         return json_answer(
-            {"revision": status.revision, "applied_index": status.applied_index, "digest": status.digest}
+            answers.Restored(
+                revision=status.revision, applied_index=status.applied_index, digest=status.digest
+            )
         )
 
     # -- around each ---------------------------------------------------------------------------------
@@ -192,9 +198,7 @@ class RaftAdmin:
         Args:
             awaited: A member that the change waits for.
         """
-        if (
-            msgspec.to_builtins(self._operations().raft_status())["role"] == "leader"
-        ):  # others only say who does it
+        if self._operations().raft_status().role == "leader":  # others only say who does it
             log.info("admin request peer=%s change=%s", request.remote, what)
         try:
             result = await change
@@ -203,21 +207,20 @@ class RaftAdmin:
                 raise Problem(
                     503, "Service Unavailable", "no leader is known; nothing was done", retry_after_s=1
                 ) from None
-            told = msgspec.to_builtins(self._operations().raft_status()).get("http")
-            http = told.get(error.leader) if isinstance(told, dict) else None
+            told = self._operations().raft_status().http or {}
             raise Problem(
                 421,
                 "Misdirected Request",
                 f"only the leader does this, and that is {error.leader}; nothing was done here",
                 leader=error.leader,
-                **({} if http is None else {"leader_http": http}),
+                leader_http=told.get(error.leader, msgspec.UNSET),
             ) from None
         except ChangeRefused as error:
             log.warning("admin request refused reason=%s change=%s", error, what)
             raise Problem(409, "Conflict", str(error)) from None
         except ChangeUnknown as error:
             log.warning("admin request unknown reason=%s change=%s", error, what)
-            linked = names_of(msgspec.to_builtins(self._operations().raft_status()), "linked")
+            linked = self._operations().raft_status().linked or ()
             away = "; there is no link to it: is it started?" if awaited and awaited not in linked else ""
             raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}{away}") from None
         except NoQuorum as error:
@@ -226,12 +229,34 @@ class RaftAdmin:
         return result
 
     def _members(self, operations: Operations) -> web.Response:
-        status = msgspec.to_builtins(operations.raft_status())
-        return json_answer({name: names_of(status, name) for name in ("members", "voters", "learners")})
+        status = operations.raft_status()
+        return json_answer(
+            answers.Members(
+                members=status.members or (), voters=status.voters or (), learners=status.learners or ()
+            )
+        )
 
 
 def _proof(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+async def _download(request: web.Request, path: Path) -> web.StreamResponse:
+    """Send a file in pieces that a thread reads: a disk that stands still must not hold the loop."""
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        raise Problem(503, "Service Unavailable", f"{path} cannot be read: {error.strerror}") from None
+    try:
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": _BINARY})
+        response.content_length = await asyncio.to_thread(os.path.getsize, file.fileno())
+        await response.prepare(request)
+        while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+            await response.write(piece)
+        await response.write_eof()
+        return response
+    finally:
+        await asyncio.to_thread(file.close)
 
 
 def _deadline(request: web.Request) -> float:
@@ -284,11 +309,14 @@ async def _read_body(request: web.Request, *, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     if length is None or length <= limit:
-        async for part in request.content.iter_any():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                break
-        else:
-            return b"".join(parts)
+        try:
+            async for part in request.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    break
+            else:
+                return b"".join(parts)
+        except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
+            raise Problem(400, "Bad Request", "the connection ended before the body did") from error
     raise Problem(413, "Content Too Large", f"a body of at most {limit} bytes is taken here")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
+import msgspec
 from aiohttp import web
 
+from .answers import ProblemDetails
+
 JSON: Final = "application/json"
+PROBLEM: Final = "application/problem+json"
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'self'",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
 }
 
 
@@ -22,7 +26,8 @@ class Problem(Exception):
     Args:
         retry_after_s: For ``Retry-After``: when to ask again.
         challenge: For ``WWW-Authenticate``, which a 401 needs.
-        more: Further members of the document.
+        close: The connection ends with this answer.
+        more: Further members of :class:`ProblemDetails`.
     """
 
     def __init__(
@@ -33,28 +38,39 @@ class Problem(Exception):
         *,
         retry_after_s: int | None = None,
         challenge: str | None = None,
+        close: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+        self.details = ProblemDetails(title=title, status=status, detail=detail, **more)
         self._headers = dict(HEADERS)
         if retry_after_s is not None:
             self._headers["Retry-After"] = str(retry_after_s)
         if challenge is not None:
             self._headers["WWW-Authenticate"] = challenge
+        if close:
+            self._headers["Connection"] = "close"
 
     def response(self, instance: str) -> web.Response:
+        """Return the answer; bytes of a request that were no UTF-8, which aiohttp keeps as surrogates, escaped."""
+        details = msgspec.structs.replace(
+            self.details, detail=_encodable(self.details.detail), instance=_encodable(instance)
+        )
         return web.Response(
             status=self.status,
-            body=orjson.dumps({**self.body, "instance": instance}),
-            content_type="application/problem+json",
+            body=msgspec.json.encode(details),
+            content_type=PROBLEM,
             headers=self._headers,
         )
 
 
-def json_answer(value: Mapping[str, Any]) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type=JSON, headers=HEADERS)
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def json_answer(value: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type=JSON, headers=HEADERS)
 
 
 def check_query(request: web.Request, known: set[str]) -> None:

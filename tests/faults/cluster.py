@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import resource
 import selectors
 import signal
@@ -30,6 +31,16 @@ CONDITION_S = 60.0
 def cycles(few: int) -> int:
     """How often a fault is repeated: ``RAFT_FAULT_CYCLES``, or a few times."""
     return int(os.environ.get("RAFT_FAULT_CYCLES") or few)
+
+
+def chooser() -> random.Random:
+    """Chooses whom a fault hits, and when; a failing test's output names the seed.
+
+    ``RAFT_FAULT_SEED`` makes the same choices again.
+    """
+    seed = int(os.environ.get("RAFT_FAULT_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"RAFT_FAULT_SEED={seed}")
+    return random.Random(seed)
 
 
 _T = TypeVar("_T")

@@ -21,6 +21,7 @@ import pytest
 from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
+from tests.signals import inherited
 
 READY = re.compile(
     r"mqnamesrv ready listen=(?P<listen>\S+) http=(?P<http>\S+) mode=(?P<mode>\S+) role=(?P<role>\S+)\n"
@@ -66,12 +67,28 @@ def test_ready_line_names_the_ports_and_both_serve(tmp_path: Path) -> None:
         assert "only this machine can reach" in (tmp_path / "stderr.txt").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_ends_it_cleanly_with_connections_open(tmp_path: Path, number: signal.Signals) -> None:
-    with started(tmp_path, "--http", "off") as (process, ready), BlockingClient() as client:
+    with (
+        inherited(signal.SIGHUP, signal.SIG_DFL),
+        started(tmp_path, "--http", "off") as (process, ready),
+        BlockingClient() as client,
+    ):
         assert ready["http"] == "off"
         client.invoke(ready["listen"], RemotingCommand.request(206))
         process.send_signal(number)
+        assert process.wait(timeout=10) == 0
+
+
+def test_closed_terminal_does_not_end_what_was_started_to_outlive_it(tmp_path: Path) -> None:
+    with (
+        inherited(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
+        started(tmp_path, "--http", "off") as (process, ready),
+        BlockingClient() as client,
+    ):
+        process.send_signal(signal.SIGHUP)
+        assert client.invoke(ready["listen"], RemotingCommand.request(206)).code == 0
+        process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
 
 

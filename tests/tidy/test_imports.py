@@ -29,6 +29,8 @@ IO_MODULES = {
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
     "nameserver/http/app.py",
+    "nameserver/http/listener.py",
+    "nameserver/http/reads.py",
     "nameserver/wire/audit_log.py",
     "nameserver/http/admin.py",
     "nameserver/modes/independent.py",

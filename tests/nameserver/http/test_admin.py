@@ -10,7 +10,6 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import aiohttp
 import jsonschema
 import pytest
 
+from nameserver.http import openapi
 from nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
 from nameserver.http.app import HttpServer
 from nameserver.modes.independent import Independent
@@ -32,7 +32,7 @@ from tests.ports import free_addresses
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 60.0
-DOCUMENT = json.loads(resources.files("nameserver.http").joinpath("web", "openapi.json").read_text())
+DOCUMENT = json.loads(openapi.document())
 CHANGES = [
     ("POST", "/v1/raft/members", {"address": "127.0.0.1:1"}),
     ("DELETE", "/v1/raft/members/127.0.0.1:1", None),

@@ -11,7 +11,6 @@ import re
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import aiohttp
 import jsonschema
 import pytest
 
+from nameserver.http import openapi
 from nameserver.http.app import HttpServer
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Freshness, NoQuorum
@@ -68,6 +68,7 @@ class Running:
     http: str
     client: RemotingClient
     web: aiohttp.ClientSession
+    web_server: HttpServer
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self.web.get(f"http://{self.http}{path}") as answer:
@@ -114,7 +115,7 @@ async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[Running]:
         addr = await http.start("127.0.0.1", 0)
         try:
             async with RemotingClient() as client, aiohttp.ClientSession() as web:
-                yield Running(server, mode, live, wire, addr, client, web)
+                yield Running(server, mode, live, wire, addr, client, web, http)
         finally:
             await http.close()
             await server.close(drain_s=2.0)
@@ -264,6 +265,8 @@ def test_brokers_are_told_the_smallest_id_without_waiting_for_dead_ones(tmp_path
                     handlers={905: lambda _c, command: told.append(dict(command.ext_fields))}, group=group
                 )
                 addr = await broker.start("127.0.0.1", 0)
+                for registered in ("127.0.0.1:1", addr):
+                    ns.server._notices.registered(ConnectionId(1), "127.0.0.1", registered)
                 ns.server.notify_min_broker(
                     MinBrokerChange(
                         broker_name=BrokerName("b"),
@@ -316,7 +319,7 @@ def test_garbage_on_the_wire_and_over_http_changes_nothing(
 
 # HTTP --------------------------------------------------------------------------------------------
 
-DOCUMENT = json.loads(resources.files("nameserver.http").joinpath("web", "openapi.json").read_text())
+DOCUMENT = json.loads(openapi.document())
 
 
 def schema_of(path: str, status: int) -> dict[str, Any]:
@@ -336,6 +339,11 @@ READS = [
     ("/v1/topics?consistency=linearizable", "/v1/topics", 400),
     ("/v1/topics?consistency=x", "/v1/topics", 400),
     ("/v1/topics?nonsense=1", "/v1/topics", 400),
+    ("/v1/topics?index=1", "/v1/topics", 400),
+    ("/v1/brokers?index=1&wait=5s", "/v1/brokers", 400),
+    ("/v1/clusters?index=1", "/v1/clusters", 400),
+    ("/v1/kv/N?index=1", "/v1/kv/{namespace}", 400),
+    ("/v1/topics/T/explain?index=1", "/v1/topics/{topic}/explain", 400),
     ("/v1/topics/T/route", "/v1/topics/{topic}/route", 200),
     ("/v1/topics/T/route?consistency=default", "/v1/topics/{topic}/route", 200),
     ("/v1/topics/T/route?index=0&wait=1s", "/v1/topics/{topic}/route", 200),
@@ -388,8 +396,54 @@ def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
             application = HttpServer(
                 consistency=ns.mode, server=ns.server, settings=ns.live, version="x"
             ).application()
-            served = {resource.canonical for resource in application.router.resources()}
-            assert served == set(DOCUMENT["paths"]) | {"/", "/style.css", "/app.js"}
+            served = {
+                (route.method, route.resource.canonical)
+                for route in application.router.routes()
+                if route.resource is not None and route.method != "HEAD"
+            }
+            described = {
+                (method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods
+            }
+            assert served == described | {("GET", "/"), ("GET", "/style.css"), ("GET", "/app.js")}
+            _, document = await ns.get("/openapi.json")
+            assert document == DOCUMENT
+
+    asyncio.run(main())
+
+
+def test_document_is_whole() -> None:
+    """What it refers to is there, what is there is referred to, and each schema is one."""
+    text = json.dumps(DOCUMENT)
+    referred = set(re.findall(r'"#/components/(\w+/\w+)"', text))
+    there = {
+        f"{kind}/{name}"
+        for kind, named in DOCUMENT["components"].items()
+        for name in named
+        if kind != "securitySchemes"
+    }
+    assert referred == there
+    for schema in DOCUMENT["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    assert DOCUMENT["openapi"].startswith("3.1")
+
+
+def test_members_of_the_bodies_keep_their_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ns:
+            await ns.register("b", "T")
+            _, topics = await ns.get("/v1/topics")
+            assert list(topics) == [
+                *("mode", "index", "epoch", "leader_known", "last_contact_ms", "boot_id", "topics")
+            ]
+            _, route = await ns.get("/v1/topics/T/route")
+            assert list(route)[-2:] == ["topic", "route"]
+            _, gone = await ns.get("/v1/topics/gone/route")
+            assert list(gone) == [
+                *("type", "title", "status", "detail", "index", "epoch", "events", "likely_causes"),
+                "instance",
+            ]
+            _, brokers = await ns.get("/v1/brokers")
+            assert list(brokers["brokers"][0]["data_version"]) == ["counter", "stateVersion", "timestamp"]
 
     asyncio.run(main())
 
@@ -443,8 +497,8 @@ def test_metrics_are_prometheus_text_and_count_what_the_cache_answered(tmp_path:
                 await ns.ask(105, topic="T")
             _, text = await ns.get("/metrics")
             assert all(line.fullmatch(row) for row in text.splitlines()), text
-            assert 'mqnamesrv_requests_total{code="105"} 10\n' in text
-            assert "mqnamesrv_topics 1\n" in text
+            assert 'mqnamesrv_requests_total{code="105"} 10.0\n' in text
+            assert "mqnamesrv_topics 1.0\n" in text
             families = re.findall(r"# TYPE (\S+)", text)
             assert len(families) == len(set(families))
 
@@ -474,7 +528,10 @@ def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp_path:
                 async with ns.web.get(f"http://{ns.http}{path}") as answer:
                     text = await answer.text()
                     assert answer.status == 200
-                    assert answer.headers["Content-Security-Policy"] == "default-src 'self'"
+                    assert (
+                        answer.headers["Content-Security-Policy"]
+                        == "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+                    )
                     assert "http://" not in text
                     assert "https://" not in text
                     assert "<style" not in text

@@ -1,0 +1,294 @@
+"""Bodies of the answers, as values; the OpenAPI document is made from these.
+
+The order of the fields is that of the body's members.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nameserver.modes.group import MemberAddress
+from nameserver.modes.history import Event, in_words
+
+Mode = Annotated[str, Meta(extra_json_schema={"enum": ["independent", "raft"]})]
+Epoch = Annotated[
+    int, Meta(description="Grows when a snapshot is restored: indexes of two epochs must not be compared.")
+]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Base of all bodies that are complete: no other members come."""
+
+
+class EventAnswer(_Answer, frozen=True, kw_only=True):
+    """Something that happened to a topic or a broker."""
+
+    at_ms: Annotated[int, Meta(description="Unix time in ms.")]
+    reason: str
+    words: str
+    broker: str | None
+    detail: str
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        return cls(
+            at_ms=event.at_ms,
+            reason=str(event.reason.value),
+            words=in_words(event.reason),
+            broker=None if event.broker is None else str(event.broker),
+            detail=event.detail,
+        )
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """RFC 9457 problem details."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    index: int | UnsetType = UNSET
+    epoch: Epoch | UnsetType = UNSET
+    events: tuple[EventAnswer, ...] | UnsetType = UNSET
+    likely_causes: tuple[str, ...] | UnsetType = UNSET
+    leader: Annotated[
+        str | UnsetType, Meta(description="Raft address of the leader, which is to be asked.")
+    ] = UNSET
+    leader_http: Annotated[
+        str | UnsetType,
+        Meta(
+            description="HTTP address of the leader, where members that prove who they are have told each "
+            "other theirs.",
+            examples=["10.0.0.4:9880"],
+        ),
+    ] = UNSET
+    instance: str = ""
+
+
+# Reads of the table ----------------------------------------------------------------------------------
+
+
+class Read(_Answer, frozen=True, kw_only=True):
+    """Says where an answer is from."""
+
+    mode: Mode
+    index: Annotated[
+        int,
+        Meta(description="Revision of what was read: of the topic asked for, else of the table."),
+    ]
+    epoch: Epoch
+    leader_known: Annotated[bool, Meta(description="True in independent mode, which needs none.")]
+    last_contact_ms: Annotated[
+        int | None,
+        Meta(
+            description="Age of the contact with a majority in ms; 0 in independent mode, null if there "
+            "never was one."
+        ),
+    ]
+    boot_id: Annotated[
+        int | UnsetType,
+        Meta(description="Independent mode only: indexes of two lives of a process must not be compared."),
+    ] = UNSET
+
+
+class Topics(Read, frozen=True, kw_only=True):
+    """Names of topics, sorted."""
+
+    topics: list[str]
+
+
+class Route(Read, frozen=True, kw_only=True):
+    """Where a topic lives."""
+
+    topic: str
+    route: Annotated[msgspec.Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/TopicRouteData"})]
+
+
+class Explanation(Read, frozen=True, kw_only=True):
+    """Why a topic has the route it has, or none."""
+
+    topic: str
+    listed: bool
+    summary: str
+    events: tuple[EventAnswer, ...]
+    likely_causes: tuple[str, ...]
+
+
+class Version(_Answer, frozen=True, kw_only=True, rename="camel"):
+    """Version of a broker's topics, as RocketMQ writes it."""
+
+    counter: int
+    state_version: int
+    timestamp: int
+
+
+class Broker(_Answer, frozen=True, kw_only=True):
+    """One registered broker."""
+
+    cluster: str
+    broker_name: str
+    broker_id: Annotated[int, Meta(description="0 is the master.")]
+    broker_addr: str
+    ha_server_addr: str
+    data_version: Version
+    complete: Annotated[bool, Meta(description="False after an incremental registration.")]
+    lease_ms: int
+    topics: Annotated[int, Meta(description="Topics of the broker name.")]
+    index: int
+
+
+class Brokers(Read, frozen=True, kw_only=True):
+    """All registered brokers."""
+
+    brokers: list[Broker]
+
+
+class BrokerName(_Answer, frozen=True, kw_only=True):
+    """A broker name with its addresses by broker id."""
+
+    broker_name: str
+    addresses: dict[str, str]
+
+
+class Cluster(_Answer, frozen=True, kw_only=True):
+    """A cluster's broker names."""
+
+    cluster: str
+    brokers: list[BrokerName]
+
+
+class Clusters(Read, frozen=True, kw_only=True):
+    """All clusters."""
+
+    clusters: list[Cluster]
+
+
+class KvNamespace(Read, frozen=True, kw_only=True):
+    """The values of one namespace by key."""
+
+    namespace: str
+    table: dict[str, str | None]
+
+
+class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A broker name that lists the topic."""
+
+    broker_addrs: dict[str, str]
+    broker_name: str
+    cluster: str
+    enable_acting_master: bool | UnsetType = UNSET
+    zone_name: str | UnsetType = UNSET
+
+
+class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A broker name's queues of the topic."""
+
+    broker_name: str
+    perm: int
+    read_queue_nums: int
+    write_queue_nums: int
+    topic_sys_flag: int | UnsetType = UNSET
+
+
+class TopicRouteData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """RocketMQ's own names; number keys are quoted."""
+
+    broker_datas: list[BrokerData]
+    filter_server_table: dict[str, list[str]] | UnsetType = UNSET
+    order_topic_conf: str | UnsetType = UNSET
+    queue_datas: list[QueueData]
+    topic_queue_mapping_by_broker: dict[str, msgspec.Raw] | UnsetType = UNSET
+
+
+# This process ----------------------------------------------------------------------------------------
+
+
+class Status(_Answer, frozen=True, kw_only=True):
+    """State of this nameserver in its group."""
+
+    mode: Mode
+    role: Annotated[
+        str, Meta(extra_json_schema={"enum": ["leader", "follower", "candidate", "learner", "independent"]})
+    ]
+    term: int
+    commit_index: int
+    applied_index: int
+    leader: str | None
+    last_contact_ms: int | None
+    members: tuple[str, ...]
+    linked: Annotated[
+        tuple[str, ...],
+        Meta(description="Members with an authenticated link up; who is missing is down or cut off."),
+    ]
+    version: str
+    boot_id: int
+    revision: int
+    durability: Annotated[str | None, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync", None]})]
+    reads_ready: bool
+    writes_ready: bool
+    waiting_for: Annotated[str, Meta(description="Why it is not ready, in words; empty if it is.")]
+    uptime_ms: int
+    connections: int
+
+
+class Digests(_Answer, frozen=True, kw_only=True):
+    """Digests of the table, to compare nameservers."""
+
+    digest: Annotated[
+        Digest, Meta(description="Of what clients can read; equal in both modes for equal tables.")
+    ]
+    state_digest: Annotated[
+        Digest, Meta(description="Of all replicated state; equal on members at equal index.")
+    ]
+    revision: int
+    index: Annotated[int, Meta(description="Applied log index, or the revision in independent mode.")]
+
+
+# The raft group --------------------------------------------------------------------------------------
+
+
+class Members(_Answer, frozen=True, kw_only=True):
+    """Who belongs to the group."""
+
+    members: tuple[MemberAddress, ...]
+    voters: tuple[MemberAddress, ...]
+    learners: tuple[MemberAddress, ...]
+
+
+class Leader(_Answer, frozen=True, kw_only=True):
+    """Who leads the group now."""
+
+    leader: MemberAddress
+
+
+class Snapshot(_Answer, frozen=True, kw_only=True):
+    """A snapshot file on this nameserver's disk."""
+
+    path: str
+    index: int
+    term: int
+    size: Annotated[int, Meta(description="In bytes.")]
+
+
+class Restored(_Answer, frozen=True, kw_only=True):
+    """The state after a snapshot was restored."""
+
+    revision: int
+    applied_index: int
+    digest: Digest
+
+
+class NewMember(_Answer, frozen=True, kw_only=True):
+    """Asks to take a member in."""
+
+    address: MemberAddress
+
+
+class Transfer(_Answer, frozen=True, kw_only=True):
+    """Asks to hand leadership over; without ``to`` to the best follower."""
+
+    to: MemberAddress | UnsetType = UNSET

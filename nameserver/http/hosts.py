@@ -1,0 +1,38 @@
+"""For whom a request is meant, by its ``Host``: what keeps pages of other sites from reading a loopback port.
+
+A page whose name its owner points at 127.0.0.1 (DNS rebinding) is, to a browser, of one origin with whatever
+answers there. Its requests carry the page's own name. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nameserver.settings.declared import is_loopback
+
+
+class AllowedHosts:
+    """The names under which requests are answered.
+
+    Args:
+        loopback: The port is bound to loopback: every way to write that is allowed, others only if named.
+        named: What the operator allows, without ports. Elsewhere than on loopback, empty allows everything.
+    """
+
+    def __init__(self, *, loopback: bool, named: Collection[str]) -> None:
+        self._loopback = loopback
+        self._named = frozenset(name.strip().lower().rstrip(".") for name in named if name.strip())
+
+    def allow(self, host: str | None) -> bool:
+        """Whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) is to be answered."""
+        if host is None or (not self._loopback and not self._named):
+            return True  # what sends no Host is no browser
+        name = _without_port(host).lower().rstrip(".")
+        return name in self._named or (self._loopback and is_loopback(name))
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isascii() and port.isdigit() else host

@@ -1,0 +1,197 @@
+"""HTTP connections of one port: how many, how long each may take, and who goes first when there is no room.
+
+A connection is in one of three states. *Begun*: nothing of a request has come yet, or only a part of its
+header. *Served*: a request is with its handler, a blocking query for up to a minute. *Kept*: its last request
+is answered and no byte of a next one has come. A header has seconds. When all places are taken, the
+connection that has begun for longest is closed, else the one that is kept for longest. Only while every place
+is served are new connections taken into a small reserve, where nothing but health and metrics is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, cast
+
+log = logging.getLogger(__name__)
+
+#: Places for connections.
+CONNECTIONS_MAX: Final = 2_048
+#: Further places while all of those are served.
+RESERVE: Final = 64
+#: Longest time in seconds from the first byte of a request, or from the accepting, to the end of its header.
+HEADER_S: Final = 5.0
+#: Silence in seconds after which a connection is closed, whatever its state; longer than any wait.
+IDLE_S: Final = 120.0
+
+
+class _State(Enum):
+    BEGUN = "begun"
+    SERVED = "served"
+    KEPT = "kept"
+
+
+class HttpConnections:
+    """Accepts connections and holds them to their limits; everything runs on one event loop.
+
+    Args:
+        make: Makes the protocol that reads requests and writes answers.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        reserve: int = RESERVE,
+        header_s: float = HEADER_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._make = make
+        self._connections_max = connections_max
+        self._reserve = reserve
+        self._header_s = header_s
+        self._idle_s = idle_s
+        self._all: dict[asyncio.Protocol, _Connection] = {}  # by the protocol that serves it
+        # In the order in which the state began.
+        self._by_state: dict[_State, dict[_Connection, None]] = {state: {} for state in _State}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._full = False
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def served_now(self) -> int:
+        """How many have a request with its handler."""
+        return len(self._by_state[_State.SERVED])
+
+    def start(self) -> None:
+        """Begin to look for connections whose time is over."""
+        self._look(asyncio.get_running_loop())
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def accept(self) -> asyncio.Protocol:
+        """Return the protocol of a connection that was just accepted."""
+        reserved = False
+        if len(self._all) < self._connections_max:
+            self._full = False
+        else:
+            if not self._full:  # one line an episode
+                log.warning("http connections are all taken open=%d", len(self._all))
+            self._full = True
+            longest = next(iter(self._by_state[_State.BEGUN] or self._by_state[_State.KEPT]), None)
+            if longest is not None:
+                longest.end()
+            elif len(self._all) < self._connections_max + self._reserve:
+                reserved = True
+            else:
+                return _Refusal()
+        return _Connection(self._make(), self, reserved=reserved)
+
+    def serve(self, protocol: asyncio.BaseProtocol) -> bool:
+        """Note that a connection's request is with its handler.
+
+        Returns:
+            False if the connection is in the reserve: only health and metrics may be answered.
+        """
+        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        if connection is None:  # lost in the meantime
+            return True
+        connection.enter(_State.SERVED)
+        return not connection.reserved
+
+    def served(self, protocol: asyncio.BaseProtocol) -> None:
+        """Note that a connection's request has its answer."""
+        connection = self._all.get(cast(asyncio.Protocol, protocol))
+        if connection is not None:
+            connection.enter(_State.BEGUN if connection.more_came else _State.KEPT)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        begun = self._by_state[_State.BEGUN]
+        while begun and (oldest := next(iter(begun))).since <= now - self._header_s:
+            oldest.end()
+        for connection in [one for one in self._all.values() if one.moved_at < now - self._idle_s]:
+            connection.end()
+        self._sweep = loop.call_later(min(self._header_s, self._idle_s) / 4, self._look, loop)
+
+
+class _Connection(asyncio.Protocol):
+    """ReadIndexCheckReply between the loop and the protocol that serves a connection.
+
+    Attributes:
+        reserved: It was accepted although all places were taken.
+        since: Loop time at which its state began.
+        moved_at: Loop time at which something last arrived, or the peer took what had filled the buffer.
+        more_came: Something arrived while its request was served.
+    """
+
+    def __init__(self, inner: asyncio.Protocol, connections: HttpConnections, *, reserved: bool) -> None:
+        self._inner = inner
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._state = _State.BEGUN
+        self.reserved = reserved
+        self.since = self.moved_at = self._loop.time()
+        self.more_came = False
+
+    def enter(self, state: _State) -> None:
+        by_state = self._connections._by_state
+        by_state[self._state].pop(self, None)
+        self._state = state
+        self.since = self._loop.time()
+        self.more_came = False
+        by_state[state][self] = None
+
+    def end(self) -> None:
+        """Break it off; whatever is not sent yet is lost."""
+        self._forget()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _forget(self) -> None:
+        self._connections._by_state[self._state].pop(self, None)
+        self._connections._all.pop(self._inner, None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections._all[self._inner] = self
+        self.enter(_State.BEGUN)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.moved_at = self._loop.time()
+        if self._state is _State.KEPT:
+            self.enter(_State.BEGUN)
+        elif self._state is _State.SERVED:
+            self.more_came = True
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.moved_at = self._loop.time()  # a long download is no silence
+        self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._forget()
+        self._inner.connection_lost(error)
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection for which there is no place."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()

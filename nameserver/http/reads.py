@@ -1,0 +1,246 @@
+"""Reads of the route table over HTTP: topics, routes, brokers, clusters, the KV configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
+from nameserver.routes.view import RouteView
+from nameserver.settings.changes import LiveSettings
+from remoting.route import RouteDialect, encode_route
+
+from . import answers
+from .problems import Problem, check_query, json_answer
+
+#: Longest ``wait`` of a blocking query, in seconds.
+WAIT_MAX_S: Final = 60.0
+#: Longest time in seconds that a read waits for its freshness; a default one gives up earlier.
+READ_WITHIN_S: Final = 2.45
+_WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
+
+
+class Reads:
+    """The resources below ``/v1`` that read the table."""
+
+    def __init__(self, consistency: Consistency, settings: LiveSettings) -> None:
+        self._consistency = consistency
+        self._settings = settings
+        self._waits: set[asyncio.Timeout] = set()
+        self._ended = False
+
+    @property
+    def blocked(self) -> int:
+        """How many queries wait for a change."""
+        return len(self._waits)
+
+    def end(self) -> None:
+        """Have every blocking query answered with what there is; from here on none waits."""
+        self._ended = True
+        now = asyncio.get_running_loop().time()
+        for limit in self._waits:
+            limit.reschedule(now)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served here."""
+        return [
+            web.get("/v1/topics", self._topics),
+            web.get("/v1/topics/{topic}/route", self._route),
+            web.get("/v1/topics/{topic}/explain", self._explain),
+            web.get("/v1/brokers", self._brokers),
+            web.get("/v1/clusters", self._clusters),
+            web.get("/v1/kv/{namespace}", self._kv),
+        ]
+
+    async def _view(self, request: web.Request, *, blocking: bool = False) -> RouteView:
+        """Return the view with the freshness asked for, waiting if that needs contact or a barrier."""
+        check_query(request, {"consistency", "index", "wait", "epoch"} if blocking else {"consistency"})
+        word = request.query.get("consistency", Freshness.DEFAULT.value)
+        try:
+            freshness = Freshness(word)
+        except ValueError:
+            raise Problem(
+                400, "Bad Request", f"consistency={word[:40]} is none of stale, default, linearizable"
+            ) from None
+        deadline = asyncio.get_running_loop().time() + READ_WITHIN_S
+        try:
+            return await self._consistency.await_view(freshness, deadline=deadline)
+        except FreshnessNotOffered as error:
+            raise Problem(400, "Bad Request", str(error)) from None
+        except NoQuorum as error:
+            raise Problem(
+                503,
+                "Service Unavailable",
+                f"a read with consistency={word} cannot be answered now: {error}",
+                retry_after_s=1,
+            ) from None
+
+    def _answer(
+        self, kind: type[answers.Read], view: RouteView, *, index: int | None = None, **members: Any
+    ) -> web.Response:
+        """Answer with what was read and where it is from.
+
+        Args:
+            index: That of the topic asked for; None for the table's.
+            members: Of ``kind``.
+        """
+        status = self._consistency.status()
+        independent = status.role == "independent"
+        answer = kind(
+            mode=status.mode,
+            index=view.revision if index is None else index,
+            epoch=view.epoch,
+            leader_known=independent or status.leader is not None,
+            last_contact_ms=status.last_contact_ms,
+            boot_id=status.boot_id if independent else msgspec.UNSET,
+            **members,
+        )
+        return json_answer(answer)
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        return self._answer(answers.Topics, view, topics=view.topics())
+
+    async def _route(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        after, wait_s = _blocking(request)
+        epoch = _epoch(request)
+        view = await self._view(request, blocking=True)
+        same = epoch is None or epoch == view.epoch
+        if after is not None and same and view.topic_revision(topic) <= after:
+            await self._change(topic, after, wait_s)
+            view = await self._view(request, blocking=True)
+        settings = self._settings.current
+        route = view.route(
+            topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
+        )
+        if route is None:
+            explanation = self._consistency.explain(topic)
+            raise Problem(
+                404,
+                "Not Found",
+                f"no route for topic {topic}: {explanation.summary}",
+                index=view.topic_revision(topic),
+                epoch=view.epoch,
+                events=tuple(map(answers.EventAnswer.of, explanation.events)),
+                likely_causes=explanation.likely_causes,
+            )
+        return self._answer(
+            answers.Route,
+            view,
+            index=view.topic_revision(topic),
+            topic=topic,
+            route=msgspec.Raw(encode_route(route, RouteDialect.QUOTED)),
+        )
+
+    async def _change(self, topic: str, after: int, wait_s: float) -> None:
+        """Return once the topic has changed, its time is over, or the server stops."""
+        deadline = asyncio.get_running_loop().time() + (0.0 if self._ended else wait_s)
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                self._waits.add(limit)
+                await self._consistency.changed(topic, after, deadline=deadline + 1.0)
+        except TimeoutError:
+            pass
+        finally:
+            self._waits.discard(limit)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        view = await self._view(request)
+        explanation = self._consistency.explain(topic)
+        return self._answer(
+            answers.Explanation,
+            view,
+            index=view.topic_revision(topic),
+            topic=topic,
+            listed=explanation.listed,
+            summary=explanation.summary,
+            events=tuple(map(answers.EventAnswer.of, explanation.events)),
+            likely_causes=explanation.likely_causes,
+        )
+
+    async def _brokers(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        brokers = [
+            answers.Broker(
+                cluster=record.broker.cluster_name,
+                broker_name=record.broker_name,
+                broker_id=record.broker_id,
+                broker_addr=record.broker.broker_addr,
+                ha_server_addr=record.ha_server_addr,
+                data_version=answers.Version(
+                    counter=record.data_version.counter,
+                    state_version=record.data_version.state_version,
+                    timestamp=record.data_version.timestamp,
+                ),
+                complete=record.complete,
+                lease_ms=record.lease_ms,
+                topics=len(view.topics_of_name(record.broker_name)),
+                index=record.revision,
+            )
+            for record in sorted(view.records(), key=lambda record: record.broker)
+        ]
+        return self._answer(answers.Brokers, view, brokers=brokers)
+
+    async def _clusters(self, request: web.Request) -> web.Response:
+        view = await self._view(request)
+        info = view.cluster_info()
+        clusters = [
+            answers.Cluster(
+                cluster=cluster,
+                brokers=[
+                    answers.BrokerName(
+                        broker_name=name,
+                        addresses={
+                            str(i): addr
+                            for i, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
+                        },
+                    )
+                    for name in names
+                ],
+            )
+            for cluster, names in info.cluster_addr_table.items()
+        ]
+        return self._answer(answers.Clusters, view, clusters=clusters)
+
+    async def _kv(self, request: web.Request) -> web.Response:
+        namespace = request.match_info["namespace"]
+        view = await self._view(request)
+        table = view.kv(namespace)
+        if table is None:
+            raise Problem(404, "Not Found", f"no KV namespace {namespace}")
+        return self._answer(answers.KvNamespace, view, namespace=namespace, table=dict(table))
+
+
+def _epoch(request: web.Request) -> int | None:
+    """Return the epoch of the index to wait beyond, None if it was not said."""
+    epoch = request.query.get("epoch")
+    if epoch is None:
+        return None
+    if "index" not in request.query:
+        raise Problem(400, "Bad Request", "epoch needs index")
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= 18):
+        raise Problem(400, "Bad Request", f"epoch={epoch[:40]} is no whole number")
+    return int(epoch)
+
+
+def _blocking(request: web.Request) -> tuple[int | None, float]:
+    """Return the index to wait beyond, and for how many seconds at most."""
+    index, wait = request.query.get("index"), request.query.get("wait")
+    if index is None:
+        if wait is not None:
+            raise Problem(400, "Bad Request", "wait needs index")
+        return None, 0.0
+    if not (index.isascii() and index.isdigit() and len(index) <= 18):
+        raise Problem(400, "Bad Request", f"index={index[:40]} is no whole number")
+    match = _WAIT.fullmatch(wait if wait is not None else "30s")
+    if match is None or not 0 <= float(match[1]) <= WAIT_MAX_S:
+        raise Problem(
+            400, "Bad Request", f"wait={str(wait)[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s"
+        )
+    return int(index), float(match[1])

@@ -1,0 +1,58 @@
+"""Which names a request may carry: pages of other sites cannot read a loopback port."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameserver.http.hosts import AllowedHosts
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:9880",
+        "127.0.0.1:9880",
+        "127.8.9.1",
+        "[::1]:9880",
+        "[::1]",
+        "a.localhost:1",
+        "localhost.",
+    ],
+)
+def test_every_way_to_write_loopback_is_allowed_on_loopback(host: str) -> None:
+    assert AllowedHosts(loopback=True, named=()).allow(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:9880",
+        "10.0.0.1:9880",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "[::2]",
+    ],
+)
+def test_other_names_are_not(host: str) -> None:
+    assert not AllowedHosts(loopback=True, named=()).allow(host)
+
+
+def test_what_sends_no_name_is_no_browser() -> None:
+    assert AllowedHosts(loopback=True, named=()).allow(None)
+    assert AllowedHosts(loopback=False, named=("ns.example",)).allow(None)
+
+
+def test_operator_names_further_hosts() -> None:
+    hosts = AllowedHosts(loopback=True, named=("NS.example", " other "))
+    assert hosts.allow("ns.example:9880")
+    assert hosts.allow("other")
+    assert not hosts.allow("else")
+
+
+def test_elsewhere_names_count_only_where_they_are_set() -> None:
+    assert AllowedHosts(loopback=False, named=("",)).allow("anything")
+    assert not AllowedHosts(loopback=False, named=("ns.example",)).allow("localhost")
+    assert AllowedHosts(loopback=False, named=("ns.example",)).allow("ns.example:80")
