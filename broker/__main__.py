@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted
+from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.logs import STYLES, set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -11,16 +12,19 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from broker.config import BrokerConfig, apply_properties
+from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
 from broker.errors import BrokerError, SettingError
+from broker.files import DISK
+from broker.loading import read_changed_settings
+from broker.registrar import AnnouncerFactory, Registrar
 from broker.server import BrokerServer
+from broker.state_files import SETTINGS
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties, parse_properties
 from remoting.transport import split_address
@@ -32,33 +36,34 @@ _OWN_SETTINGS = """\
 settings of our own, in the file or by --set (-p prints all settings with their defaults):
   bindAddress, advertisePort    what --listen and --advertise set
   timerDivisor                  number from 1 on (default 1) by which registerNameServerPeriod and its bounds
-                                of 10 and 60 s are divided; for benchmarks that shorten all timers alike
+                                of 10 and 60 s, and the lease of 120 s, are divided; for benchmarks that
+                                shorten all timers alike
+  indexFileMessages             messages of one file of the index by key (default 20000)
   recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
                                 skip: start and give up what is damaged
   maxConnections                open client connections (default 16384)
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure."""
+def main(argv: Sequence[str] | None = None, *, announcer: AnnouncerFactory = Registrar) -> int:
+    """Run ``mqbroker``; return its exit code: 0 after a clean stop, 2 for a bad setting, 1 for a failure.
+
+    Args:
+        announcer: Makes what keeps the nameservers informed.
+    """
     try:
         arguments = _parser().parse_args(argv)
     except SettingError as error:
         return _complain(error)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=getattr(logging, arguments.log_level.upper()),
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+    set_up_logging(level=arguments.log_level.upper(), style=arguments.log_format)
     try:
-        config = _settings(arguments)
+        config, changed = _settings(arguments)
     except SettingError as error:
         return _complain(error)
     if arguments.print_config:
         sys.stdout.write(format_properties(config.to_properties()))
         return 0
-    directory = Path(config.store_path) if config.store_path else Path("data") / config.broker_name
+    directory = _directory(config)
     runner = asyncio.run
     try:
         import uvloop
@@ -67,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
         pass
     try:
-        runner(_run(config, directory))
+        runner(_run(config, directory, announcer, changed))
     except SettingError as error:
         return _complain(error)
     except (BrokerError, ValueError) as error:
@@ -79,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(config: BrokerConfig, directory: Path) -> None:
+async def _run(
+    config: BrokerConfig, directory: Path, announcer: AnnouncerFactory, changed: Mapping[str, str]
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -90,7 +97,7 @@ async def _run(config: BrokerConfig, directory: Path) -> None:
             os._exit(128 + number)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         loop.add_signal_handler(number, on_signal, number)
 
     def ready(listen: str) -> None:
@@ -109,7 +116,7 @@ async def _run(config: BrokerConfig, directory: Path) -> None:
                 listen,
             )
 
-    await BrokerServer(config, directory).run(stop, ready)
+    await BrokerServer(config, directory, announcer, changed_settings=changed).run(stop, ready)
 
 
 def _complain(error: Exception) -> int:
@@ -117,8 +124,15 @@ def _complain(error: Exception) -> int:
     return 2
 
 
-def _settings(arguments: argparse.Namespace) -> BrokerConfig:
-    """Lay the flags over the file over the defaults, and check the result.
+def _directory(config: BrokerConfig) -> Path:
+    return Path(config.store_path) if config.store_path else Path("data") / config.broker_name
+
+
+def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, str]]:
+    """Lay the flags over what was changed at run time over the file over the defaults, and check the result.
+
+    Returns:
+        The settings, and which of them were changed at run time.
 
     Raises:
         SettingError: If the file cannot be read or a setting is bad.
@@ -135,6 +149,7 @@ def _settings(arguments: argparse.Namespace) -> BrokerConfig:
         config, unknown = apply_properties(config, values)
         for key in unknown:
             logger.warning("unknown setting ignored key=%s file=%s", key, arguments.config)
+    changed: dict[str, str] = {}
     flags: dict[str, str] = {}
     for key, value in (
         ("namesrvAddr", arguments.namesrv),
@@ -154,11 +169,22 @@ def _settings(arguments: argparse.Namespace) -> BrokerConfig:
         if not mark:
             raise SettingError(f"--set {text}: is not KEY=VALUE")
         flags[key] = value
+    # What was changed while the broker ran wins over the file, and flags over both.
+    directory = _directory(apply_properties(config, flags)[0])
+    try:
+        saved = read_changed_settings(DISK, directory)
+        changed = {key: value for key, value in saved.items() if key in LIVE_KEYS}
+        config, _ = apply_properties(config, changed)
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}"
+        raise SettingError(f"storePathRootDir={directory} cannot be used: {reason}") from None
+    except (ValueError, SettingError) as error:
+        raise SettingError(f"{directory}/config/{SETTINGS}: {error}") from None
     config, unknown = apply_properties(config, flags)
     if unknown:
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
-    return config
+    return config, changed
 
 
 def _address(flag: str, text: str) -> tuple[str, str]:
@@ -212,6 +238,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=("debug", "info", "warning", "error"),
         default="info",
         help="least severe log line written to stderr (default: info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=STYLES,
+        default="text",
+        help="lines of text, or one JSON object a line; UTC (default: text)",
     )
     parser.add_argument("--version", action="version", version=f"mqbroker {version('routekeeper')}")
     return parser

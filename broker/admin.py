@@ -12,7 +12,7 @@ import orjson
 from broker.config import LIVE_KEYS, apply_properties
 from broker.errors import Refusal, SettingError
 from broker.state import BrokerState, Call, Later
-from broker.topics import QUEUE_NUMS_MAX, SCHEDULE_TOPIC, TopicChange, name_fault
+from broker.topics import SCHEDULE_TOPIC, TopicChange, name_fault
 from remoting.bodies import (
     ConsumeOffset,
     ConsumeStats,
@@ -23,6 +23,7 @@ from remoting.bodies import (
     TopicOffset,
     TopicStats,
 )
+from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import VERSION, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
@@ -91,8 +92,8 @@ def _change_topics(state: BrokerState, call: Call, changes: list[TopicChange]) -
         if state.topics.put(config, now_ms=call.now_ms):
             state.topic_changed(config.topic_name)
             changed = True
-    reply = call.request.reply()
-    return Later(reply=reply, topics_saved=True, registered=True) if changed else reply
+    # Also when nothing changes: what made the table so may not be on disk yet.
+    return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
 def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
@@ -108,11 +109,12 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     if state.topics.is_system(topic):
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
     if not state.topics.delete(topic, now_ms=call.now_ms):
-        return call.request.reply()
+        return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
     state.store.delete_topic(topic)
+    state.stats.drop_topic(topic)
     state.offsets.drop_topic(topic)
     state.effects.save_topics = True
-    return Later(reply=call.request.reply(), topics_saved=True)
+    return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
 
 
 def all_topics(state: BrokerState, call: Call) -> RemotingCommand:
@@ -163,22 +165,23 @@ def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
     else:
         subscribed = tuple(online.subscriptions) if online is not None else ()
         topics = tuple(dict.fromkeys(state.offsets.topics_of(group) + subscribed))
-    offsets = {}
+    offsets: dict[MessageQueue, ConsumeOffset] = {}
+    tps = 0.0
     for topic in topics:
         config = state.topics.get(topic)
-        if config is None:
-            continue
-        for queue_id in range(config.read_queue_nums):
-            _, high = state.store.bounds(topic, queue_id)
-            consumed = state.offsets.get(topic, group, queue_id) or 0
-            stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
-            offsets[_queue(state, topic, queue_id)] = ConsumeOffset(
-                broker_offset=high,
-                consumer_offset=consumed,
-                pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
-                last_timestamp=stored or 0,
-            )
-    return call.request.reply(body=ConsumeStats(offsets=offsets).encode())
+        if config is not None:
+            for queue_id in range(config.read_queue_nums):
+                _, high = state.store.bounds(topic, queue_id)
+                consumed = state.offsets.get(topic, group, queue_id) or 0
+                stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
+                offsets[_queue(state, topic, queue_id)] = ConsumeOffset(
+                    broker_offset=high,
+                    consumer_offset=consumed,
+                    pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
+                    last_timestamp=stored or 0,
+                )
+            tps += state.stats.consume_tps(topic, group)
+    return call.request.reply(body=ConsumeStats(offsets=offsets, consume_tps=tps).encode())
 
 
 def topic_consumers(state: BrokerState, call: Call) -> RemotingCommand:
@@ -213,8 +216,8 @@ def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(ext_fields={"version": version}, body=body)
 
 
-def update_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 25: change settings of an allow-list, for the life of this process; nothing is written.
+def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 25: change settings of an allow-list; the answer waits until they are on disk, for later starts.
 
     Raises:
         Refusal: If a key may not be changed over the wire, or a value is bad; nothing was changed.
@@ -243,7 +246,8 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand:
         state.effects.register_all = True
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)
-    return call.request.reply()
+    state.changed_settings |= values
+    return Later(reply=call.request.reply(), settings_saved=True)
 
 
 def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
@@ -272,12 +276,12 @@ def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
         "getTotalTps": stats.get_found.spell(call.now),
         "getTransferedTps": stats.got.spell(call.now),
         "getTransferredTps": stats.got.spell(call.now),
-        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalTodayMorning": str(stats.mornings[1][1]),
         "msgGetTotalTodayNow": got,
-        "msgGetTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
+        "msgGetTotalYesterdayMorning": str(stats.mornings[0][1]),
+        "msgPutTotalTodayMorning": str(stats.mornings[1][0]),
         "msgPutTotalTodayNow": put,
-        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalYesterdayMorning": str(stats.mornings[0][0]),
         "pageCacheLockTimeMills": "0",
         "ackThreadPoolQueueCapacity": "0",
         "ackThreadPoolQueueHeadWaitTimeMills": "0",

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import Refusal
+from broker.group_configs import group_fault
 from broker.groups import Client
 from broker.pulling import codes_of_subscription
-from broker.state import BrokerState, Call
+from broker.state import BrokerState, Call, Later
 from broker.topics import GROUP_LENGTH_MAX, name_fault, retry_topic
 from remoting.bodies import (
     ConsumerIdList,
@@ -153,19 +154,19 @@ def producer_connections(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=body)
 
 
-def update_group(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 200.
+def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 200: the answer waits until the group is on disk.
 
     Raises:
-        Refusal: If the group has an illegal name.
+        Refusal: If the group has an illegal name or a number outside its range.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
-    fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX)
+    fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {config.group_name!r}: {fault}")
     if state.groups.put(config, now_ms=call.now_ms):
         state.effects.save_groups = True
-    return call.request.reply()
+    return Later(reply=call.request.reply(), groups_saved=True)
 
 
 def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
@@ -173,11 +174,12 @@ def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=state.groups.to_json())
 
 
-def delete_group(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 207."""
+def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
+    """Serve 207: the answer waits until the group, and its offsets if they go too, are gone from disk."""
     fields = DeleteGroupFields.parse(call.request.ext_fields)
     if state.groups.delete(fields.group_name, now_ms=call.now_ms):
         state.effects.save_groups = True
-    if fields.remove_offset or fields.clean_offset:
+    with_offsets = bool(fields.remove_offset or fields.clean_offset)
+    if with_offsets:
         state.offsets.drop_group(fields.group_name)
-    return call.request.reply()
+    return Later(reply=call.request.reply(), groups_saved=True, offsets_saved=with_offsets)

@@ -1,17 +1,14 @@
 """The commit log: records back to back in files named by their start offset.
 
 A file never grows above its size; what is left when a record does not fit is covered by a padding record
-(8 bytes: rest of the file, :data:`BLANK_MAGIC`). Appending is one ``pwrite`` at the known end, so a record is
-in the page cache (and survives a killed process) when :meth:`CommitLog.append` returns, and only
-:meth:`CommitLog.flush` makes it survive a power cut.
+(8 bytes: rest of the file, :data:`BLANK_MAGIC`), so that only the last file may end without one. Appending is
+one write at the known end, so a record is in the page cache (and survives a killed process) when
+:meth:`CommitLog.append` returns, and only :meth:`CommitLog.flush` makes it survive a power cut.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import mmap
-import os
 import struct
 import threading
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import StoreUnavailable
+from broker.files import DISK, Content, Disk, make_directories, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +25,7 @@ logger = logging.getLogger(__name__)
 BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
+_REWRITE_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -50,20 +49,28 @@ def segment_name(offset: int) -> str:
 class CommitLog:
     """Append-only bytes addressed by physical offset.
 
-    Appends, reads and deletion belong to one thread; :meth:`flush` may run in another.
+    Everything belongs to one thread but :meth:`flush`, :meth:`first_kept` and :meth:`remove_dropped`.
+
+    Args:
+        keep_from: Files that end at or below this offset were to be removed, and are.
 
     Attributes:
+        directory: Where its files are.
         flushed_offset: Everything below survives a power cut.
     """
 
-    def __init__(self, directory: Path, *, file_size: int) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK, keep_from: int = 0) -> None:
+        self.directory = directory
+        self._disk = disk
         self._file_size = file_size
         self._segments: list[_Segment] = []
+        self._dropped: list[_Segment] = []
         self._broken: str | None = None
-        self._flushing = threading.Lock()  # descriptors stay open while one thread syncs them
-        directory.mkdir(parents=True, exist_ok=True)
-        self._open_segments()
+        self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
+        self._names_made = 1  # those of an earlier process may not be durable
+        self._names_synced = 0
+        make_directories(disk, directory)
+        self._open_segments(keep_from)
         self.flushed_offset = self.min_offset
 
     @property
@@ -73,10 +80,6 @@ class CommitLog:
     @property
     def max_offset(self) -> int:
         return self._segments[-1].end if self._segments else 0
-
-    @property
-    def segment_starts(self) -> tuple[int, ...]:
-        return tuple(segment.start for segment in self._segments)
 
     def reserve(self, size: int) -> int:
         """Return the offset at which a record of ``size`` bytes will go; may pad and begin a new file.
@@ -114,7 +117,7 @@ class CommitLog:
         segment = self._find(offset)
         if segment is None or offset + size > segment.end:
             return None
-        data = os.pread(segment.fd, size, offset - segment.start)
+        data = self._disk.read(segment.fd, size, offset - segment.start)
         return data if len(data) == size else None
 
     def flush(self) -> int:
@@ -125,64 +128,135 @@ class CommitLog:
                 knows which pages reached the disk.
         """
         with self._flushing:
-            target = self.max_offset
+            if self._broken is not None:
+                raise StoreUnavailable(self._broken)
             done = self.flushed_offset
-            for segment in tuple(self._segments):
+            segments = tuple(self._segments)
+            target = segments[-1].end if segments else 0
+            made = self._names_made  # read after the target, whose files it covers
+            for segment in segments:
                 if segment.start + segment.capacity > done and segment.start < target:
-                    try:
-                        os.fdatasync(segment.fd)
-                    except OSError as error:
-                        self._broken = f"sync of {segment.path.name} failed: {error.strerror}"
-                        raise StoreUnavailable(self._broken) from error
+                    self._sync(segment)
+            if made != self._names_synced:
+                try:
+                    self._disk.sync_directory(self.directory)
+                except OSError as error:
+                    self._broken = f"sync of {self.directory.name} failed: {error.strerror}"
+                    raise StoreUnavailable(self._broken) from error
+                self._names_synced = made
             self.flushed_offset = max(target, done)
             return self.flushed_offset
 
-    def truncate(self, offset: int) -> None:
-        """Cut the log at ``offset``; files that begin at or after it are removed, but one stays."""
-        while len(self._segments) > 1 and self._segments[-1].start >= offset:
-            segment = self._segments.pop()
-            os.close(segment.fd)
-            segment.path.unlink()
-        if self._segments:
-            last = self._segments[-1]
-            last.written = max(0, min(last.written, offset - last.start))
-            os.ftruncate(last.fd, last.written)
-            os.fsync(last.fd)
-        self.flushed_offset = min(self.flushed_offset, offset)
-
-    def seal(self, start: int) -> None:
-        """Note that the file that starts at ``start`` ends with its padding: nothing more goes into it."""
-        segment = self._find(start)
-        assert segment is not None
-        segment.written = segment.capacity
-
-    def delete_segments_before(self, mtime: float) -> list[Path]:
-        """Remove the oldest files last written before ``mtime`` (Unix s), never the newest or unsynced."""
-        removed = []
-        while len(self._segments) > 1:
-            oldest = self._segments[0]
-            if oldest.start + oldest.capacity > self.flushed_offset or os.fstat(oldest.fd).st_mtime >= mtime:
-                break
-            del self._segments[0]
-            os.close(oldest.fd)
-            oldest.path.unlink()
-            removed.append(oldest.path)
-        return removed
-
-    def map_segments(self, offset: int) -> Iterator[tuple[int, mmap.mmap]]:
-        """Yield (start, content) of each file that ends above ``offset``; a content is valid for its turn."""
-        for segment in tuple(self._segments):
-            size = os.fstat(segment.fd).st_size
-            if segment.start + segment.capacity > offset and size:
-                with mmap.mmap(segment.fd, size, access=mmap.ACCESS_READ) as data:
-                    yield segment.start, data
-
     def close(self) -> None:
         with self._flushing:
-            for segment in self._segments:
-                os.close(segment.fd)
+            for segment in self._segments + self._dropped:
+                self._disk.close(segment.fd)
             self._segments.clear()
+            self._dropped.clear()
             self._broken = "the log is closed"
+
+    # Removing old files --------------------------------------------------------------------------
+
+    def first_kept(self, before: float) -> int:
+        """Return where the log begins without the files last written before an instant (Unix s).
+
+        The newest file and those not synced are always kept.
+        """
+        kept = self.min_offset
+        for segment in tuple(self._segments)[:-1]:
+            end = segment.start + segment.capacity
+            if end > self.flushed_offset or self._disk.modified(segment.fd) >= before:
+                break
+            kept = end
+        return kept
+
+    def drop_before(self, offset: int) -> int:
+        """Forget the files below ``offset``; return how many. They are still there."""
+        count = sum(segment.start < offset for segment in self._segments)
+        self._dropped += self._segments[:count]
+        del self._segments[:count]
+        return count
+
+    def remove_dropped(self) -> None:
+        """Remove the files that were forgotten, the oldest first.
+
+        Raises:
+            OSError: If one cannot be removed; it and those after it are tried again at the next call.
+        """
+        while self._dropped:
+            oldest = self._dropped[0]
+            self._disk.remove(oldest.path)
+            del self._dropped[0]
+            self._disk.close(oldest.fd)
+
+    # For recovery --------------------------------------------------------------------------------
+
+    @property
+    def last_start(self) -> int:
+        return self._segments[-1].start if self._segments else 0
+
+    @property
+    def padded_to(self) -> int | None:
+        """Where the next file would begin, if the last one ends with padding; user data may look so."""
+        if not self._segments:
+            return None
+        last = self._segments[-1]
+        tail = self._disk.read(last.fd, _PAD.size, max(last.written - _PAD.size, 0))
+        if len(tail) < _PAD.size:
+            return None
+        size, magic = _PAD.unpack(tail)
+        return last.end - _PAD.size + size if magic == BLANK_MAGIC else None
+
+    def contents(self, offset: int) -> Iterator[tuple[int, int | None, Content]]:
+        """Yield (start, start of the next file, content) of each file that ends above ``offset``.
+
+        A content is valid for its turn.
+        """
+        for segment in tuple(self._segments):
+            if segment.start + segment.capacity > offset and segment in self._segments:
+                following = None if segment is self._segments[-1] else segment.start + segment.capacity
+                with self._disk.content(segment.fd) as data:
+                    yield segment.start, following, data
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log at ``offset``; files that begin at or after it are removed, but one stays.
+
+        To be followed by :meth:`flush` before anything is written: what came back with a power cut would be
+        read as if it followed that.
+        """
+        while len(self._segments) > 1 and self._segments[-1].start >= offset:
+            segment = self._segments.pop()
+            self._disk.close(segment.fd)
+            self._disk.remove(segment.path)
+        last = self._segments[-1]
+        if last.start + last.capacity == offset:
+            last.written = last.capacity  # over with its padding; what was cut began behind
+        else:
+            last.capacity = max(self._file_size, offset - last.start + _PAD.size)
+            last.written = max(0, min(self._disk.size(last.fd), offset - last.start))
+            self._disk.cut(last.fd, last.written)
+        self.flushed_offset = min(self.flushed_offset, offset)
+
+    def seal(self, start: int, end: int) -> None:
+        """Note that the file that starts at ``start`` is over at ``end``: nothing more goes into it."""
+        segment = self._find(start)
+        assert segment is not None
+        segment.written = segment.capacity = end - start
+
+    def rewrite(self, offset: int) -> None:
+        """Write again what lies above ``offset``, for :meth:`flush` to sync.
+
+        A sync that failed in an earlier process may have left pages that count as written and are not.
+        """
+        for segment in self._segments:
+            position = max(offset - segment.start, 0)
+            size = self._disk.size(segment.fd)
+            while position < size:
+                data = self._disk.read(segment.fd, min(_REWRITE_BYTES, size - position), position)
+                write_whole(self._disk, segment.fd, data, position)
+                position += len(data)
+
+    # Parts ---------------------------------------------------------------------------------------
 
     def _find(self, offset: int) -> _Segment | None:
         for segment in reversed(self._segments):
@@ -190,47 +264,50 @@ class CommitLog:
                 return segment if offset < segment.start + segment.capacity else None
         return None
 
-    def _open_segments(self) -> None:
-        names = sorted(entry.name for entry in self._directory.iterdir() if entry.name.isdecimal())
-        starts = [int(name) for name in names]
-        for position, (name, start) in enumerate(zip(names, starts, strict=True)):
-            path = self._directory / name
-            size = path.stat().st_size
-            if position + 1 < len(starts):
-                capacity = starts[position + 1] - start
+    def _open_segments(self, keep_from: int) -> None:
+        starts = sorted(int(name) for name in self._disk.names(self.directory) if name.isdecimal())
+        for start, following in zip(starts, [*starts[1:], None], strict=False):
+            path = self.directory / segment_name(start)
+            if start < keep_from:
+                self._disk.remove(path)
+                continue
+            fd = self._disk.open(path)
+            size = self._disk.size(fd)
+            if following is not None:
+                capacity = following - start
                 size = min(size, capacity)
             else:
                 capacity = max(self._file_size, size + _PAD.size)
-            fd = os.open(path, os.O_RDWR)
             self._segments.append(_Segment(start, capacity, path, fd, size))
 
     def _begin_segment(self, start: int) -> None:
-        path = self._directory / segment_name(start)
+        path = self.directory / segment_name(start)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            directory = os.open(self._directory, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            fd = self._disk.open(path, create=True)
         except OSError as error:
             raise StoreUnavailable(f"cannot begin log file {path.name}: {error.strerror}") from error
         self._segments.append(_Segment(start, self._file_size, path, fd))
+        self._names_made += 1  # durable with the next flush, before anything in it counts as durable
+
+    def _sync(self, segment: _Segment) -> None:
+        try:
+            self._disk.sync_data(segment.fd)
+        except OSError as error:
+            self._broken = f"sync of {segment.path.name} failed: {error.strerror}"
+            raise StoreUnavailable(self._broken) from error
 
     def _write(self, segment: _Segment, data: bytes) -> None:
         if self._broken is not None:
             raise StoreUnavailable(self._broken)
         position, size = segment.written, len(data)
         try:
-            written = os.pwrite(segment.fd, data, position)
-            while written < size:
-                more = os.pwrite(segment.fd, memoryview(data)[written:], position + written)
-                if more == 0:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                written += more
+            written = self._disk.write(segment.fd, data, position)
+            if written < size:
+                write_whole(self._disk, segment.fd, memoryview(data)[written:], position + written)
         except OSError as error:
             try:
-                os.ftruncate(segment.fd, position)
+                self._disk.cut(segment.fd, position)
             except OSError as failure:
                 self._broken = f"cannot cut a partial record in {segment.path.name}: {failure.strerror}"
+                segment.written = position + size  # it may come back: what begins now begins behind it
             raise StoreUnavailable(f"cannot write {size} bytes to the log: {error.strerror}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.errors import SettingError
+from broker.message_index import FILE_MESSAGES
 from broker.topics import name_fault
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
@@ -17,6 +18,10 @@ REGISTER_PERIOD_MAX_MS: Final = 60_000
 _UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ADDRESS: Final = re.compile(r"^(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,/]+):\d{1,5}$")
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
+_MASTER: Final = "ASYNC_MASTER"
+#: Longest delay, and largest number of delay levels; each becomes a queue that is looked at again and again.
+_DELAY_MAX_MS: Final = 366 * 86_400_000
+_DELAY_LEVELS_MAX: Final = 1024
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
 
@@ -35,7 +40,7 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike) and ``recover_damaged_log``.
+    modes alike), ``index_file_messages`` and ``recover_damaged_log``.
     """
 
     broker_name: str = _setting("brokerName", "broker-a")
@@ -49,6 +54,9 @@ class BrokerConfig:
     advertise_port: int = _setting("advertisePort", 0)
     ha_listen_port: int = _setting("haListenPort", 0)
     store_path: str = _setting("storePathRootDir", "")
+    log_path: str = _setting("storePathCommitLog", "")
+    broker_role: str = _setting("brokerRole", _MASTER)
+    acl_enable: bool = _setting("aclEnable", False)
     broker_permission: int = _setting("brokerPermission", 6, live=True)
 
     register_period_ms: int = _setting("registerNameServerPeriod", 30_000)
@@ -80,6 +88,7 @@ class BrokerConfig:
 
     log_file_size: int = _setting("mappedFileSizeCommitLog", 1024 * 1024 * 1024)
     queue_file_size: int = _setting("mappedFileSizeConsumeQueue", 300_000 * 20)
+    index_file_messages: int = _setting("indexFileMessages", FILE_MESSAGES)
     flush_disk_type: str = _setting("flushDiskType", "ASYNC_FLUSH")
     flush_interval_ms: int = _setting("flushIntervalCommitLog", 500)
     sync_flush_timeout_ms: int = _setting("syncFlushTimeout", 5000)
@@ -135,6 +144,14 @@ class BrokerConfig:
             raise SettingError(
                 f"brokerId={self.broker_id}: only 0 (a master) can be served, slaves need replication"
             )
+        if self.broker_role != _MASTER:
+            raise SettingError(
+                f"brokerRole={self.broker_role}: only {_MASTER} can be served, there is no replication"
+            )
+        if self.acl_enable:
+            raise SettingError("aclEnable=true: requests cannot be authenticated, allowed is false")
+        if "," in self.log_path:
+            raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         for addr in self.namesrv_addrs:
             if not _ADDRESS.match(addr) or not 0 < int(addr.rpartition(":")[2]) < 65_536:
                 raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT")
@@ -150,6 +167,7 @@ class BrokerConfig:
             ("maxTransferCountOnMessageInMemory", self.transfer_count_max, 1, 10_000),
             ("maxTransferBytesOnMessageInMemory", self.transfer_bytes_max, 1, 8 * 1024 * 1024),
             ("mappedFileSizeConsumeQueue", self.queue_file_size, 20, 2**31 - 1),
+            ("indexFileMessages", self.index_file_messages, 1, 1_000_000),
             ("flushIntervalCommitLog", self.flush_interval_ms, 1, 600_000),
             ("syncFlushTimeout", self.sync_flush_timeout_ms, 1, 600_000),
             ("flushConsumerOffsetInterval", self.flush_offset_interval_ms, 1, 600_000),
@@ -218,9 +236,15 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
         unit = _UNITS.get(part[-1])
         if unit is None or not part[:-1].isdecimal():
             raise SettingError(f"messageDelayLevel: {part!r} is not a number with a unit of s, m, h or d")
-        levels.append(int(part[:-1]) * unit)
-    if not levels:
-        raise SettingError("messageDelayLevel names no level")
+        digits = part[:-1].lstrip("0") or "0"
+        delay_ms = int(digits) * unit if len(digits) <= 12 else _DELAY_MAX_MS + 1
+        if delay_ms > _DELAY_MAX_MS:
+            raise SettingError(f"messageDelayLevel: {part[:40]!r} is above {_DELAY_MAX_MS // 86_400_000}d")
+        levels.append(delay_ms)
+    if not 0 < len(levels) <= _DELAY_LEVELS_MAX:
+        raise SettingError(
+            f"messageDelayLevel names {len(levels)} levels, allowed are 1..{_DELAY_LEVELS_MAX}"
+        )
     return tuple(levels)
 
 

@@ -3,7 +3,7 @@
 Entry, big-endian, 20 bytes::
 
     log_offset  i64
-    size        i32   of the record; 0 marks an entry whose record is lost
+    size        i32   of the record; 0 marks an entry whose record is lost, its offset is that of the next one
     tags_code   i64   hash of the tag; in SCHEDULE_TOPIC_XXXX the instant of delivery in Unix ms
 
 Everything here can be rebuilt from the log, so entries are written late and in bulk; until then they are
@@ -12,19 +12,24 @@ served from memory. Source: ConsumeQueue of RocketMQ 4.9.
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.files import DISK, Disk, make_directories, write_whole
+
 ENTRY_SIZE: Final = 20
-_ENTRY: Final = struct.Struct(">qiq")
+ENTRY: Final = struct.Struct(">qiq")
 _NAME_DIGITS: Final = 20
 #: Entries of each queue kept in memory after they were written; where consumers usually read.
 _KEPT_ENTRIES: Final = 256
+
+
+#: Entries that recovery reads at once.
+_BLOCK_ENTRIES: Final = 4096
 
 
 class Entry(NamedTuple):
@@ -53,11 +58,23 @@ class ConsumeQueue:
         max_index: Index of the next entry to be appended.
     """
 
-    __slots__ = ("_file_size", "_stored", "_tail", "_tail_index", "directory", "max_index", "min_index")
+    __slots__ = (
+        "_disk",
+        "_file_size",
+        "_stored",
+        "_tail",
+        "_tail_index",
+        "_weight",
+        "directory",
+        "max_index",
+        "min_index",
+    )
 
-    def __init__(self, directory: Path, *, file_size: int) -> None:
+    def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK) -> None:
         self.directory = directory
+        self._disk = disk
         self._file_size = max(file_size // ENTRY_SIZE, 1) * ENTRY_SIZE
+        self._weight = zlib.crc32(f"{directory.parent.name}/{directory.name}".encode()) | 1
         self.min_index = 0
         self.max_index = 0
         self._stored = 0  # entries below are in the files
@@ -65,13 +82,15 @@ class ConsumeQueue:
         self._tail_index = 0
 
     @classmethod
-    def recover(cls, directory: Path, *, file_size: int, log_min: int, log_end: int) -> ConsumeQueue | None:
+    def recover(
+        cls, directory: Path, *, file_size: int, log_min: int, log_end: int, disk: Disk = DISK
+    ) -> ConsumeQueue | None:
         """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            None if the files are of another file size: they must be rebuilt.
+            None if the files are of another file size, or one is missing: they must be rebuilt.
         """
-        queue = cls(directory, file_size=file_size)
+        queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
         if not files:
             return queue
@@ -79,19 +98,28 @@ class ConsumeQueue:
         if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
             return None
         low = first // ENTRY_SIZE
-        size = (directory / f"{last:0{_NAME_DIGITS}d}").stat().st_size
-        queue.max_index = (last + min(size, queue._file_size)) // ENTRY_SIZE
+        queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low
         queue._stored = queue._tail_index = queue.max_index
-        # The head of the first file may be a hole; entries with a record follow, their offsets only grow.
-        queue.min_index = queue._first(low, queue.max_index, lambda entry: entry.size > 0)
-        queue.max_index = queue._first(
-            queue.min_index, queue.max_index, lambda entry: entry.log_offset >= log_end
-        )
+        # What was not synced may be anything: holes, and entries whose records the log has no more.
+        queue.max_index = queue._end_of_synced(low, log_end)
+        # The head of the first file may be a hole, too; behind it are entries only.
+        queue.min_index = queue._first(low, queue.max_index, lambda entry: entry != _HOLE)
         queue._stored = queue._tail_index = queue.max_index
         queue._cut_files(files)
-        queue.raise_min(log_min)
+        queue.raise_min(low, log_min)
         return queue
+
+    @property
+    def weighed_length(self) -> int:
+        """Its length, so weighed that one queue's lack does not make up for another's surplus in a sum."""
+        return self.max_index * self._weight
+
+    @property
+    def last_log_offset(self) -> int:
+        """Where its last record lies, also if the log has lost it; if there was none, behind everything."""
+        entry = self._entry_at(self.max_index - 1) if self.max_index else None
+        return 2**63 if entry is None else entry.log_offset
 
     def begin_at(self, index: int) -> None:
         """Start an empty queue at ``index``, as when the log's first files are gone."""
@@ -100,33 +128,26 @@ class ConsumeQueue:
         self._tail.clear()
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
-        self._tail += _ENTRY.pack(log_offset, size, tags_code)
+        self._tail += ENTRY.pack(log_offset, size, tags_code)
         self.max_index += 1
+
+    def read_bytes(self, index: int, count: int) -> bytes | bytearray:
+        """Return up to ``count`` entries from ``index`` on, encoded; fewer where a file or the queue ends."""
+        count = min(count, self.max_index - index)
+        if count <= 0 or index < self.min_index:
+            return b""
+        if index >= self._tail_index:
+            start = (index - self._tail_index) * ENTRY_SIZE
+            return self._tail[start : start + count * ENTRY_SIZE]
+        return self._read_file(index, min(count, self._tail_index - index))
 
     def read(self, index: int, count: int) -> list[Entry]:
         """Return up to ``count`` entries from ``index`` on; fewer at the end or where a file begins."""
-        count = min(count, self.max_index - index)
-        if count <= 0 or index < self.min_index:
-            return []
-        if index >= self._tail_index:
-            start = (index - self._tail_index) * ENTRY_SIZE
-            data = bytes(self._tail[start : start + count * ENTRY_SIZE])
-        else:
-            data = self._read_file(index, min(count, self._tail_index - index))
-        return list(map(Entry._make, _ENTRY.iter_unpack(data)))
+        return list(map(Entry._make, ENTRY.iter_unpack(self.read_bytes(index, count))))
 
     def get(self, index: int) -> Entry | None:
         found = self.read(index, 1)
         return found[0] if found else None
-
-    def raise_min(self, log_min: int) -> None:
-        """Forget entries whose records the log no longer has."""
-        if self.min_index < self.max_index:
-            entry = self.get(self.min_index)
-            if entry is not None and entry.log_offset < log_min:
-                self.min_index = self._first(
-                    self.min_index, self.max_index, lambda entry: entry.log_offset >= log_min
-                )
 
     def unwritten(self) -> Unwritten | None:
         """Return what is not in the files yet; :meth:`written` says that it is now."""
@@ -142,8 +163,35 @@ class ConsumeQueue:
             del self._tail[: surplus * ENTRY_SIZE]
             self._tail_index += surplus
 
-    def delete_files(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
+    # Where the log begins later ------------------------------------------------------------------
+
+    def first_in_files(self, log_min: int) -> int:
+        """Return the first index whose record the log still has, as far as the files say; in any thread.
+
+        What only memory knows begins at the largest index that this returns.
+        """
+        low, high = self.min_index, self._tail_index
+        return low if low >= high else self._first(low, high, lambda entry: entry.log_offset >= log_min)
+
+    def raise_min(self, index: int, log_min: int) -> None:
+        """Forget entries below ``index``, and those behind whose records the log no longer has."""
+        index = max(index, self.min_index)
+        self.min_index = self._first(index, self.max_index, lambda entry: entry.log_offset >= log_min)
+
+    def remove_old_files(self) -> None:
+        """Remove files that hold only entries below ``min_index``, the oldest first; in any thread.
+
+        The last file stays: its size says how long the queue is.
+
+        Raises:
+            OSError: If one cannot be removed.
+        """
+        for start in self._files()[:-1]:
+            if start + self._file_size > self.min_index * ENTRY_SIZE:
+                break
+            self._disk.remove(self._path(start))
+
+    # Parts ---------------------------------------------------------------------------------------
 
     def _first(self, low: int, high: int, wanted: Callable[[Entry], bool]) -> int:
         """Return the first index in [low, high) whose entry is wanted, by bisection; else ``high``."""
@@ -156,60 +204,112 @@ class ConsumeQueue:
                 low = middle + 1
         return low
 
+    def _end_of_synced(self, low: int, log_end: int) -> int:
+        """Return the index behind the last entry that leads to below ``log_end``; else ``low``."""
+        end = self.max_index
+        while end > low:
+            per_file = self._file_size // ENTRY_SIZE
+            start = max(low, (end - 1) // per_file * per_file, end - _BLOCK_ENTRIES)
+            entries = list(map(Entry._make, ENTRY.iter_unpack(self._read_file(start, end - start))))
+            for index in range(len(entries) - 1, -1, -1):
+                if entries[index] != _HOLE and entries[index].log_offset < log_end:
+                    return start + index + 1
+            end = start
+        return low
+
     def _entry_at(self, index: int) -> Entry | None:
         if index >= self._tail_index:
             start = (index - self._tail_index) * ENTRY_SIZE
-            return Entry._make(_ENTRY.unpack_from(self._tail, start))
+            return Entry._make(ENTRY.unpack_from(self._tail, start))
         data = self._read_file(index, 1)
-        return Entry._make(_ENTRY.unpack(data)) if data else None
+        return Entry._make(ENTRY.unpack(data)) if data else None
 
     def _read_file(self, index: int, count: int) -> bytes:
         position = index * ENTRY_SIZE
         start = position - position % self._file_size
         size = min(count * ENTRY_SIZE, start + self._file_size - position)
         try:
-            fd = os.open(self.directory / f"{start:0{_NAME_DIGITS}d}", os.O_RDONLY)
+            fd = self._disk.open(self._path(start))
         except FileNotFoundError:
             return b""
         try:
-            data = os.pread(fd, size, position - start)
+            data = self._disk.read(fd, size, position - start)
         finally:
-            os.close(fd)
+            self._disk.close(fd)
         return data[: len(data) - len(data) % ENTRY_SIZE]
 
+    def _path(self, start: int) -> Path:
+        return self.directory / f"{start:0{_NAME_DIGITS}d}"
+
+    def _size_of(self, start: int) -> int:
+        fd = self._disk.open(self._path(start))
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
     def _cut_files(self, files: list[int]) -> None:
-        """Remove what lies above ``max_index``, or it would come back when the file has grown past it."""
+        """Remove what lies above ``max_index`` for good: it would be back when the file has grown past it."""
         end = self.max_index * ENTRY_SIZE
-        for start in files:
-            path = self.directory / f"{start:0{_NAME_DIGITS}d}"
+        removed = False
+        for start in reversed(files):
             if start >= end and start != files[0]:
-                path.unlink()
-            elif path.stat().st_size > end - start:
-                os.truncate(path, max(end - start, 0))
+                self._disk.remove(self._path(start))
+                removed = True
+                continue
+            fd = self._disk.open(self._path(start))
+            try:
+                if self._disk.size(fd) > max(end - start, 0):
+                    self._disk.cut(fd, max(end - start, 0))
+                    self._disk.sync_data(fd)
+            finally:
+                self._disk.close(fd)
+            break
+        if removed:
+            self._disk.sync_directory(self.directory)
 
     def _files(self) -> list[int]:
         try:
-            return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
+            return sorted(int(name) for name in self._disk.names(self.directory) if name.isdecimal())
         except FileNotFoundError:
             return []
 
 
-def write_entries(work: Unwritten) -> None:
-    """Write entries to their files and sync them. Writing the same entries again does no harm.
+#: What a part of a file reads as that was never written.
+_HOLE: Final = Entry(0, 0, 0)
+
+
+def write_entries(disk: Disk, work: Unwritten) -> None:
+    """Write entries to their files, names and all durable. Writing the same entries again does no harm.
 
     Raises:
         OSError: If they cannot be written; what is missing stays :meth:`ConsumeQueue.unwritten`.
     """
-    work.directory.mkdir(parents=True, exist_ok=True)
     position, data = work.index * ENTRY_SIZE, memoryview(work.data)
     while data:
         start = position - position % work.file_size
         size = min(len(data), start + work.file_size - position)
-        fd = os.open(work.directory / f"{start:0{_NAME_DIGITS}d}", os.O_WRONLY | os.O_CREAT, 0o644)
+        path = work.directory / f"{start:0{_NAME_DIGITS}d}"
         try:
-            written = os.pwrite(fd, data[:size], position - start)
-            os.fdatasync(fd)
+            fd = disk.open(path)
+        except FileNotFoundError:
+            fd = _make(disk, path)
+        try:
+            write_whole(disk, fd, data[:size], position - start)
+            disk.sync_data(fd)
         finally:
-            os.close(fd)
-        position += written
-        data = data[written:]
+            disk.close(fd)
+        position += size
+        data = data[size:]
+
+
+def _make(disk: Disk, path: Path) -> int:
+    make_directories(disk, path.parent)
+    fd = disk.open(path, create=True)
+    try:
+        disk.sync_directory(path.parent)
+    except OSError:
+        disk.close(fd)
+        disk.remove(path)  # or the next call would take its name for durable
+        raise
+    return fd

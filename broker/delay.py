@@ -22,14 +22,14 @@ from remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
 
-#: Messages delivered before others get a turn on the event loop.
-_TURN_MESSAGES: Final = 200
+#: Messages of one level delivered before other levels, and then others on the event loop, get a turn.
+_TURN_MESSAGES: Final = 32
 #: Pause in seconds after the store refused a message.
 _RETRY_S: Final = 1.0
 
 
 def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES) -> float | None:
-    """Deliver what is due, at most ``limit`` messages.
+    """Deliver what is due, at most ``limit`` messages of each level.
 
     Returns:
         Seconds until there is something to do again; None if nothing waits.
@@ -38,17 +38,17 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
         StoreUnavailable: If the store refused; what was delivered before stays delivered.
     """
     wait_ms: int | None = None
+    more = False
     for level, delay_ms in enumerate(state.config.delay_levels_ms, start=1):
         queue_id = level - 1
         low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
         offset = min(max(state.delay_offsets.get(level, low), low), high)
-        while offset < high:
-            entries = state.store.entries(SCHEDULE_TOPIC, queue_id, offset, 32)
+        end = min(high, offset + limit)
+        while offset < end:
+            entries = state.store.entries(SCHEDULE_TOPIC, queue_id, offset, end - offset)
             if not entries:
                 break
             for entry in entries:
-                if limit <= 0:
-                    return 0.0
                 left_ms = entry.tags_code - now_ms
                 # A due time further away than the delay means that the clock was set back.
                 if entry.size > 0 and 0 < left_ms <= delay_ms:
@@ -58,21 +58,25 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
                 if message is not None:
                     _deliver(state, message, now_ms=now_ms)
                 offset += 1
-                limit -= 1
                 state.delay_offsets[level] = offset
             else:
                 continue
             break
+        else:
+            more = more or end < high
+    if more:
+        return 0.0
     return None if wait_ms is None else wait_ms / 1000
 
 
 def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None:
     target = due_again(message.topic, message.properties)
-    if target is None or target[0] not in state.topics:
+    born = None if target is None else state.topics.born_at(target[0])
+    if target is None or born is None or message.physical_offset < born:
         logger.warning("delayed message without a topic dropped id=%s", message.offset_message_id)
         return
     topic, queue_id = target
-    state.store.put(
+    placed = state.store.put(
         Draft(
             topic=topic,
             queue_id=queue_id,
@@ -87,7 +91,7 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
         ),
         now_ms=now_ms,
     )
-    state.stats.put.total += 1
+    state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)
     state.effects.arrived.add((topic, queue_id))
 
 

@@ -1,48 +1,189 @@
-"""Small files replaced as a whole: written aside, synced, renamed; the previous version kept as ``.bak``."""
+"""The one place where the broker touches files; tests put a disk in its place that forgets what it may.
+
+What is written survives the end of the process; only what is synced survives a power cut, and a name (a file
+made, renamed, removed) only once its directory is synced. Small files are replaced as a whole: written aside,
+synced, renamed; the previous version is kept as ``.bak``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+#: Content of a file, valid within its context.
+Content = bytes | mmap.mmap
 
-def write_atomic(path: Path, text: str, *, backup: bool = True) -> None:
-    """Replace ``path`` by ``text``; after a crash at any instant the old or the new content is there.
+
+class Disk:
+    """What the broker asks of a file system. Everything raises OSError if it cannot be done."""
+
+    def names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)
+
+    def is_there(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(mode=0o700)
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def open(self, path: Path, *, create: bool = False, empty: bool = False) -> int:
+        """Open a file for reading and writing.
+
+        Args:
+            create: Make it; an error if it is there.
+            empty: Make it or cut it to nothing.
+        """
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags | (os.O_CREAT | os.O_TRUNC if empty else 0), 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def modified(self, fd: int) -> float:
+        """Return when the file was last written, in Unix seconds."""
+        return os.fstat(fd).st_mtime
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        return os.pread(fd, size, at)
+
+    @contextlib.contextmanager
+    def content(self, fd: int) -> Iterator[Content]:
+        size = os.fstat(fd).st_size
+        if size == 0:
+            yield b""
+            return
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
+            yield data
+
+    def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
+        """Write; return how many bytes were taken."""
+        return os.pwrite(fd, data, at)
+
+    def cut(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def sync_data(self, fd: int) -> None:
+        """Make content and size durable."""
+        os.fdatasync(fd)
+
+    def link(self, path: Path, new: Path) -> None:
+        os.link(path, new)
+
+    def rename(self, path: Path, new: Path) -> None:
+        path.replace(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """Return (size, free) of the file system in bytes; zeros if it does not say."""
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            return 0, 0
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+DISK: Final = Disk()
+
+
+def make_directories(disk: Disk, path: Path) -> None:
+    """Make a directory and those above it that are missing, all with durable names."""
+    missing = []
+    while not disk.is_there(path):
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            disk.make_directory(directory)
+        try:
+            disk.sync_directory(directory.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                disk.remove_directory(directory)  # or the next call would take its name for durable
+            raise
+
+
+def remove_tree(disk: Disk, path: Path) -> None:
+    """Remove a directory with all that is in it; nothing if it is not there. The removal is not synced."""
+    try:
+        names = disk.names(path)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        disk.remove(path)
+        return
+    for name in names:
+        remove_tree(disk, path / name)
+    disk.remove_directory(path)
+
+
+def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of ``data``, in as many calls as that takes."""
+    rest = memoryview(data)
+    while rest:
+        written = disk.write(fd, rest, at)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rest = rest[written:]
+        at += written
+
+
+def write_atomic(disk: Disk, path: Path, data: bytes, *, backup: bool = True) -> None:
+    """Replace ``path`` by ``data``; after a crash at any instant the old or the new content is there.
 
     Raises:
-        OSError: If it cannot be written; the old content is untouched.
+        OSError: If it cannot be written; the old content is untouched, unless only the last step failed,
+            which makes the new name durable.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(disk, path.parent)
     scratch = path.with_name(path.name + ".tmp")
     try:
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if backup and path.exists():
-            saved = path.with_name(path.name + ".bak")
+        fd = disk.open(scratch, empty=True)
+        try:
+            write_whole(disk, fd, data, 0)
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        if backup and disk.is_there(path):
             link = path.with_name(path.name + ".bak.tmp")
-            link.unlink(missing_ok=True)
-            os.link(path, link)
-            link.replace(saved)
-        scratch.replace(path)
+            if disk.is_there(link):
+                disk.remove(link)
+            disk.link(path, link)
+            disk.rename(link, path.with_name(path.name + ".bak"))
+        disk.rename(scratch, path)
     except OSError:
         with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
+            disk.remove(scratch)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    disk.sync_directory(path.parent)
 
 
-def load_or_backup(path: Path, parse: Callable[[str], T]) -> T | None:
+def load_or_backup(disk: Disk, path: Path, parse: Callable[[str], T]) -> T | None:
     """Parse ``path``, or its ``.bak`` when it is missing, empty or broken; None if neither exists.
 
     Raises:
@@ -51,13 +192,17 @@ def load_or_backup(path: Path, parse: Callable[[str], T]) -> T | None:
     failure: ValueError | None = None
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            text = candidate.read_text(encoding="utf-8")
+            fd = disk.open(candidate)
         except FileNotFoundError:
             continue
-        if not text.strip():
+        try:
+            data = disk.read(fd, disk.size(fd), 0)
+        finally:
+            disk.close(fd)
+        if not data.strip():
             continue
         try:
-            return parse(text)
+            return parse(data.decode())
         except ValueError as error:
             failure = failure or ValueError(f"{candidate}: {error}")
     if failure is not None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
 from remoting.errors import RemoteProtocolError
+from remoting.lenient import FILE
 from remoting.route import DataVersion
 
+logger = logging.getLogger(__name__)
+
+#: Largest number of queues of a retry topic; it becomes a loop wherever the topic's queues are listed.
+RETRY_QUEUE_NUMS_MAX: Final = 1024
 #: Groups that exist without creation. Source: SubscriptionGroupManager.init.
 PREDEFINED: Final = (
     "TOOLS_CONSUMER",
@@ -28,6 +35,10 @@ class GroupConfigs:
     def __init__(self) -> None:
         self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in PREDEFINED}
         self._version = DataVersion()
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self._version
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(self._configs.values())
@@ -64,11 +75,27 @@ class GroupConfigs:
             ValueError: If it cannot be read; nothing has changed then.
         """
         try:
-            stored = SubscriptionGroupTable.decode(text.encode())
+            stored = SubscriptionGroupTable.decode(text.encode(), FILE)
         except RemoteProtocolError as error:
             raise ValueError(f"subscriptionGroup.json: {error}") from None
-        self._configs |= stored.groups
+        self._configs |= {name: _within_bounds(config) for name, config in stored.groups.items()}
         self._version = stored.data_version
 
     def _bump(self, now_ms: int) -> None:
         self._version = self._version.advanced(now_ms=now_ms)
+
+
+def group_fault(config: SubscriptionGroupConfig) -> str | None:
+    """Say what is wrong with the numbers of a group's configuration; None if nothing."""
+    if not 0 <= config.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
+        return f"retryQueueNums {config.retry_queue_nums} is outside 0..{RETRY_QUEUE_NUMS_MAX}"
+    return None
+
+
+def _within_bounds(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """Return a stored group with numbers that a broker may loop over: no reason not to start."""
+    fault = group_fault(config)
+    if fault is None:
+        return config
+    logger.warning("stored group brought within its bounds group=%s fault=%s", config.group_name, fault)
+    return replace(config, retry_queue_nums=min(max(config.retry_queue_nums, 0), RETRY_QUEUE_NUMS_MAX))

@@ -115,8 +115,9 @@ class ClientTable:
     def producers(self, group: str) -> tuple[Client, ...]:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 
-    def producer_groups(self) -> Mapping[str, tuple[Client, ...]]:
-        return {group: self.producers(group) for group in self._producers}
+    def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
+        """Return the producers of each group, each with when it was heard last."""
+        return {group: tuple(members.values()) for group, members in self._producers.items()}
 
     def consumers_of(self, topic: str) -> tuple[str, ...]:
         """Return the groups with members that subscribe to a topic."""

@@ -6,15 +6,23 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker import admin, client_requests, pulling, sending
+from broker import (
+    admin,
+    client_requests,
+    forwarding,
+    pulling,
+    sending,
+)
 from broker.errors import Refusal
+from broker.forwarding import AskAll, Forward
 from broker.pulling import Park
-from broker.state import BrokerState, Call, Later
+from broker.state import BrokerState, Call, Later, Stepwise
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 
-#: What a handler gives: an answer, one that waits for the disk or the nameservers, or a pull to be held.
-Outcome = RemotingCommand | Later | Park
+#: What a handler gives: an answer, one that waits for the disk or the nameservers, one that clients give,
+#: one that takes a while to make, or a pull to be held.
+Outcome = RemotingCommand | Later | Forward | AskAll | Stepwise | Park
 Serve = Callable[[BrokerState, Call], Outcome]
 
 LITE_PULL_MESSAGE: Final = 361
@@ -43,6 +51,8 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
         RequestCode.CHECK_CLIENT_CONFIG: client_requests.check_client_config,
         RequestCode.GET_CONSUMER_CONNECTION_LIST: client_requests.consumer_connections,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: client_requests.producer_connections,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: forwarding.running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: forwarding.consume_directly,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: client_requests.update_group,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: client_requests.all_groups,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: client_requests.delete_group,
@@ -59,6 +69,26 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
         RequestCode.GET_BROKER_CONFIG: admin.broker_config,
         RequestCode.UPDATE_BROKER_CONFIG: admin.update_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+    }
+)
+
+
+#: Requests whose answers may wait: for the disk, the nameservers or a client once they have taken effect, or
+#: for others' turns.
+MAY_WAIT: Final = frozenset(
+    {
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
     }
 )
 

@@ -39,6 +39,10 @@ class QueueLocks:
         if not holders:
             self._holders.pop(group, None)
 
+    def any_held(self, group: str, *, now: float) -> bool:
+        """Say whether a member of the group holds a queue: whether the group consumes in order."""
+        return any(now - renewed <= LOCK_LIFE_S for _, renewed in self._holders.get(group, {}).values())
+
     def expire(self, now: float) -> None:
         """Forget expired locks, so that dead groups take no memory."""
         for group, holders in list(self._holders.items()):

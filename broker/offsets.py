@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from remoting.bodies import ConsumerOffsetTable
 from remoting.errors import RemoteProtocolError
+from remoting.lenient import FILE
 
 _SEPARATOR = "@"
 
@@ -39,6 +40,22 @@ class ConsumerOffsets:
     def groups_of(self, topic: str) -> tuple[str, ...]:
         return tuple(group for name, group in self._table if name == topic)
 
+    def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
+        """Bring offsets back to where the queues end; forget those of topics that do not exist.
+
+        After a power cut without SYNC_FLUSH the log may be shorter than what was consumed. A consumer that
+        went on from there would pass over the messages that come next.
+
+        Args:
+            ends: Returns where the queue of a topic ends; None if there is no such topic.
+        """
+        for (topic, group), queues in list(self._table.items()):
+            if ends(topic, 0) is None:
+                self._drop([(topic, group)])
+                continue
+            for queue_id, offset in list(queues.items()):
+                self.commit(topic, group, queue_id, min(offset, ends(topic, queue_id) or 0))
+
     def drop_topic(self, topic: str) -> None:
         self._drop([key for key in self._table if key[0] == topic])
 
@@ -63,7 +80,7 @@ class ConsumerOffsets:
             ValueError: If it cannot be read; nothing has changed then.
         """
         try:
-            stored = ConsumerOffsetTable.decode(text.encode())
+            stored = ConsumerOffsetTable.decode(text.encode(), FILE)
         except RemoteProtocolError as error:
             raise ValueError(f"consumerOffset.json: {error}") from None
         table: dict[tuple[str, str], dict[int, int]] = {}

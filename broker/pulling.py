@@ -15,6 +15,7 @@ from broker.state import FAQ, BrokerState, Call
 from broker.store import Batch, GetStatus
 from broker.tags import subscription_codes
 from remoting.bodies import DelayOffsetTable, SubscriptionData
+from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import PERM_READ, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import (
@@ -76,7 +77,7 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
     """
     fields = PullMessageFields.parse(call.request.ext_fields)
     pull = _check(state, call, fields)
-    if fields.sys_flag & _COMMIT:
+    if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
         state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
     return look(state, pull)
 
@@ -230,7 +231,8 @@ def _code(status: GetStatus, offset: int) -> int:
 
 def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> RemotingCommand:
     if found.count:
-        state.stats.got.total += found.count
+        group = pull.request.ext_fields.get("consumerGroup", "")
+        state.stats.handed_out(pull.topic, group, found.count, len(found.body))
         state.stats.get_found.total += 1
     else:
         state.stats.get_missed.total += 1
@@ -279,10 +281,11 @@ def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
     state.require_group(fields.consumer_group, now_ms=call.now_ms)
     if fields.topic not in state.topics:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
-    if fields.queue_id < 0 or fields.commit_offset < 0:
+    if not 0 <= fields.queue_id < QUEUE_NUMS_MAX or fields.commit_offset < 0:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
-            f"queueId {fields.queue_id} and commitOffset {fields.commit_offset} must not be negative",
+            f"queueId {fields.queue_id} is outside 0..{QUEUE_NUMS_MAX - 1}"
+            f" or commitOffset {fields.commit_offset} is negative",
         )
     state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
     return call.request.reply()

@@ -1,76 +1,287 @@
-"""Reads a log file after a crash: which records are whole, and what a bad one means (pure)."""
+"""Makes log and queues of a store agree after a crash.
+
+What is below the checkpoint was synced before it was written. Bytes above it that are no record are the torn
+end of what was being written when the power went, whatever lies behind them: pages reach the disk in any
+order. If the machine has not been started since (the boot is the same), no page was lost, so damage with
+valid records behind it is something else, and nothing is given up without being told to.
+"""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from mmap import mmap
-from typing import Final, cast
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
-from remoting.errors import RemoteProtocolError
-from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, StoredMessage, body_crc, decode_message
+import orjson
 
-Bytes = bytes | mmap
+from broker.commit_log import CommitLog
+from broker.consume_queue import ConsumeQueue
+from broker.errors import StoreDamaged
+from broker.files import Content, Disk, remove_tree, write_atomic
+from broker.log_scan import Damage, Padding, Record, find_record, scan
 
-_HEAD: Final = struct.Struct(">ii")
-_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
-#: Bytes before a record's magic.
-_MAGIC_AT: Final = 4
+logger = logging.getLogger(__name__)
 
+#: Longest gap in a queue that recovery fills with empty entries; more cannot come from damaged records.
+_GAP_MAX: Final = 10_000_000
 
-class Padding(int):
-    """Marks that a file ends here with its padding record; the value is the offset of that record."""
-
-
-class Damage(int):
-    """Marks bytes that are no record; the value is the offset where they begin."""
+QueueKey = tuple[str, int]
 
 
-def read_record(data: Bytes, position: int, *, base: int) -> tuple[StoredMessage, int] | None:
-    """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is durable.
 
-    Returns:
-        The message and the position after it; None if there is no whole record that belongs just here.
+    Attributes:
+        log_offset: The log below is, and so is the queue entry of each of its messages.
+        queue_entries: Sum of the weighed lengths of all queues then.
+        log_min: Where the log begins; files below may be there still, or again.
+        boot: The machine's start during which it was written.
     """
-    try:
-        message, end = decode_message(cast(bytes, data), position)
-    except RemoteProtocolError:
-        return None
-    if message.physical_offset != base + position or message.crc != body_crc(message.body):
-        return None
-    return message, end
+
+    log_offset: int = 0
+    queue_entries: int = 0
+    log_min: int = 0
+    boot: str = ""
+
+    def write(self, disk: Disk, path: Path) -> None:
+        members = {
+            "logOffset": self.log_offset,
+            "queueEntries": self.queue_entries,
+            "logMin": self.log_min,
+            "boot": self.boot,
+        }
+        write_atomic(disk, path, orjson.dumps(members), backup=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Checkpoint:
+        """Read the file's content.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        try:
+            members = orjson.loads(text)
+            return cls(
+                log_offset=int(members["logOffset"]),
+                queue_entries=int(members["queueEntries"]),
+                log_min=int(members["logMin"]),
+                boot=str(members["boot"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"checkpoint lacks a member: {error}") from None
 
 
-def scan(data: Bytes, start: int, *, base: int) -> Iterator[tuple[StoredMessage, int] | Padding | Damage]:
-    """Yield each record from position ``start`` on with its size.
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """One recovery.
 
-    Ends at the end of the data, after the file's :class:`Padding`, or after the first :class:`Damage`.
+    Attributes:
+        checkpoint: The last one written; None if there is none that can be read.
+        boot: The machine's present start; empty if it does not say.
+        born_at: Log offset from which on messages of a topic count; None if the topic does not exist.
+        tags_code: Computes the entry's code of a message found in the log.
+        queues: The outcome.
     """
-    position = start
-    while position < len(data):
-        found = read_record(data, position, base=base)
-        if found is not None:
-            message, end = found
-            yield message, end - position
-            position = end
-            continue
-        if len(data) - position >= _HEAD.size:
-            _, magic = _HEAD.unpack_from(data, position)
-            if magic == MAGIC_BLANK:
-                yield Padding(base + position)
-                return
-        yield Damage(base + position)
-        return
 
+    disk: Disk
+    log: CommitLog
+    queue_root: Path
+    queue_file_size: int
+    checkpoint: Checkpoint | None
+    boot: str
+    born_at: Callable[[str], int | None]
+    tags_code: Callable[[Record], int]
+    skip_damage: bool
+    queues: dict[QueueKey, ConsumeQueue] = field(default_factory=dict)
 
-def find_record(data: Bytes, start: int, *, base: int) -> int | None:
-    """Return the position of the first whole record at or after ``start``, found by its magic."""
-    at = start + _MAGIC_AT
-    while True:
-        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]
-        if not hits:
+    def run(self) -> None:
+        """Cut what is torn, and index what the queues lack.
+
+        Raises:
+            StoreDamaged: If valid records follow a damaged one or some are missing, unless that is to be
+                skipped.
+            OSError, StoreUnavailable: If the disk refuses.
+        """
+        checkpoint = self.checkpoint
+        start = self.log.min_offset
+        if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
+            self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could be begun
+        if checkpoint is None:
+            self._drop_queues()
+        elif self._recover_queues(checkpoint):
+            start = checkpoint.log_offset
+        else:
+            logger.warning("consume queues do not fit the checkpoint, they are built anew")
+            self._drop_queues()
+        if not self._replay(start):
+            # The queues' files do not go with the log: build all of them anew.
+            logger.warning("consume queues built anew from the log min_offset=%s", self.log.min_offset)
+            self._drop_queues()
+            if not self._replay(self.log.min_offset, gaps=True):
+                raise StoreDamaged("the log holds a gap of queue offsets that no damage explains")
+        if self.log.max_offset < self._floor:
+            self._refuse(f"log ends at offset {self.log.max_offset}, {self._floor} was synced")
+            self._drop_queues()
+            self._replay(self.log.min_offset, gaps=True)
+        self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
+        self.log.flush()
+
+    @property
+    def _floor(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.log_offset
+
+    # Queues --------------------------------------------------------------------------------------
+
+    def _recover_queues(self, checkpoint: Checkpoint) -> bool:
+        """Open the queues' files; return False if they do not hold what the checkpoint says."""
+        if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
+            return False
+        total = 0
+        doomed = []
+        for topic, directory in self._directories():
+            born = self.born_at(topic)
+            queue = ConsumeQueue.recover(
+                directory,
+                file_size=self.queue_file_size,
+                log_min=self.log.min_offset,
+                log_end=checkpoint.log_offset,
+                disk=self.disk,
+            )
+            if queue is None:
+                return False
+            total += queue.weighed_length
+            if born is None or queue.last_log_offset < born:
+                doomed.append(directory)  # of a topic that was deleted, though it may be there again
+            else:
+                queue.remove_old_files()
+                self.queues[topic, int(directory.name)] = queue
+        for directory in doomed:
+            remove_tree(self.disk, directory)
+            if not self.disk.names(directory.parent):
+                self.disk.remove_directory(directory.parent)
+        if doomed:
+            self.disk.sync_directory(self.queue_root)
+        return total == checkpoint.queue_entries
+
+    def _directories(self) -> list[tuple[str, Path]]:
+        if not self.disk.is_there(self.queue_root):
+            return []
+        return [
+            (topic, self.queue_root / topic / queue_id)
+            for topic in sorted(self.disk.names(self.queue_root))
+            for queue_id in sorted(self.disk.names(self.queue_root / topic))
+            if queue_id.isdecimal()
+        ]
+
+    def _drop_queues(self) -> None:
+        self.queues.clear()
+        if self.disk.is_there(self.queue_root):
+            remove_tree(self.disk, self.queue_root)
+            self.disk.sync_directory(self.queue_root.parent)
+
+    # Log -----------------------------------------------------------------------------------------
+
+    def _replay(self, start: int, *, gaps: bool = False) -> bool:
+        """Read the log from ``start``, cut a torn tail, index what the queues lack.
+
+        Returns:
+            False if a queue lacks entries from before ``start``.
+        """
+        replayed = 0
+        for base, following, data in self.log.contents(start):
+            position = max(start - base, 0)
+            if position > len(data):
+                continue  # the checkpoint lies behind this file's padding
+            over = False
+            while not over:
+                over = True
+                for found in scan(data, position, base=base):
+                    if isinstance(found, Padding) and following in (None, found.end):
+                        self.log.seal(base, found.end)
+                    elif isinstance(found, Padding | Damage):
+                        at = found.end if isinstance(found, Padding) else found.offset
+                        if following is None and at == base + len(data):
+                            break  # the end of the log
+                        resume = self._after_damage(base, following, data, found)
+                        if resume is not None:
+                            position, over = resume, False
+                    else:
+                        message, size = found
+                        if not self._index(message, size, gaps=gaps or self.skip_damage):
+                            return False
+                        replayed += 1
+        logger.info("log recovered start=%s end=%s messages=%s", start, self.log.max_offset, replayed)
+        return True
+
+    def _after_damage(
+        self, base: int, following: int | None, data: Content, found: Padding | Damage
+    ) -> int | None:
+        """Cut the log where its torn end begins, or find where to go on in this file behind damage."""
+        at = found.end if isinstance(found, Padding) else found.offset
+        resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None
+        valid_follow = resume is not None or self._later_files_hold_records(at)
+        may_be_torn = self.checkpoint is not None and (not self.boot or self.checkpoint.boot != self.boot)
+        if at >= self._floor and (may_be_torn or not valid_follow):
+            logger.warning(
+                "torn end of the log cut offset=%s bytes=%s valid_records_behind=%s",
+                at,
+                base + len(data) - at,
+                valid_follow,
+            )
+            self.log.truncate(at)
+            if isinstance(found, Padding):
+                self.log.seal(base, at)
             return None
-        position = min(hits) - _MAGIC_AT
-        if read_record(data, position, base=base) is not None:
-            return position
-        at = min(hits) + 1
+        if valid_follow:
+            self._refuse(f"log damaged at offset {at} in file {base:020d}, valid messages follow")
+        else:
+            self._refuse(f"log damaged at offset {at} in file {base:020d}, {self._floor} was synced")
+        logger.error("damaged log skipped offset=%s file=%020d", at, base)
+        if resume is not None:
+            return resume
+        if not valid_follow:
+            self.log.truncate(at)
+        elif following is not None:
+            self.log.seal(base, following)
+        return None
+
+    def _later_files_hold_records(self, offset: int) -> bool:
+        return any(
+            find_record(data, 0, base=base) is not None
+            for base, _, data in self.log.contents(offset)
+            if base >= offset
+        )
+
+    def _refuse(self, reason: str) -> None:
+        if not self.skip_damage:
+            raise StoreDamaged(
+                f"{reason}: restore it, or start with recoverDamagedLog=skip to give up what is damaged"
+            )
+
+    def _index(self, message: Record, size: int, *, gaps: bool) -> bool:
+        born = self.born_at(message.topic)
+        if born is None or message.physical_offset < born:
+            return True
+        key = message.topic, message.queue_id
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = ConsumeQueue(
+                self.queue_root / message.topic / str(message.queue_id),
+                file_size=self.queue_file_size,
+                disk=self.disk,
+            )
+        missing = message.queue_offset - queue.max_index
+        if missing < 0:
+            return True
+        if missing and queue.max_index == queue.min_index == 0 and (gaps or self.log.min_offset):
+            queue.begin_at(message.queue_offset)
+        elif missing:
+            if not gaps or missing > _GAP_MAX:
+                return False
+            for _ in range(missing):
+                queue.append(message.physical_offset, 0, 0)
+        queue.append(message.physical_offset, size, self.tags_code(message))
+        return True

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from broker.registration import (
     RegistrationSchedule,
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 UNREGISTER_TIMEOUT_S = 3.0
 #: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
+#: What a nameserver gives a broker that asks for nothing. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.3.
+_LEASE_MS: Final = 120_000
 #: More topics than these are encoded in a thread, so that requests do not wait for it.
 _INLINE_TOPICS_MAX: Final = 500
 
@@ -46,6 +48,37 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
     if compressed or len(body) <= PLAIN_BODY_MAX:
         return body, compressed
     return encode_register_body(content, compressed=True, version=VERSION), True
+
+
+def asked_lease_ms(timer_divisor: float) -> int | None:
+    """Return the lease to ask for: the default one, unless all timers are shortened."""
+    return None if timer_divisor == 1 else round(_LEASE_MS / timer_divisor)
+
+
+class Announcer(Protocol):
+    """Keeps those who list brokers informed of this one; :class:`Registrar` does so with nameservers."""
+
+    async def run(self) -> None:
+        """Announce at start, and go on, until cancelled."""
+
+    async def register_all(self, trigger: Trigger) -> None:
+        """Announce all topics."""
+
+    async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
+        """Announce topics that were created or changed, each with the version that it brought."""
+
+    async def unregister(self) -> None:
+        """Say farewell."""
+
+    async def close(self) -> None: ...
+
+
+class AnnouncerFactory(Protocol):
+    """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
+
+    def __call__(
+        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    ) -> Announcer: ...
 
 
 class Registrar:
@@ -98,11 +131,7 @@ class Registrar:
         targets = state.config.namesrv_addrs
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        self._busy.update(targets)
-        try:
-            await self._register(targets, tuple(state.topics), state.topics.data_version)
-        finally:
-            self._busy.difference_update(targets)
+        await self._register(targets, tuple(state.topics), state.topics.data_version)
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
@@ -153,18 +182,22 @@ class Registrar:
             broker_id=config.broker_id,
             compressed=compressed,
             body_crc32=body_crc32(body),
+            heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
         await asyncio.gather(*(self._register_at(addr, request) for addr in targets))
 
     async def _register_at(self, addr: str, request: RemotingCommand) -> None:
         timeout_s = self._state.config.register_timeout_ms / 1000
+        self._busy.add(addr)
         try:
             answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
             return
+        finally:
+            self._busy.discard(addr)  # this one's: the next round must not wait for the others
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")
             return

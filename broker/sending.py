@@ -62,7 +62,8 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
             fields = SendMessageFields.parse_v2(request.ext_fields)
         properties = decode_properties(fields.properties or "")
         unique_key = properties.get(PROPERTY_UNIQ_KEY)
-        drafts, queue_id = _drafts(state, call, fields, properties)
+        waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
+        drafts, queue_id, topic = _drafts(state, call, fields, properties)
         placed = _store(state, drafts, now_ms=call.now_ms)
     except Refusal as refusal:
         return request.reply(refusal.code, remark=refusal.remark, ext_fields=region)
@@ -77,13 +78,13 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
         trace_on=region["TRACE_ON"],
     )
     reply = request.reply(ext_fields=answer.to_ext())
-    return _answer(state, reply, drafts[0])
+    return _answer(state, reply, topic, waits=waits)
 
 
 def _drafts(
     state: BrokerState, call: Call, fields: SendMessageFields, properties: dict[str, str]
-) -> tuple[list[Draft], int]:
-    """Return what is to be stored, and the queue id for the answer; ``properties`` is used up.
+) -> tuple[list[Draft], int, str]:
+    """Return what is to be stored, the queue id for the answer, and the topic; ``properties`` is used up.
 
     Raises:
         Refusal: If the message must not be stored.
@@ -123,16 +124,15 @@ def _drafts(
         born_timestamp=fields.born_timestamp,
         reconsume_times=reconsume_times,
     )
-    properties.pop(PROPERTY_WAIT, None)
     properties[PROPERTY_CLUSTER] = state.config.cluster_name
     if fields.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE:
-        return _batch_drafts(state, call, base, properties), queue_id
+        return _batch_drafts(state, call, base, properties), queue_id, topic
     level = 0 if topic.startswith(DLQ_PREFIX) else _delay_level(properties)
     text = _spell(properties)
     draft = replace(base, properties=text, tags_code=tags_code(text))
     if level > 0:
         draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
-    return [draft], queue_id
+    return [draft], queue_id, topic
 
 
 def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
@@ -186,13 +186,17 @@ def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicC
 def _retry_or_dead(
     state: BrokerState, call: Call, fields: SendMessageFields, config: TopicConfig, queue_id: int
 ) -> tuple[TopicConfig, int]:
-    """Return where a message to a retry topic goes: there, or to the dead letters after too many times."""
+    """Return where a message to a retry topic goes: there, or to the dead letters after too many times.
+
+    A group that consumes in order retries in its own hands and sends only what it has given up.
+    Source: AbstractSendMessageProcessor.handleRetryAndDLQ, RocketMQ 5.3.
+    """
     group = fields.topic[len(RETRY_PREFIX) :]
     group_config = state.require_group(group, now_ms=call.now_ms)
     times_max = group_config.retry_max_times
     if call.request.version >= _VERSION_3_4_9 and fields.max_reconsume_times is not None:
         times_max = fields.max_reconsume_times
-    if (fields.reconsume_times or 0) <= times_max:
+    if (fields.reconsume_times or 0) <= times_max and not state.locks.any_held(group, now=call.now):
         return config, queue_id
     return state.ensure_group_topic(DLQ_PREFIX + group, queue_nums=1, now_ms=call.now_ms), 0
 
@@ -288,7 +292,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     if level:
         draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
     _store(state, [draft], now_ms=call.now_ms)
-    return _answer(state, call.request.reply(), draft)
+    return _answer(state, call.request.reply(), config.topic_name, waits=True)
 
 
 def delayed(
@@ -339,16 +343,24 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
         ) from None
     except LocalProtocolError as error:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None
-    state.stats.put.total += len(placed)
+    size = state.store.log.max_offset - placed[0].physical_offset
+    state.stats.stored(drafts[0].topic, len(placed), size)
     state.effects.arrived.add((drafts[0].topic, drafts[0].queue_id))
     return placed
 
 
-def _answer(state: BrokerState, reply: RemotingCommand, draft: Draft) -> RemotingCommand | Later:
-    """Hold an answer back until what it promises is on disk: with SYNC_FLUSH the message, and always the
-    topic, because recovery drops messages of topics that it does not know."""
-    synced = state.store.log.max_offset if state.config.sync_flush else 0
-    unsaved = bool(state.unsaved_topics) and draft.topic in state.unsaved_topics
+def _answer(
+    state: BrokerState, reply: RemotingCommand, topic: str, *, waits: bool
+) -> RemotingCommand | Later:
+    """Hold an answer back until what it promises is on disk: with SYNC_FLUSH the message, and always its
+    topic, because messages of unknown topics are dropped.
+
+    Args:
+        topic: Where the message goes, at once or after its delay.
+        waits: False if the sender does not want to wait for the message (property ``WAIT=false``).
+    """
+    synced = state.store.log.max_offset if state.config.sync_flush and waits else 0
+    unsaved = bool(state.unsaved_topics) and topic in state.unsaved_topics
     return Later(reply=reply, log_offset=synced, topics_saved=unsaved) if synced or unsaved else reply
 
 

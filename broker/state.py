@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 from broker.config import BrokerConfig
 from broker.errors import Refusal
@@ -52,6 +54,8 @@ class Effects:
         register_all: All topics are to be registered.
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
+        tell: Connections, each with what its client is told.
+        clean: Old files are to be removed soon, whatever the hour.
     """
 
     notify: list[str] = field(default_factory=list)
@@ -60,6 +64,8 @@ class Effects:
     save_topics: bool = False
     save_groups: bool = False
     arrived: set[tuple[str, int]] = field(default_factory=set)
+    tell: list[tuple[int, RemotingCommand]] = field(default_factory=list)
+    clean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +74,37 @@ class Later:
 
     Attributes:
         log_offset: The log must be synced up to here; 0 for no wait.
-        topics_saved: The topic table must be on disk.
+        topics_saved, groups_saved, offsets_saved, settings_saved: That table must be on disk.
         registered: The topics that this call changed must have been sent to the nameservers.
     """
 
     reply: RemotingCommand
     log_offset: int = 0
     topics_saved: bool = False
+    groups_saved: bool = False
+    offsets_saved: bool = False
+    settings_saved: bool = False
     registered: bool = False
+
+
+#: Work in steps, as of the store: what is yielded may run in a thread; its result is the answer.
+Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
+
+
+def no_work() -> None:
+    """A step that only lets others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """An answer that takes a while to make; others have their turn between its steps.
+
+    Attributes:
+        asked: The request that it answers.
+    """
+
+    work: Work
+    asked: RemotingCommand
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +116,9 @@ class BrokerState:
         hot_bytes: Younger log bytes than this count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
-        unsaved_topics: Topics created or changed since the table was last written.
+        changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        unsaved_topics: Topics created or changed since the table was last written, with the counter of the
+            version that did it.
     """
 
     config: BrokerConfig
@@ -103,8 +134,9 @@ class BrokerState:
     stats: Stats
     delay_offsets: dict[int, int] = field(default_factory=dict)
     effects: Effects = field(default_factory=Effects)
+    changed_settings: dict[str, str] = field(default_factory=dict)
     turn: int = 0
-    unsaved_topics: set[str] = field(default_factory=set)
+    unsaved_topics: dict[str, int] = field(default_factory=dict)
     id_prefix: str = ""
 
     def __post_init__(self) -> None:
@@ -142,9 +174,15 @@ class BrokerState:
         """Ask for the topic changed just now to be written and registered."""
         config = self.topics.get(topic)
         self.effects.save_topics = True
-        self.unsaved_topics.add(topic)
+        self.unsaved_topics[topic] = self.topics.data_version.counter
         if config is not None:
             self.effects.changed_topics.append((config, self.topics.data_version))
+
+    def topics_saved(self, version: DataVersion, deletions: int) -> None:
+        """The topic table of this version, and without the topics of so many deletions, is on disk."""
+        for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
+            del self.unsaved_topics[topic]
+        self.store.confirm_deletions(deletions)
 
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0

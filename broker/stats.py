@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +11,21 @@ from typing import Final
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
 #: How often :meth:`Rate.sample` is to be called, in seconds.
 SAMPLE_INTERVAL_S: Final = 5.0
+
+#: Names of statistics that request 315 answers. Source: BrokerStatsManager.
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+#: Statistics kept at most: each costs memory and a sample every 10 s. What comes beyond is not counted.
+ITEMS_MAX: Final = 20_000
+#: Seconds between samples, and samples kept, for the last minute, hour and day. Source: StatsItem.
+_SPANS: Final = ((10.0, 7), (600.0, 7), (3600.0, 25))
+#: Items that are sampled before others have their turn.
+_TURN: Final = 500
 
 
 class Rate:
@@ -36,16 +52,118 @@ class Rate:
         return " ".join(str(self.per_second(window, now)) for window in WINDOWS_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a counter grew between its first and its last sample of a span.
+
+    Attributes:
+        times: How often something was added.
+    """
+
+    sum: int = 0
+    times: int = 0
+    seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return self.sum / self.seconds if self.seconds else 0.0
+
+    @property
+    def per_time(self) -> float:
+        return self.sum / self.times if self.times else 0.0
+
+
+class Item:
+    """One statistic: a counter with samples of the last minute, hour and day. Source: StatsItem."""
+
+    __slots__ = ("_samples", "times", "value")
+
+    def __init__(self, now: float) -> None:
+        self.value = self.times = 0
+        # The first sample is that of its birth: what is counted from now on has grown since.
+        self._samples = tuple(deque([(now, 0, 0)], maxlen=kept) for _, kept in _SPANS)
+
+    def sample(self, now: float) -> None:
+        """Take the samples that are due."""
+        for samples, (interval_s, _) in zip(self._samples, _SPANS, strict=True):
+            if now - samples[-1][0] >= interval_s:
+                samples.append((now, self.value, self.times))
+
+    def growth(self, span: int) -> Growth:
+        """Return how it grew in the last minute (0), hour (1) or day (2), as far as it was sampled."""
+        samples = self._samples[span]
+        (first_at, first, first_times), (last_at, last, last_times) = samples[0], samples[-1]
+        return Growth(last - first, last_times - first_times, last_at - first_at)
+
+
 @dataclass(slots=True)
 class Stats:
-    """What this broker did since its start."""
+    """What this broker did since its start.
+
+    Attributes:
+        now: Loop time of the last sample; what is counted is dated by it.
+    """
 
     started_ms: int = 0
     put: Rate = field(default_factory=Rate)
     got: Rate = field(default_factory=Rate)
     get_found: Rate = field(default_factory=Rate)
     get_missed: Rate = field(default_factory=Rate)
+    items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    now: float = 0.0
+    day: int = 0
+    mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+    def count(self, name: str, key: str, value: int) -> None:
+        """Add to a statistic, which begins with that; nothing if there are too many."""
+        item = self.items.get((name, key))
+        if item is None:
+            if len(self.items) >= ITEMS_MAX:
+                return
+            item = self.items[name, key] = Item(self.now)
+        item.value += value
+        item.times += 1
+
+    def stored(self, topic: str, count: int, size: int) -> None:
+        """Messages of one topic were stored."""
+        self.put.total += count
+        self.count(TOPIC_PUT_NUMS, topic, count)
+        self.count(TOPIC_PUT_SIZE, topic, size)
+
+    def handed_out(self, topic: str, group: str, count: int, size: int) -> None:
+        """Messages went to a consumer."""
+        self.got.total += count
+        key = f"{topic}@{group}"
+        self.count(GROUP_GET_NUMS, key, count)
+        self.count(GROUP_GET_SIZE, key, size)
+
+    def consume_tps(self, topic: str, group: str) -> float:
+        """Return how many messages of a topic went to a group per second of the last minute."""
+        item = self.items.get((GROUP_GET_NUMS, f"{topic}@{group}"))
+        return 0.0 if item is None else item.growth(0).per_second
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget the statistics of a topic that is deleted."""
+        begin = f"{topic}@"
+        for name, key in [pair for pair in self.items if pair[1] == topic or pair[1].startswith(begin)]:
+            del self.items[name, key]
 
     def sample(self, now: float) -> None:
+        self.now = now
         for rate in (self.put, self.got, self.get_found, self.get_missed):
             rate.sample(now)
+
+    def sample_items(self, now: float) -> Iterator[None]:
+        """Sample all statistics; others have their turn at each step."""
+        items = list(self.items.values())
+        for begin in range(0, len(items), _TURN):
+            for item in items[begin : begin + _TURN]:
+                item.sample(now)
+            yield
+
+    def begin_day(self, day: int) -> None:
+        """Note the totals of the morning when a new local day has begun. Source: BrokerStats.record."""
+        if day != self.day:
+            if self.day:
+                self.mornings = (self.mornings[1], (self.put.total, self.got.total))
+            self.day = day

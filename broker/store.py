@@ -8,23 +8,20 @@ start reads the log only from there.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from mmap import mmap
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import orjson
+from typing import Any, Final, NamedTuple
 
 from broker.commit_log import CommitLog
-from broker.consume_queue import ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
-from broker.errors import StoreDamaged, StoreUnavailable
-from broker.files import load_or_backup, write_atomic
-from broker.recovery import Damage, Padding, find_record, read_record, scan
+from broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
+from broker.errors import StoreUnavailable
+from broker.files import DISK, Disk, load_or_backup, make_directories, remove_tree
+from broker.log_scan import Record, read_record
+from broker.message_index import FILE_MESSAGES, MessageIndex
+from broker.recovery import Checkpoint, QueueKey, Recovery
 from remoting.errors import LocalProtocolError
 from remoting.message import Host, StoredMessage, decode_message, encode_message
 
@@ -32,8 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
-#: Longest gap in a queue that recovery fills with empty entries; more cannot come from damaged records.
-_GAP_MAX: Final = 10_000_000
+#: Work with the disk in steps: what is yielded runs in a thread and its outcome is sent in (or what it raised
+#: is thrown in); the code between belongs to the thread of everything else.
+Steps = Generator[Callable[[], Any], Any, None]
 
 
 class GetStatus(Enum):
@@ -91,27 +89,36 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWork:
-    """What a checkpoint has to write; made by the loop, run by a thread."""
+    """What a checkpoint has to write; made by the loop, run by a thread.
 
-    entries: tuple[tuple[tuple[str, int], ConsumeQueue, Unwritten], ...]
-    log_offset: int
-    queue_entries: int
+    Attributes:
+        doomed: Topics whose queues go, each with the number of its deletion; their files go first.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    log_offset: int
-    queue_entries: int
+    entries: tuple[tuple[QueueKey, ConsumeQueue, Unwritten], ...]
+    doomed: tuple[tuple[str, int], ...]
+    checkpoint: Checkpoint
 
 
 class MessageStore:
-    """Messages on disk. One thread calls everything but :meth:`flush_log` and :meth:`write_checkpoint`.
+    """Messages on disk. One thread calls everything; what may run in another says so.
 
     Args:
-        directory: Holds ``commitlog``, ``consumequeue`` and ``checkpoint``.
+        directory: Holds ``consumequeue``, ``index`` and ``checkpoint``, and ``commitlog`` unless that is
+            elsewhere.
+        boot: The machine's present start; empty if it does not say.
+        log_directory: Where the commit log is instead.
         store_host: Goes into each record and so into message ids: what clients can dial.
         tags_code: Computes the entry's code of a message found in the log.
-        keeps_topic: Says whether a topic still exists; records of others get no queue at recovery.
+        born_at: Log offset from which on messages of a topic count; None if the topic does not exist.
+        index_messages: Messages of one index file.
+
+    Attributes:
+        deletions: Number of topics deleted since the start.
+        index: Finds messages by their keys.
+
+    Raises:
+        StoreDamaged: If what is there cannot be used without losing messages.
     """
 
     def __init__(
@@ -121,27 +128,64 @@ class MessageStore:
         log_file_size: int,
         queue_file_size: int,
         store_host: Host,
-        tags_code: Callable[[StoredMessage], int],
-        keeps_topic: Callable[[str], bool],
+        tags_code: Callable[[Record], int],
+        born_at: Callable[[str], int | None],
+        boot: str,
         skip_damage: bool = False,
+        log_directory: Path | None = None,
+        index_messages: int = FILE_MESSAGES,
+        disk: Disk = DISK,
     ) -> None:
-        self._directory = directory
+        self._disk = disk
+        self._born_at = born_at
         self._queue_root = directory / "consumequeue"
         self._checkpoint_path = directory / "checkpoint"
         self._queue_file_size = queue_file_size
-        self._store_host = store_host
-        self._tags_code = tags_code
-        self._keeps_topic = keeps_topic
-        self._skip_damage = skip_damage
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        # Held while queue files are written or removed, so that a removed topic's files do not come back.
-        self._files_lock = threading.Lock()
-        self._checkpointing = threading.Lock()
-        self._queue_failure: str | None = None
-        self.log = CommitLog(directory / "commitlog", file_size=log_file_size)
         self._file_size = log_file_size
-        self._recover()
-        self._checkpointed = self.log.min_offset
+        self._store_host = store_host
+        self._boot = boot
+        self.deletions = 0
+        self._confirmed = 0
+        self._doomed: dict[str, int] = {}
+        self._queue_failure: str | None = None
+        self._checkpointed: Checkpoint | None = None
+        self._queues_from = 0  # files of queues are removed that lead to the log below
+        make_directories(disk, directory)
+        disk.sync_directory(directory)  # an earlier process may have left names that are not durable
+        checkpoint = self._read_checkpoint()
+        self.log = CommitLog(
+            log_directory or directory / "commitlog",
+            file_size=log_file_size,
+            disk=disk,
+            keep_from=0 if checkpoint is None else checkpoint.log_min,
+        )
+        recovery = Recovery(
+            disk=disk,
+            log=self.log,
+            queue_root=self._queue_root,
+            queue_file_size=queue_file_size,
+            checkpoint=checkpoint,
+            boot=boot,
+            born_at=born_at,
+            tags_code=tags_code,
+            skip_damage=skip_damage,
+        )
+        recovery.run()
+        self._queues = recovery.queues
+        self._begin()
+        self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
+
+    def _begin(self) -> None:
+        """State what is durable now: nothing is taken before the checkpoint names the present boot."""
+        work = self.prepare_checkpoint()
+        assert work is not None
+        try:
+            self.write_checkpoint(work)
+        except (OSError, StoreUnavailable) as error:
+            logger.error("checkpoint failed, no messages are taken error=%s", error)
+            self.finish_checkpoint(work, failure=error)
+        else:
+            self.finish_checkpoint(work)
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -180,7 +224,9 @@ class MessageStore:
         for draft, record in zip(drafts, records, strict=True):
             placed.append(Placed(queue.max_index, reserved))
             queue.append(reserved, len(record), draft.tags_code)
-            reserved += len(record)
+            end = reserved + len(record)
+            self.index.note(topic, draft.properties, reserved, end, now_ms)
+            reserved = end
         return placed
 
     def _encode(self, drafts: Sequence[Draft], index: int, offset: int, now_ms: int) -> list[bytes]:
@@ -242,27 +288,31 @@ class MessageStore:
             return Batch(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        entries = queue.read(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max))
-        if not entries:
+        data = queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max))
+        if not data:
             return Batch(GetStatus.OFFSET_FOUND_NULL, min(offset + 1, high), low, high)
-        wanted: list[Entry] = []
-        size = 0
+        runs: list[list[int]] = []  # [log offset, size] of records that lie back to back
+        count = size = 0
         next_begin = offset
         log_min = self.log.min_offset
         gone = False
-        for entry in entries:
-            if entry.size <= 0 or entry.log_offset < log_min:
-                gone = gone or entry.size > 0
-            elif codes is None or entry.tags_code in codes:
-                if wanted and (len(wanted) >= count_max or size + entry.size > bytes_max):
+        for log_offset, record_size, tags_code in ENTRY.iter_unpack(data):
+            if record_size <= 0 or log_offset < log_min:
+                gone = gone or record_size > 0
+            elif codes is None or tags_code in codes:
+                if count and (count >= count_max or size + record_size > bytes_max):
                     break
-                wanted.append(entry)
-                size += entry.size
+                if runs and runs[-1][0] + runs[-1][1] == log_offset:
+                    runs[-1][1] += record_size
+                else:
+                    runs.append([log_offset, record_size])
+                count += 1
+                size += record_size
             next_begin += 1
-        body = self._read_records(wanted)
+        body = self._read_runs(runs)
         if body:
-            return Batch(GetStatus.FOUND, next_begin, low, high, body, len(wanted))
-        status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
+            return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
+        status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
         return Batch(status, next_begin, low, high)
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
@@ -274,6 +324,11 @@ class MessageStore:
         data = self.log.read(physical_offset, size) if 0 < size <= self._file_size else None
         found = read_record(data, 0, base=physical_offset) if data else None
         return None if found is None else found[0]
+
+    def counts(self, topic: str, physical_offset: int) -> bool:
+        """Say whether a message in the log belongs to its topic: not if that was deleted since."""
+        born = self._born_at(topic)
+        return born is not None and physical_offset >= born
 
     def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         """Return the message at a queue offset."""
@@ -334,32 +389,44 @@ class MessageStore:
         return tuple(sorted(queue_id for name, queue_id in self._queues if name == topic))
 
     def disk_space(self) -> tuple[int, int]:
-        """Return (size, free) of the store's file system in bytes; zeros if it does not say."""
-        try:
-            found = os.statvfs(self._directory)
-        except OSError:
-            return 0, 0
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
+        return self._disk.space(self.log.directory)
 
     # Upkeep --------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; its records stay in the log until their file is removed."""
-        doomed = [key for key in self._queues if key[0] == topic]
-        with self._files_lock:
-            for key in doomed:
-                self._queues.pop(key).delete_files()
-            shutil.rmtree(self._queue_root / topic, ignore_errors=True)
-        self._checkpointed = -1  # the last checkpoint counts entries that are gone
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+        self.deletions += 1
+        self._doomed[topic] = self.deletions
 
-    def delete_old_files(self, *, before: float) -> int:
-        """Remove log files last written before an instant (Unix s); return how many."""
-        removed = self.log.delete_segments_before(before)
-        if removed:
-            for queue in self._queues.values():
-                queue.raise_min(self.log.min_offset)
-            logger.info("log files removed count=%s min_offset=%s", len(removed), self.log.min_offset)
-        return len(removed)
+    def confirm_deletions(self, number: int) -> None:
+        """Say that the table on disk lacks what the first ``number`` deletions took; its files may go."""
+        self._confirmed = max(self._confirmed, number)
+
+    def remove_old_files(self, *, before: float) -> Steps:
+        """Remove log files last written before an instant (Unix s), and queue files that led there.
+
+        The files go after a checkpoint has said that they do: they may come back with a power cut.
+        """
+        offset: int = yield lambda: self.log.first_kept(before)
+        if offset > self.log.min_offset:
+            count = self.log.drop_before(offset)
+            logger.info("log files removed count=%s min_offset=%s", count, offset)
+            queues = tuple(self._queues.values())
+            firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
+            for queue, first in zip(queues, firsts, strict=True):
+                queue.raise_min(first, offset)
+            yield from self.checkpoint()
+        for path in self.index.drop_before(self.log.min_offset):
+            yield partial(self._disk.remove, path)
+        if self._checkpointed is not None and self._checkpointed.log_min == self.log.min_offset:
+            yield self.log.remove_dropped
+            if offset > self._queues_from:
+                self._queues_from = offset
+                for queue in tuple(self._queues.values()):
+                    yield queue.remove_old_files
 
     def flush_log(self) -> int:
         """Sync the log, in any thread; return the offset below which messages survive a power cut.
@@ -369,18 +436,46 @@ class MessageStore:
         """
         return self.log.flush()
 
+    def checkpoint(self) -> Steps:
+        """Write what is missing in the queues' files, and state what is durable; one at a time.
+
+        A failure is kept: the store takes no messages until a checkpoint works again.
+        """
+        work = self.prepare_checkpoint()
+        if work is None:
+            return
+        try:
+            yield lambda: self.write_checkpoint(work)
+        except (OSError, StoreUnavailable) as error:
+            if self._queue_failure is None:
+                logger.error("checkpoint failed, no messages are taken error=%s", error)
+            self.finish_checkpoint(work, failure=error)
+            return
+        if self._queue_failure is not None:
+            logger.info("checkpoint works again")
+        self.finish_checkpoint(work)
+
     def prepare_checkpoint(self) -> CheckpointWork | None:
-        """Collect what a checkpoint has to write; None if there is nothing new."""
-        end = self.log.max_offset
-        if end == self._checkpointed:
+        """Collect what a checkpoint has to write; None if there is nothing new.
+
+        None, too, while a deleted topic may come back with a crash: its files have to be as they were.
+        """
+        if any(number > self._confirmed for number in self._doomed.values()):
+            return None
+        checkpoint = Checkpoint(
+            log_offset=self.log.max_offset,
+            queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
+            log_min=self.log.min_offset,
+            boot=self._boot,
+        )
+        if checkpoint == self._checkpointed and not self._doomed:
             return None
         entries = tuple(
             (key, queue, work)
             for key, queue in self._queues.items()
             if (work := queue.unwritten()) is not None
         )
-        total = sum(queue.max_index for queue in self._queues.values())
-        return CheckpointWork(entries, end, total)
+        return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
 
     def write_checkpoint(self, work: CheckpointWork) -> None:
         """Write and sync log, queue entries and checkpoint, in any thread.
@@ -388,27 +483,39 @@ class MessageStore:
         Raises:
             OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
         """
-        with self._checkpointing:
-            self.log.flush()
-            for key, queue, entries in work.entries:
-                with self._files_lock:
-                    if self._queues.get(key) is queue:
-                        write_entries(entries)
-            text = orjson.dumps({"logOffset": work.log_offset, "queueEntries": work.queue_entries}).decode()
-            write_atomic(self._checkpoint_path, text, backup=False)
+        self.log.flush()
+        for topic, _ in work.doomed:
+            remove_tree(self._disk, self._queue_root / topic)
+        if work.doomed and self._disk.is_there(self._queue_root):
+            self._disk.sync_directory(self._queue_root)
+        for _, _, entries in work.entries:
+            write_entries(self._disk, entries)
+        work.checkpoint.write(self._disk, self._checkpoint_path)
 
-    def finish_checkpoint(self, work: CheckpointWork, *, failure: OSError | None = None) -> None:
+    def finish_checkpoint(
+        self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
+    ) -> None:
         """Note the outcome of :meth:`write_checkpoint`; after a failure the store takes no messages."""
         if failure is not None:
-            self._queue_failure = f"cannot write queue files: {failure.strerror}"
+            reason = failure.strerror if isinstance(failure, OSError) else failure
+            self._queue_failure = f"cannot write queue files: {reason}"
+            self._checkpointed = None
             return
         self._queue_failure = None
-        for _, queue, entries in work.entries:
-            queue.written(entries)
-        self._checkpointed = work.log_offset
+        for key, queue, entries in work.entries:
+            if self._queues.get(key) is queue:
+                queue.written(entries)
+        for topic, deletion in work.doomed:
+            if self._doomed.get(topic) == deletion:
+                del self._doomed[topic]
+        self._checkpointed = work.checkpoint
 
     def close(self) -> None:
-        """Write a last checkpoint and close the files."""
+        """Write a last checkpoint and close the files.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk refused.
+        """
         try:
             work = self.prepare_checkpoint()
             if work is not None:
@@ -417,158 +524,30 @@ class MessageStore:
         finally:
             self.log.close()
 
-    # Recovery ------------------------------------------------------------------------------------
-
-    def _recover(self) -> None:
-        checkpoint = self._read_checkpoint()
-        start = self.log.min_offset
-        if checkpoint is not None and self._recover_queues(checkpoint):
-            start = checkpoint.log_offset
-        else:
-            self._drop_queues()
-        if not self._replay(start):
-            # The queues' files do not go with the log: build all of them anew.
-            logger.warning("consume queues rebuilt from the log min_offset=%s", self.log.min_offset)
-            self._drop_queues()
-            if not self._replay(self.log.min_offset, gaps=True):
-                raise StoreDamaged("the log holds a gap of queue offsets that no damage explains")
-        self.log.flush()
-
-    def _read_checkpoint(self) -> _Checkpoint | None:
-        def parse(text: str) -> _Checkpoint:
-            members = orjson.loads(text)
-            return _Checkpoint(int(members["logOffset"]), int(members["queueEntries"]))
-
+    def _read_checkpoint(self) -> Checkpoint | None:
         try:
-            found = load_or_backup(self._checkpoint_path, parse)
-        except (ValueError, KeyError, TypeError) as error:
+            return load_or_backup(self._disk, self._checkpoint_path, Checkpoint.parse)
+        except ValueError as error:
             logger.warning("checkpoint ignored error=%s", error)
             return None
-        if found is None or not self.log.min_offset <= found.log_offset <= self.log.max_offset:
-            return None
-        return found
 
-    def _recover_queues(self, checkpoint: _Checkpoint) -> bool:
-        total = 0
-        topics = [] if not self._queue_root.exists() else sorted(self._queue_root.iterdir())
-        for topic in topics:
-            if not self._keeps_topic(topic.name):
-                shutil.rmtree(topic, ignore_errors=True)
-                continue
-            for directory in sorted(topic.iterdir()):
-                queue = ConsumeQueue.recover(
-                    directory,
-                    file_size=self._queue_file_size,
-                    log_min=self.log.min_offset,
-                    log_end=checkpoint.log_offset,
-                )
-                if queue is None:
-                    return False
-                self._queues[topic.name, int(directory.name)] = queue
-                total += queue.max_index
-        return total == checkpoint.queue_entries
-
-    def _drop_queues(self) -> None:
-        self._queues.clear()
-        shutil.rmtree(self._queue_root, ignore_errors=True)
-
-    def _replay(self, start: int, *, gaps: bool = False) -> bool:
-        """Read the log from ``start``, cut a torn tail, index what the queues lack.
-
-        Returns:
-            False if a queue lacks entries from before ``start``.
-
-        Raises:
-            StoreDamaged: If valid records follow a damaged one, unless damage is to be skipped.
-        """
-        replayed = 0
-        for base, data in self.log.map_segments(start):
-            position = max(start - base, 0)
-            while position is not None:
-                resume: int | None = None
-                for found in scan(data, position, base=base):
-                    if isinstance(found, Padding):
-                        self.log.seal(base)
-                    elif isinstance(found, Damage):
-                        damage = int(found)
-                        resume = self._after_damage(data, base, damage)
-                        if resume is None:
-                            logger.warning(
-                                "torn log tail cut offset=%s bytes=%s", damage, base + len(data) - damage
-                            )
-                            self.log.truncate(damage)
-                    else:
-                        message, size = found
-                        if not self._index(message, size, gaps=gaps or self._skip_damage):
-                            return False
-                        replayed += 1
-                if resume is None:
-                    break
-                position = resume
-        logger.info("log recovered start=%s end=%s messages=%s", start, self.log.max_offset, replayed)
-        return True
-
-    def _after_damage(self, data: mmap, base: int, damage: int) -> int | None:
-        """Return where to go on in this file after damage, or None if nothing valid follows anywhere."""
-        following = find_record(data, damage - base + 1, base=base)
-        later = any(start > base for start in self.log.segment_starts)
-        if following is None and not later:
-            return None
-        if not self._skip_damage:
-            raise StoreDamaged(
-                f"log damaged at offset {damage} in file {base:020d}, valid messages follow: restore it,"
-                " or start with recoverDamagedLog=skip to give up what is damaged"
-            )
-        logger.error("damaged log skipped offset=%s file=%020d", damage, base)
-        if following is None:
-            self.log.seal(base)
-            return len(data)
-        return following
-
-    def _index(self, message: StoredMessage, size: int, *, gaps: bool) -> bool:
-        if not self._keeps_topic(message.topic):
-            return True
-        queue = self._queues.get((message.topic, message.queue_id))
-        if queue is None:
-            queue = self._open_queue(message.topic, message.queue_id)
-        if message.queue_offset < queue.max_index:
-            if message.queue_offset:
-                return True
-            # Offsets restart when a topic was deleted and created again.
-            queue.delete_files()
-            queue = self._open_queue(message.topic, message.queue_id)
-        missing = message.queue_offset - queue.max_index
-        if missing and queue.max_index == queue.min_index == 0 and (gaps or self.log.min_offset):
-            queue.begin_at(message.queue_offset)
-        elif missing:
-            if not gaps or missing > _GAP_MAX:
-                return False
-            for _ in range(missing):
-                queue.append(message.physical_offset, 0, 0)
-        queue.append(message.physical_offset, size, self._tags_code(message))
-        return True
+    # Parts ---------------------------------------------------------------------------------------
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self._queue_root / topic / str(queue_id)
-        queue = self._queues[topic, queue_id] = ConsumeQueue(directory, file_size=self._queue_file_size)
+        queue = self._queues[topic, queue_id] = ConsumeQueue(
+            directory, file_size=self._queue_file_size, disk=self._disk
+        )
         return queue
 
-    # Reading records -----------------------------------------------------------------------------
-
-    def _read_records(self, entries: Iterable[Entry]) -> bytes:
-        """Read records, those that lie back to back at once; missing ones are left out."""
-        runs: list[list[int]] = []
-        for entry in entries:
-            if runs and runs[-1][0] + runs[-1][1] == entry.log_offset:
-                runs[-1][1] += entry.size
-            else:
-                runs.append([entry.log_offset, entry.size])
+    def _read_runs(self, runs: Iterable[Sequence[int]]) -> bytes:
+        """Read records that lie back to back at once; missing ones are left out."""
         parts = []
         for offset, size in runs:
             data = self.log.read(offset, size)
             if data is not None:
                 parts.append(data)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _decode(self, entry: Entry) -> StoredMessage | None:
         data = self.log.read(entry.log_offset, entry.size)

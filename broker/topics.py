@@ -5,6 +5,7 @@ Times are Unix ms and come in as arguments.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,17 +13,18 @@ from typing import Any, Final, Self
 
 import orjson
 
+from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from remoting.errors import RemoteProtocolError
-from remoting.lenient import FILE, loads
+from remoting.lenient import FILE, INT64_MAX, as_int, loads
 from remoting.route import DataVersion, TopicConfig
+
+logger = logging.getLogger(__name__)
 
 #: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-#: Largest queue count that we create; larger ones are mistakes that would exhaust file descriptors.
-QUEUE_NUMS_MAX: Final = 65_536
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FORBIDDEN: Final = frozenset(
@@ -98,6 +100,8 @@ class StartTopics:
 class TopicConfigs:
     """The broker's topic table.
 
+    A topic is born where the log ends then: what lies before in the log under its name is a deleted one's.
+
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore still differ, and a version never repeats within one store.
     """
@@ -105,6 +109,8 @@ class TopicConfigs:
     def __init__(self, start: StartTopics) -> None:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
+        self._births: dict[str, int] = {}
+        self._log_end: Callable[[], int] = lambda: 0
         self._version = DataVersion()
         self._reserved = _SYSTEM | {
             start.cluster_name,
@@ -128,6 +134,21 @@ class TopicConfigs:
     def get(self, topic: str) -> TopicConfig | None:
         return self._configs.get(topic)
 
+    def born_at(self, topic: str) -> int | None:
+        """Return the log offset from which on messages of a topic count; None if it does not exist."""
+        return self._births.get(topic, 0) if topic in self._configs else None
+
+    def follow_log(self, log_end: Callable[[], int]) -> bool:
+        """Date births by this log from now on; return whether one had to be corrected, and must be saved.
+
+        A power cut may have shortened the log: a topic born behind its end is as if born at it.
+        """
+        self._log_end = log_end
+        births = {topic: min(born, log_end()) for topic, born in self._births.items()}
+        corrected = births != self._births
+        self._births = births
+        return corrected
+
     def is_system(self, topic: str) -> bool:
         """Say whether requests 17 and 215 must leave this topic alone."""
         return topic in self._reserved or topic.startswith(_SYSTEM_PREFIX)
@@ -144,6 +165,8 @@ class TopicConfigs:
         """Create or replace a topic; return whether anything changed."""
         if self._configs.get(config.topic_name) == config:
             return False
+        if config.topic_name not in self._configs:
+            self._births[config.topic_name] = self._log_end()
         self._configs[config.topic_name] = config
         self._bump(now_ms)
         return True
@@ -152,6 +175,7 @@ class TopicConfigs:
         """Delete a topic; return whether it was there."""
         if self._configs.pop(topic, None) is None:
             return False
+        self._births.pop(topic, None)
         self._bump(now_ms)
         return True
 
@@ -225,19 +249,13 @@ class TopicConfigs:
         return changed
 
     def to_json(self) -> bytes:
-        """Return the content of ``topics.json``; also the answer to request 21."""
-        return self.snapshot()()
+        """Return the answer to request 21."""
+        return _encode(self._configs.values(), self._version)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return what encodes the table as it is now, at any later time and in any thread."""
-        configs, version = tuple(self._configs.values()), self._version
-
-        def encode() -> bytes:
-            table = {config.topic_name: config.to_json() for config in configs}
-            members = {"dataVersion": version.to_json(), "topicConfigTable": table}
-            return orjson.dumps(members, option=orjson.OPT_INDENT_2)
-
-        return encode
+        """Return what encodes ``topics.json`` as it is now, at any later time and in any thread."""
+        configs, version, births = tuple(self._configs.values()), self._version, dict(self._births)
+        return lambda: _encode(configs, version, bornAt=births)
 
     def load(self, text: str) -> None:
         """Take over a stored ``topics.json``; topics of the start that it lacks stay.
@@ -250,18 +268,46 @@ class TopicConfigs:
             if type(members) is not dict:
                 raise ValueError("topics.json is no object")
             version = DataVersion.from_json(members.get("dataVersion"))
+            born: Mapping[str, Any] = members.get("bornAt") or {}
             table: Mapping[str, Any] = members.get("topicConfigTable") or {}
-            stored = {name: TopicConfig.from_json(value, topic_name=name) for name, value in table.items()}
+            stored = {
+                name: _within_bounds(TopicConfig.from_json(value, topic_name=name))
+                for name, value in table.items()
+            }
+            births = {name: as_int(value, "bornAt", limit=INT64_MAX) for name, value in born.items()}
         except (RemoteProtocolError, AttributeError) as error:
             raise ValueError(f"topics.json: {error}") from None
         if DEFAULT_TOPIC not in self._start:
             # Switched off since: clients must not learn of a template that this broker no longer follows.
             stored.pop(DEFAULT_TOPIC, None)
         self._configs = self._start | stored
+        self._births = {name: offset for name, offset in births.items() if name in self._configs}
         self._version = version
 
     def _bump(self, now_ms: int) -> None:
         self._version = self._version.advanced(now_ms=now_ms)
+
+
+def _encode(configs: Iterable[TopicConfig], version: DataVersion, **more: object) -> bytes:
+    table = {config.topic_name: config.to_json() for config in configs}
+    members = {"dataVersion": version.to_json(), "topicConfigTable": table, **more}
+    return orjson.dumps(members, option=orjson.OPT_INDENT_2)
+
+
+def _within_bounds(config: TopicConfig) -> TopicConfig:
+    """Return a stored topic with numbers that a broker may loop over: no reason not to start."""
+    read = min(max(config.read_queue_nums, 0), QUEUE_NUMS_MAX)
+    write = min(max(config.write_queue_nums, 0), QUEUE_NUMS_MAX)
+    if (read, write) == (config.read_queue_nums, config.write_queue_nums):
+        return config
+    logger.warning(
+        "queue counts of a stored topic brought within 0..%s topic=%s read=%s write=%s",
+        QUEUE_NUMS_MAX,
+        config.topic_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+    )
+    return replace(config, read_queue_nums=read, write_queue_nums=write)
 
 
 def retry_topic(group: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +153,18 @@ def test_group_configs_round_trip_and_keep_the_predefined() -> None:
 def test_broken_group_file_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         GroupConfigs().load(text)
+
+
+def test_stored_group_with_numbers_outside_their_range_is_served_within_it() -> None:
+    groups = GroupConfigs()
+    table = {
+        name: SubscriptionGroupConfig(group_name=name, retry_queue_nums=count).to_json()
+        for name, count in (("Many", 2_000_000_000), ("Few", -7), ("Good", 5))
+    }
+    groups.load(json.dumps({"subscriptionGroupTable": table}))
+    found = {name: groups.get(name) for name in table}
+    assert {name: config.retry_queue_nums for name, config in found.items() if config} == {
+        "Many": 1024,
+        "Few": 0,
+        "Good": 5,
+    }

@@ -36,7 +36,8 @@ def state(tmp_path: Path) -> Iterator[BrokerState]:
         queue_file_size=2000,
         store_host=HOST,
         tags_code=lambda message: tags_code(message.properties),
-        keeps_topic=topics.__contains__,
+        born_at=topics.born_at,
+        boot="",
     )
     yield BrokerState(
         config=BrokerConfig(),
@@ -97,6 +98,14 @@ def test_turn_is_limited_and_goes_on(state: BrokerState) -> None:
     assert len(delivered(state)) == 4
     assert deliver_due(state, now_ms=NOW + 1_000, limit=100) is None
     assert [message.body for message in delivered(state)] == [b"%d" % number for number in range(10)]
+
+
+def test_backlog_of_one_level_does_not_hold_up_another(state: BrokerState) -> None:
+    for number in range(500):
+        schedule(state, b"%d" % number, 1)
+    schedule(state, b"other", 2)
+    assert deliver_due(state, now_ms=NOW + 5_000) == 0.0
+    assert b"other" in [message.body for message in delivered(state)]
 
 
 def test_clock_set_back_does_not_hold_messages_for_ever(state: BrokerState) -> None:

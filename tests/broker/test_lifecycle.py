@@ -20,6 +20,7 @@ from remoting.command import RemotingCommand
 from remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
 from remoting.message import decode_messages
 from remoting.route import DataVersion, RegisterBody, body_crc32, decode_register_body
+from tests.signals import inherited
 
 pytestmark = pytest.mark.faults  # real processes, though hardly harmed
 
@@ -36,7 +37,9 @@ class NameserverLike(Protocol):
 class WireLike(Protocol):
     def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
     def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
-    def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
+    def pull(
+        self, topic: str, offset: int, *, queue_id: int = 0, sys_flag: int = 4, suspend_ms: int = 0
+    ) -> int: ...
     def answer(self, opaque: int) -> RemotingCommand: ...
 
 
@@ -244,6 +247,38 @@ def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver
     assert again.send_message("Keep", b"more").ext_fields["queueOffset"] == "10"
 
 
+def test_commit_log_lies_where_the_setting_says(start_broker: StartLike, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "fast" / "log"
+    broker = start_broker("--set", f"storePathCommitLog={elsewhere}")
+    assert broker.wire().send_message("T", b"x").code == 0
+    assert sorted(file.name for file in elsewhere.iterdir()) == [f"{0:020d}", "lock"]
+    assert not (broker.store / "commitlog").exists()
+    assert broker.stop() == 0
+    # Two brokers of different stores must not share a log either.
+    start_broker("--set", f"storePathCommitLog={elsewhere}")
+    outcome = run(
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        str(tmp_path / "other"),
+        "--set",
+        f"storePathCommitLog={elsewhere}",
+    )
+    assert outcome.returncode == 2
+    assert outcome.stderr.strip().endswith(f"storePathCommitLog={elsewhere}: another broker uses it")
+
+
+def test_nobody_else_can_read_the_store(start_broker: StartLike) -> None:
+    broker = start_broker()
+    assert broker.wire().send_message("T", b"x").code == 0
+    assert broker.stop() == 0
+    modes = {path: path.stat().st_mode & 0o777 for path in (broker.store, *broker.store.rglob("*"))}
+    assert len(modes) > 8
+    assert {
+        path: oct(mode) for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)
+    } == {}
+
+
 def test_store_has_one_owner(start_broker: StartLike, tmp_path: Path) -> None:
     start_broker()
     outcome = run("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"))
@@ -308,11 +343,57 @@ def test_version_and_help_are_answered() -> None:
     assert "--advertise" in run("--help").stdout
 
 
-def test_interrupt_ends_cleanly(start_broker: StartLike) -> None:
-    broker = start_broker()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_signal_ends_it_cleanly(start_broker: StartLike, number: signal.Signals) -> None:
+    with inherited(signal.SIGHUP, signal.SIG_DFL):
+        broker = start_broker()
     process = broker.process  # type: ignore[attr-defined]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(40) == 0
+
+
+_NOTHING_IS_DELIVERED = """
+import sys
+from broker import delay
+from broker.__main__ import main
+
+def deliver(*arguments, **named):
+    raise RuntimeError("planted")
+
+delay.deliver_due = deliver
+sys.exit(main())
+"""
+
+
+def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> None:
+    """A broker that goes on without one would look alive, and deliver no delayed message, say."""
+    command = [sys.executable, "-c", _NOTHING_IS_DELIVERED]
+    done = subprocess.run(
+        [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("RuntimeError: planted") == 1
+    assert "in run" in done.stderr, "where it happened"
+
+
+def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: StartLike) -> None:
+    broker = start_broker()
+    wires = [broker.wire() for _ in range(3)]
+    assert wires[0].send_message("T", b"x").code == 0
+    asked = []
+    for wire in wires:
+        asked.append([wire.pull("T", 1, sys_flag=6, suspend_ms=15_000) for _ in range(2)])
+        # Answered after the pulls were looked at, so they are parked now.
+        assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
+    assert broker.stop() == 0
+    for wire, opaques in zip(wires, asked, strict=True):
+        for opaque in opaques:
+            answer = wire.answer(opaque)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert answer.ext_fields["nextBeginOffset"] == "1"
 
 
 def test_advertised_address_goes_into_routes_and_ids(

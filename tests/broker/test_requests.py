@@ -239,7 +239,7 @@ def test_oneway_send_is_stored_and_not_answered(wire: WireLike) -> None:
     assert wire.send_message("Oneway", b"2").ext_fields["queueOffset"] == "2"
 
 
-@pytest.mark.parametrize("code", [37, 12, 315, 999])
+@pytest.mark.parametrize("code", [37, 323, 999])
 def test_unknown_code_is_answered_as_not_supported(wire: WireLike, code: int) -> None:
     answer = wire.call(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
@@ -412,6 +412,9 @@ def test_pull_commits_the_offset_it_carries(wire: WireLike) -> None:
     wire.answer(wire.pull("Commit", 0, group="GC", sys_flag=5, commitOffset="1"))
     answer = wire.call(14, {"consumerGroup": "GC", "topic": "Commit", "queueId": "0"})
     assert answer.ext_fields == {"offset": "1"}
+    wire.answer(wire.pull("Commit", 0, group="GC", sys_flag=5, commitOffset="-5"))
+    answer = wire.call(14, {"consumerGroup": "GC", "topic": "Commit", "queueId": "0"})
+    assert answer.ext_fields == {"offset": "1"}
 
 
 # Offsets -----------------------------------------------------------------------------------------
@@ -434,6 +437,8 @@ def test_offsets_are_stored_and_found(wire: WireLike) -> None:
     [
         ({"topic": "Unknown"}, 17),
         ({"queueId": "-1"}, 29),
+        ({"queueId": "65536"}, 29),
+        ({"commitOffset": "-1"}, 29),
         ({"consumerGroup": "a b"}, 26),
         ({"commitOffset": "x"}, 1),
     ],
@@ -538,6 +543,14 @@ def test_groups_are_configured_and_deleted(wire: WireLike) -> None:
     assert "GA" not in SubscriptionGroupTable.decode(wire.call(201).body).groups
 
 
+@pytest.mark.parametrize("count", [-1, 1025, 2_000_000_000])
+def test_group_with_a_queue_count_outside_its_range_is_refused(wire: WireLike, count: int) -> None:
+    before = wire.call(201).body
+    answer = wire.call(200, body=SubscriptionGroupConfig(group_name="GMany", retry_queue_nums=count).encode())
+    assert (answer.code, answer.remark) == (29, f"group 'GMany': retryQueueNums {count} is outside 0..1024")
+    assert wire.call(201).body == before
+
+
 def test_client_config_is_checked(wire: WireLike) -> None:
     for kind, code in (("TAG", 0), ("SQL92", 1)):
         subscription = {"topic": "T", "subString": "a", "expressionType": kind}
@@ -610,6 +623,20 @@ def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> Non
     assert wire.send_message("%RETRY%GSend", b"y", j="3", l="16").code == 0
     (message,) = decode_messages(wait_for_message(wire, "%RETRY%GSend").body)
     assert message.reconsume_times == 3
+
+
+def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: WireLike) -> None:
+    # Its client sends it with as many tries as are allowed, which alone would be tried once more.
+    queue = {"topic": "Ordered", "brokerName": "broker-a", "queueId": 0}
+    body = json.dumps({"consumerGroup": "GOrder", "clientId": "c", "mqSet": [queue]}).encode()
+    assert wire.call(41, body=body).code == 0
+    assert wire.send_message("%RETRY%GOrder", b"x", j="3", l="3").code == 0
+    (message,) = decode_messages(wait_for_message(wire, "%DLQ%GOrder").body)
+    assert message.body == b"x"
+    assert wire.call(42, body=body).code == 0
+    assert wire.send_message("%RETRY%GOrder", b"y", j="3", l="3").code == 0
+    (message,) = decode_messages(wait_for_message(wire, "%RETRY%GOrder").body)
+    assert message.body == b"y"
 
 
 def test_sendback_of_an_unknown_message_is_refused(wire: WireLike) -> None:

@@ -8,35 +8,43 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from broker.config import BrokerConfig
 from broker.server import BrokerServer
+from remoting.bodies import SubscriptionGroupConfig
 from remoting.command import RemotingCommand
 from remoting.transport.aio import RemotingClient
 
 
-class Send(Protocol):
-    def __call__(self, body: bytes, topic: str = "T") -> Awaitable[RemotingCommand]: ...
+class Broker:
+    """A running broker, asked over one connection."""
+
+    def __init__(self, client: RemotingClient, addr: str) -> None:
+        self._client = client
+        self._addr = addr
+
+    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        request = RemotingCommand.request(code, ext or {}, body)
+        return await self._client.invoke(self._addr, request, timeout_s=20.0)
+
+    async def send(self, body: bytes, topic: str = "T", properties: str = "") -> RemotingCommand:
+        fields = {"a": "P", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+        return await self.call(310, fields | {"b": topic, "i": properties}, body)
 
 
-async def with_broker(directory: Path, config: BrokerConfig, act: Callable[[Send], Awaitable[None]]) -> None:
+async def with_broker(
+    directory: Path, config: BrokerConfig, act: Callable[[Broker], Awaitable[None]]
+) -> None:
     """Run a broker and ``act`` on one loop."""
     stop = asyncio.Event()
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    async with asyncio.TaskGroup() as group, RemotingClient() as client:
+    async with asyncio.TaskGroup() as group, RemotingClient(outstanding_max=10_000) as client:
         group.create_task(BrokerServer(config, directory).run(stop, bound.set_result))
-        addr = await bound
-        fields = {"a": "P", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
-
-        async def send(body: bytes, topic: str = "T") -> RemotingCommand:
-            request = RemotingCommand.request(310, fields | {"b": topic}, body)
-            return await client.invoke(addr, request, timeout_s=20.0)
-
+        broker = Broker(client, await bound)
         try:
-            await act(send)
+            await act(broker)
         finally:
             stop.set()
 
@@ -57,12 +65,12 @@ def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
             assert opened.wait(30)
         real(fd)
 
-    async def act(send: Send) -> None:
+    async def act(broker: Broker) -> None:
         opened.set()
-        assert (await send(b"first")).code == 0  # creates the topic
+        assert (await broker.send(b"first")).code == 0  # creates the topic
         opened.clear()
         before = len(calls)
-        waiting = [asyncio.ensure_future(send(b"%d" % number)) for number in range(20)]
+        waiting = [asyncio.ensure_future(broker.send(b"%d" % number)) for number in range(20)]
         _, pending = await asyncio.wait(waiting, timeout=0.3)
         assert len(pending) == 20
         opened.set()
@@ -81,8 +89,8 @@ def test_asynchronous_flush_does_not_wait(tmp_path: Path, monkeypatch: pytest.Mo
     def slow(fd: int) -> None:
         assert opened.wait(30)
 
-    async def act(send: Send) -> None:
-        assert (await send(b"x")).code == 0
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0
         opened.set()
 
     monkeypatch.setattr(os, "fdatasync", slow)
@@ -93,11 +101,11 @@ def test_disk_that_cannot_sync_ends_acknowledging(tmp_path: Path, monkeypatch: p
     def broken(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async def act(send: Send) -> None:
-        first = await send(b"x")
+    async def act(broker: Broker) -> None:
+        first = await broker.send(b"x")
         assert first.code == 10
         assert first.ext_fields["queueOffset"] == "0"
-        second = await send(b"y")
+        second = await broker.send(b"y")
         assert second.code == 14
         assert "sync of" in (second.remark or "")
 
@@ -111,8 +119,8 @@ def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.Mon
     def slow(fd: int) -> None:
         assert opened.wait(30)
 
-    async def act(send: Send) -> None:
-        answer = await send(b"x")
+    async def act(broker: Broker) -> None:
+        answer = await broker.send(b"x")
         assert answer.code == 10
         assert answer.ext_fields["TRACE_ON"] == "true"
         opened.set()
@@ -125,16 +133,85 @@ def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.Mon
 def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
     obstacle = tmp_path / "config" / "topics.json.tmp"
 
-    async def act(send: Send) -> None:
-        assert (await send(b"x", topic="Before")).code == 0  # waits for the table, so no write is under way
+    async def act(broker: Broker) -> None:
+        assert (
+            await broker.send(b"x", topic="Before")
+        ).code == 0  # waits for the table, so no write is under way
         obstacle.mkdir()
-        refused = await send(b"x")
+        refused = await broker.send(b"x")
         assert refused.code == 14
-        assert "topic table" in (refused.remark or "")
-        assert (await send(b"x")).code == 14
+        assert "cannot write topics.json" in (refused.remark or "")
+        assert (await broker.send(b"x")).code == 14
         obstacle.rmdir()
         async with asyncio.timeout(10):
-            while (await send(b"x")).code != 0:
+            while (await broker.send(b"x")).code != 0:
                 pass
 
     asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
+
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        obstacle.mkdir()
+        body = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
+        refused = await broker.call(200, body=body)
+        assert (refused.code, refused.remark) == (14, "cannot write subscriptionGroup.json: Is a directory")
+        assert (await broker.call(207, {"groupName": "G"})).code == 14
+        obstacle.rmdir()
+        assert (await broker.call(200, body=body)).code == 0
+        assert b'"retryMaxTimes":3' in (tmp_path / "config" / "subscriptionGroup.json").read_bytes()
+
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
+def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, opened = os.fdatasync, threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+        real(fd)
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(b"x")).code == 0  # creates the topic
+        opened.clear()
+        waiting = asyncio.ensure_future(broker.send(b"waits"))
+        assert (await broker.send(b"does not", properties="WAIT\x01false\x02")).code == 0
+        assert not waiting.done()
+        opened.set()
+        assert (await waiting).code == 0
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+def test_message_that_is_answered_with_overload_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, opened = os.fdatasync, threading.Event()
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+        real(fd)
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(b"x")).code == 0  # creates the topic
+        opened.clear()
+        # All over one connection, which may have 4096 requests unanswered.
+        sends = [asyncio.ensure_future(broker.send(b"%d" % number)) for number in range(4500)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        assert (await broker.call(30, {"topic": "T", "queueId": "0"})).code == 0  # reads go on
+        opened.set()
+        answers = await asyncio.gather(*sends)
+        busy = [answer for answer in answers if answer.code == 2]
+        assert len(busy) == 4500 - 4096
+        assert all((answer.remark or "").startswith("[OVERLOAD]") for answer in busy)
+        stored = await broker.call(30, {"topic": "T", "queueId": "0"})
+        assert int(stored.ext_fields["offset"]) == 1 + 4096
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))

@@ -166,3 +166,17 @@ def test_attributes_are_edited_by_sign() -> None:
     change = TopicChange(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6, attributes="a=1")
     with pytest.raises(ValueError, match="neither"):
         change.apply_to(None)
+
+
+def test_stored_topic_with_numbers_outside_their_range_is_served_within_it() -> None:
+    topics = table()
+    stored = {
+        "Many": {"readQueueNums": 2_000_000_000, "writeQueueNums": -3, "perm": 6},
+        "Good": {"readQueueNums": 5, "writeQueueNums": 6},
+    }
+    topics.load(json.dumps({"topicConfigTable": stored}))
+    found = {name: topics.get(name) for name in stored}
+    assert {name: (c.read_queue_nums, c.write_queue_nums) for name, c in found.items() if c} == {
+        "Many": (65_536, 0),
+        "Good": (5, 6),
+    }

@@ -1,0 +1,143 @@
+"""Reads a log file: which records are whole, and where they end (pure)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, cast
+
+from broker.files import Content
+from remoting.errors import RemoteProtocolError
+from remoting.message import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    StoredMessage,
+    body_crc,
+    decode_message,
+)
+
+_HEAD: Final = struct.Struct(">ii")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
+#: Bytes before a record's magic.
+_MAGIC_AT: Final = 4
+
+
+#: A record up to its hosts: size, magic, crc, queue id, flag, queue and log offset, system flag, born.
+_FIXED: Final = struct.Struct(">iiiiiqqiq")
+_HOST_SIZES: Final = {False: 8, True: 20}
+
+
+class Record(NamedTuple):
+    """What recovery needs of a message in the log; members as those of ``StoredMessage``."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    properties: str
+
+
+class Padding(NamedTuple):
+    """A file's padding record: where it begins, and where the next file does."""
+
+    offset: int
+    end: int
+
+
+class Damage(NamedTuple):
+    """Bytes that are no record, or the end of the data, begin here."""
+
+    offset: int
+
+
+def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessage, int] | None:
+    """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
+
+    Returns:
+        The message and the position after it; None if there is no whole record that belongs just here.
+    """
+    try:
+        message, end = decode_message(cast(bytes, data), position)
+    except RemoteProtocolError:
+        return None
+    if message.physical_offset != base + position or message.crc != body_crc(message.body):
+        return None
+    return message, end
+
+
+def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
+    """As :func:`read_record`, for all records of a log: decodes only what its queues hold."""
+    try:
+        size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag, _ = _FIXED.unpack_from(
+            data, position
+        )
+        end = position + size
+        if magic not in (MAGIC_V1, MAGIC_V2) or physical_offset != base + position:
+            return None
+        if size < _FIXED.size or end > len(data):
+            return None
+        at = position + _FIXED.size + _HOST_SIZES[bool(sys_flag & SYS_BORN_HOST_V6)]
+        (store_timestamp,) = _INT64.unpack_from(data, at)
+        at += 8 + _HOST_SIZES[bool(sys_flag & SYS_STORE_HOST_V6)] + 12  # two more numbers follow
+        (body_size,) = _INT32.unpack_from(data, at)
+        at += 4
+        if body_size < 0 or at + body_size > end or crc != body_crc(data[at : at + body_size]):
+            return None
+        at += body_size
+        if magic == MAGIC_V2:
+            (topic_size,) = _INT16.unpack_from(data, at)
+            at += 2
+        else:
+            topic_size = data[at]
+            at += 1
+        (properties_size,) = _INT16.unpack_from(data, at + topic_size)
+        properties_at = at + topic_size + 2
+        if topic_size < 0 or properties_size < 0 or properties_at + properties_size != end:
+            return None
+        topic = data[at : at + topic_size].decode()
+        properties = data[properties_at:end].decode()
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    return Record(topic, queue_id, queue_offset, physical_offset, store_timestamp, properties), end
+
+
+def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int] | Padding | Damage]:
+    """Yield each record from position ``start`` on with its size.
+
+    Ends after the file's :class:`Padding`, or at the first :class:`Damage`.
+    """
+    position = start
+    while position < len(data):
+        found = read_indexed(data, position, base=base)
+        if found is not None:
+            record, end = found
+            yield record, end - position
+            position = end
+            continue
+        if len(data) - position >= _HEAD.size:
+            size, magic = _HEAD.unpack_from(data, position)
+            if magic == MAGIC_BLANK and size >= _HEAD.size:
+                yield Padding(base + position, base + position + size)
+                return
+        break
+    yield Damage(base + position)
+
+
+def find_record(data: Content, start: int, *, base: int) -> int | None:
+    """Return the position of the first whole record at or after ``start``, found by its magic."""
+    at = start + _MAGIC_AT
+    while True:
+        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]
+        if not hits:
+            return None
+        position = min(hits) - _MAGIC_AT
+        if read_record(data, position, base=base) is not None:
+            return position
+        at = min(hits) + 1

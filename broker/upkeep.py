@@ -1,0 +1,206 @@
+"""The broker's work with the disk besides storing messages: when it is done, each kind in a task of its own.
+
+What the work is lies in ``store`` and ``state_files``; here steps that block run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, TypeVar
+
+from broker.loading import save_now
+from broker.state import BrokerState
+from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Longest time between two checkpoints when nothing else asks for one.
+_CHECKPOINT_S: Final = 2.0
+#: Log files that are too old are looked for this often. Source: cleanResourceInterval, RocketMQ 4.9.
+_CLEAN_S: Final = 10.0
+#: The index follows the log this often.
+_INDEX_S: Final = 1.0
+#: Pause after the disk refused.
+_RETRY_S: Final = 1.0
+
+
+async def in_threads(steps: Generator[Callable[[], Any], Any, T]) -> T:
+    """Do work whose yielded steps run in threads, one after the other; return its result."""
+    try:
+        work = next(steps)
+        while True:
+            try:
+                outcome = await asyncio.to_thread(work)
+            except Exception as error:
+                work = steps.throw(error)
+            else:
+                work = steps.send(outcome)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Upkeep:
+    """Keeps one broker's state on disk."""
+
+    def __init__(self, state: BrokerState, files: StateFiles) -> None:
+        self._state = state
+        self._files = files
+        self._flush = LogFlush(state.store)
+        self._flush_wanted = asyncio.Event()
+        self._clean_wanted = False
+        self._file_wanted = {file.name: asyncio.Event() for file in files}
+        self._file_wanted[files.topics.name].set()
+
+    def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return what has to run as long as the broker does."""
+        config = self._state.config
+        return (
+            self._keep_file(self._files.topics, every_s=None),
+            self._keep_file(self._files.groups, every_s=None),
+            self._keep_file(self._files.offsets, every_s=config.flush_offset_interval_ms / 1000),
+            self._keep_file(self._files.settings, every_s=None),
+            self._keep_file(self._files.delays, every_s=config.flush_delay_offset_interval_ms / 1000),
+            self._flush_log(),
+            self._keep_store(),
+            self._keep_index(),
+        )
+
+    def save(self, file: StateFile) -> None:
+        """Have a file written soon."""
+        self._file_wanted[file.name].set()
+
+    def clean(self) -> None:
+        """Have old files removed soon."""
+        self._clean_wanted = True
+
+    async def saved(self, file: StateFile) -> None:
+        """Wait until what a table holds now is on disk.
+
+        Raises:
+            OSError, StoreUnavailable: If it could not be written.
+        """
+        done, waiter = _waiter()
+        file.when_saved(done)
+        self.save(file)
+        await waiter
+
+    async def synced(self, log_offset: int) -> None:
+        """Wait until the log is synced up to an offset.
+
+        Raises:
+            TimeoutError: If that takes longer than ``syncFlushTimeout``.
+            StoreUnavailable: If the disk refused.
+        """
+        done, waiter = _waiter()
+        self._flush.when_flushed(log_offset, done)
+        self._flush_wanted.set()
+        async with asyncio.timeout(self._state.config.sync_flush_timeout_ms / 1000):
+            await waiter
+
+    def close(self) -> None:
+        """Write everything at once, blocking: for the end of the process, when no task runs any more."""
+        for file in self._files:
+            try:
+                save_now(file)
+            except Exception as error:
+                logger.error("state not written at shutdown file=%s error=%s", file.name, error)
+        try:
+            self._state.store.close()
+        except Exception as error:
+            logger.error("store not closed cleanly error=%s", error)
+
+    # Tasks ---------------------------------------------------------------------------------------
+
+    async def _keep_file(self, file: StateFile, *, every_s: float | None) -> None:
+        wanted = self._file_wanted[file.name]
+        failing = False
+        while True:
+            try:
+                async with asyncio.timeout(every_s):
+                    await wanted.wait()
+            except TimeoutError:
+                pass
+            wanted.clear()
+            await in_threads(file.save())
+            if file.failure is None:
+                failing = False
+                continue
+            if not failing:
+                logger.error("file not written path=%s error=%s", file.name, file.failure)
+            failing = True
+            await asyncio.sleep(_RETRY_S)
+            wanted.set()
+
+    async def _flush_log(self) -> None:
+        """Sync the log: at once for those who wait (one sync for all of them), else every interval."""
+        failing = False
+        while True:
+            if not self._flush.is_wanted:
+                try:
+                    async with asyncio.timeout(self._state.config.flush_interval_ms / 1000):
+                        await self._flush_wanted.wait()
+                except TimeoutError:
+                    pass
+            self._flush_wanted.clear()
+            await in_threads(self._flush.flush())
+            if self._flush.failure is not None:
+                if not failing:
+                    logger.critical(
+                        "log not synced, no more messages are taken error=%s", self._flush.failure
+                    )
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+
+    async def _keep_store(self) -> None:
+        """Write checkpoints and remove old files, never both at once."""
+        store = self._state.store
+        pause_s = _CHECKPOINT_S
+        cleaned = time.monotonic()
+        while True:
+            await asyncio.sleep(pause_s)
+            started = time.monotonic()
+            await in_threads(store.checkpoint())
+            # Thousands of queues take long to sync; do not let that become all the disk does.
+            pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
+            if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
+                cleaned, self._clean_wanted = time.monotonic(), False
+                reserved_s = self._state.config.file_reserved_h * 3600
+                try:
+                    await in_threads(store.remove_old_files(before=time.time() - reserved_s))
+                except OSError as error:
+                    logger.error("old files not removed error=%s", error)
+
+    async def _keep_index(self) -> None:
+        """Have the index follow the log."""
+        failing = False
+        while True:
+            await asyncio.sleep(_INDEX_S)
+            try:
+                await in_threads(self._state.store.index.follow())
+            except OSError as error:
+                if not failing:
+                    logger.error("index file not written error=%s", error)
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+            else:
+                failing = False
+
+
+def _waiter() -> tuple[Done, asyncio.Future[None]]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(failure: Failure) -> None:
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(None)
+        else:
+            future.set_exception(failure)
+
+    return done, future

@@ -1,0 +1,97 @@
+"""Holds the pulls that wait for messages: wakes them by arrivals, ends them by their deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from broker.delay import DelayService
+from broker.long_polling import ParkedPulls
+from broker.pulling import Park, Pull, look, time_over
+from broker.state import BrokerState
+from broker.topics import SCHEDULE_TOPIC
+from remoting.command import RemotingCommand
+
+
+class WaitingPulls:
+    """The parked pulls of one broker.
+
+    Args:
+        delay: Is woken by messages of the schedule topic.
+        send: Sends an answer over a connection, if that is still there.
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        *,
+        delay: DelayService,
+        send: Callable[[int, RemotingCommand], None],
+    ) -> None:
+        self._state = state
+        self._delay = delay
+        self._send = send
+        self._parked: ParkedPulls[Pull] = ParkedPulls()
+        self._expiry: asyncio.Handle | None = None
+        self._expiry_at = math.inf  # kept here: not every handle of uvloop knows its instant
+        self._arrived: set[tuple[str, int]] = set()
+        self._waking = False
+
+    def park(self, pull: Pull, *, deadline: float) -> bool:
+        """Hold a pull until a deadline (loop time); return False if too many are held."""
+        if not self._parked.park(
+            pull, owner=pull.connection, topic=pull.topic, queue_id=pull.queue_id, deadline=deadline
+        ):
+            return False
+        if deadline < self._expiry_at:
+            self._arm()
+        return True
+
+    def drop(self, connection: int) -> None:
+        """Forget the pulls of a connection that is gone."""
+        self._parked.drop(connection)
+
+    def arrived(self, queues: set[tuple[str, int]]) -> None:
+        """Look again at the pulls of queues that got messages.
+
+        That is done after the whole batch of requests at hand, so that they get all of it at once.
+        """
+        self._arrived |= queues
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def end(self) -> None:
+        """Answer all pulls as if their time were over: this broker stops."""
+        self._expire_until(math.inf)
+
+    def _arm(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry, self._expiry_at = None, math.inf
+        deadline = self._parked.next_deadline()
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry, self._expiry_at = loop.call_at(deadline, self._expire), deadline
+
+    def _expire(self) -> None:
+        self._expire_until(asyncio.get_running_loop().time())
+
+    def _expire_until(self, instant: float) -> None:
+        for pull in self._parked.expire(instant):
+            self._send(pull.connection, time_over(self._state, pull))
+        self._arm()
+
+    def _wake(self) -> None:
+        self._waking = False
+        arrived, self._arrived = self._arrived, set()
+        for topic, queue_id in arrived:
+            if topic == SCHEDULE_TOPIC:
+                self._delay.wake()
+            for pull, deadline in self._parked.wake(topic, queue_id):
+                found = look(self._state, pull)
+                if isinstance(found, Park):
+                    self.park(found.pull, deadline=deadline)
+                else:
+                    self._send(pull.connection, found)

@@ -1,0 +1,148 @@
+"""The store under power cuts, kills and disk faults: seeds are clean, and find each precaution taken out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StoreUnavailable
+from broker.loading import run_here
+from broker.store import Draft, MessageStore
+from remoting.message import Host
+
+from .broker import ROOT, Simulation
+from .disk import SimulatedDisk
+from .plants import QUEUE_SYNCS, SPOILS, SYNCS, Forgets
+
+HOST = Host("127.0.0.1", 10911)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_nothing_acknowledged_is_lost_and_nothing_deleted_returns(first: int) -> None:
+    for seed in range(first, first + 50):
+        try:
+            Simulation(seed).run()
+        except Exception as error:
+            pytest.fail(f"python -m tests.broker.sim {seed} {seed + 1}: {error!r}")
+
+
+def found(**planted: object) -> int | None:
+    for seed in range(300):
+        try:
+            Simulation(seed, **planted).run()  # type: ignore[arg-type]
+        except Exception:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("forgets", SYNCS.values(), ids=SYNCS)
+def test_missing_sync_is_found_by_a_seed(forgets: Forgets) -> None:
+    assert found(forgets=forgets) is not None
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+def test_missing_precaution_is_found_by_a_seed(spoil: Callable[[Simulation], None]) -> None:
+    assert found(spoil=spoil) is not None
+
+
+# Scripted ----------------------------------------------------------------------------------------
+
+
+def open_store(disk: SimulatedDisk, boot: str) -> MessageStore:
+    return MessageStore(
+        ROOT,
+        log_file_size=1000,
+        queue_file_size=40,
+        store_host=HOST,
+        tags_code=lambda _message: 0,
+        born_at=lambda _topic: 0,
+        boot=boot,
+        disk=disk,
+    )
+
+
+def put(store: MessageStore, count: int, topic: str = "T") -> None:
+    for _ in range(count):
+        store.put(
+            Draft(topic=topic, queue_id=0, body=b"x" * 100, properties="", tags_code=0, born_host=HOST),
+            now_ms=1,
+        )
+
+
+def is_built_anew(disk: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> bool:
+    """Say whether queues are built anew after a power cut behind a checkpoint."""
+    store = open_store(disk, "1")
+    put(store, 11)
+    put(store, 3, "U")
+    run_here(store.checkpoint())
+    put(store, 1)
+    disk.lose_power()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        again = open_store(disk, "2")
+    assert again.bounds("T", 0)[1] in (11, 12)
+    assert again.bounds("U", 0)[1] == 3
+    return "built anew" in caplog.text
+
+
+def test_queue_files_are_whole_after_a_power_cut_behind_a_checkpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert [seed for seed in range(20) if is_built_anew(SimulatedDisk(seed), caplog)] == []
+
+
+@pytest.mark.parametrize("forgets", QUEUE_SYNCS.values(), ids=QUEUE_SYNCS)
+def test_missing_sync_of_queue_files_is_noticed(forgets: Forgets, caplog: pytest.LogCaptureFixture) -> None:
+    assert any(is_built_anew(SimulatedDisk(seed, forgets=forgets), caplog) for seed in range(20))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_power_cut_behind_a_file_roll_does_not_keep_it_from_starting(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    store = open_store(disk, "1")
+    put(store, 2)
+    store.flush_log()
+    put(store, 9)  # goes over into a second and a third file
+    disk.lose_power()
+    again = open_store(disk, "2")
+    assert again.bounds("T", 0)[1] >= 2
+    put(again, 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_log_that_could_not_be_synced_is_written_again_at_the_next_start(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    store = open_store(disk, "1")
+    put(store, 2)
+    disk.fault_rate = 1.0
+    with pytest.raises(StoreUnavailable, match="sync of"):
+        store.flush_log()
+    with pytest.raises(StoreUnavailable, match="sync of"):
+        put(store, 1)
+    disk.fault_rate = 0.0
+    disk.end_process()
+    again = open_store(disk, "1")
+    put(again, 2)
+    again.flush_log()
+    disk.lose_power()
+    assert open_store(disk, "2").bounds("T", 0) == (0, 4)
+
+
+def test_old_queue_files_go_with_the_log(tmp_path: Path) -> None:
+    disk = SimulatedDisk(1)
+    store = open_store(disk, "1")
+    put(store, 50)
+    run_here(store.checkpoint())
+    queue = ROOT / "consumequeue" / "T" / "0"
+    before = len(disk.names(queue))
+    run_here(store.remove_old_files(before=1e12))
+    low, high = store.bounds("T", 0)
+    assert (low > 40, high) == (True, 50)
+    assert len(disk.names(ROOT / "commitlog")) == 1
+    assert (before, len(disk.names(queue))) == (25, (high - low) // 2 + low % 2)
+    assert store.get("T", 0, low, count_max=32, bytes_max=1 << 20).count == high - low
+    disk.lose_power()
+    assert open_store(disk, "2").bounds("T", 0) == (low, high)
