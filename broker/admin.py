@@ -11,6 +11,7 @@ import orjson
 
 from broker.config import LIVE_KEYS, apply_properties
 from broker.errors import Refusal, SettingError
+from broker.group_requests import consume_offsets
 from broker.state import BrokerState, Call, Later
 from broker.topics import SCHEDULE_TOPIC, TopicChange, name_fault
 from remoting.bodies import (
@@ -170,16 +171,7 @@ def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
     for topic in topics:
         config = state.topics.get(topic)
         if config is not None:
-            for queue_id in range(config.read_queue_nums):
-                _, high = state.store.bounds(topic, queue_id)
-                consumed = state.offsets.get(topic, group, queue_id) or 0
-                stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
-                offsets[_queue(state, topic, queue_id)] = ConsumeOffset(
-                    broker_offset=high,
-                    consumer_offset=consumed,
-                    pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
-                    last_timestamp=stored or 0,
-                )
+            offsets.update(consume_offsets(state, group, topic, config.read_queue_nums))
             tps += state.stats.consume_tps(topic, group)
     return call.request.reply(body=ConsumeStats(offsets=offsets, consume_tps=tps).encode())
 

@@ -1,0 +1,347 @@
+"""What operators ask about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
+
+What goes through all queues of a topic does so in steps, between which others have their turn.
+Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from broker.errors import Refusal
+from broker.forwarding import AskAll
+from broker.state import BrokerState, Call, Later, Stepwise, Work, no_work
+from broker.topics import GROUP_LENGTH_MAX, name_fault
+from remoting.admin_fields import (
+    BrokerConsumeStatsFields,
+    CloneGroupFields,
+    ConsumerStatusFields,
+    CorrectionOffsetFields,
+    GroupFields,
+    ResetGroupFields,
+    TopicGroupFields,
+)
+from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue, QueueOffsets, TopicList, queue_keyed
+from remoting.codes import LanguageCode, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.fields import ResetOffsetFields
+from remoting.inspection import ConsumerStatus
+from remoting.route import TopicConfig
+
+#: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
+_VERSION_MIN: Final = 28
+#: Queues that are looked at before others have their turn.
+_TURN: Final = 64
+#: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
+_QUEUES_MAX: Final = 50_000
+_INT64_MAX: Final = 2**63 - 1
+
+
+def reset_offset(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 222: members are told where to go on (220); offsets of a group without members are set here.
+
+    Raises:
+        Refusal: If the topic or the group does not exist, or a member is too old to be told.
+    """
+    fields = ResetGroupFields.parse(call.request.ext_fields)
+    config = _topic(state, fields.topic)
+    if state.groups.get(fields.group) is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{fields.group}] does not exist"
+        )
+    online = state.clients.consumer_group(fields.group)
+    for client in () if online is None else online.members.values():
+        if client.version < _VERSION_MIN:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={client.version}",
+            )
+    if fields.queue_id >= config.read_queue_nums or fields.queue_id < -1:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId={fields.queue_id} is outside 0..{config.read_queue_nums - 1}, or -1 for all",
+        )
+    return Stepwise(_reset(state, call, fields, config.read_queue_nums), asked=call.request)
+
+
+def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums: int) -> Work:
+    chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
+    offsets: dict[MessageQueue, int] = {}
+    for queue_id in chosen:
+        if queue_id % _TURN == _TURN - 1:
+            yield no_work
+        low, high = state.store.bounds(fields.topic, queue_id)
+        if fields.offset >= 0:
+            wanted = min(max(fields.offset, low), high)
+        elif fields.timestamp < 0:
+            wanted = high
+        else:
+            wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
+            stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
+            if stored is not None and stored < fields.timestamp:
+                wanted = high  # younger than all there is: none of them is to come again
+        consumed = state.offsets.get(fields.topic, fields.group, queue_id)
+        if not fields.is_force and consumed is not None:
+            wanted = min(wanted, consumed)
+        offsets[_queue(state, fields.topic, queue_id)] = wanted
+    body = QueueOffsets(offsets=offsets).encode()
+    reply = call.request.reply(body=body)
+    online = state.clients.consumer_group(fields.group)
+    if online is None:
+        if state.groups.get(fields.group) is not None and fields.topic in state.topics:
+            for queue, offset in offsets.items():
+                state.offsets.commit(queue.topic, fields.group, queue.queue_id, offset)
+        return Later(reply=reply, offsets_saved=True)
+    ext = ResetOffsetFields(
+        topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
+    ).to_ext()
+    for client in online.members.values():
+        told = _for_c(offsets) if client.language is LanguageCode.CPP else body
+        request = RemotingCommand.request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body=told, oneway=True
+        )
+        state.effects.tell.append((client.connection, request))
+    return reply
+
+
+def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
+    """Return offsets as the C++ client reads them: a list, as it knows no objects as keys."""
+    table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
+    return orjson.dumps({"offsetTable": table})
+
+
+def consumer_status(state: BrokerState, call: Call) -> AskAll:
+    """Serve 223: where the members are in their queues, as each of them says (221).
+
+    Raises:
+        Refusal: If none is there, or one is too old to be asked.
+    """
+    fields = ConsumerStatusFields.parse(call.request.ext_fields)
+    online = state.clients.consumer_group(fields.group)
+    members = [] if online is None else list(online.members.values())
+    if fields.client_id:
+        members = [client for client in members if client.client_id == fields.client_id]
+    if not members:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{fields.group}]"
+        )
+    for client in members:
+        if client.version < _VERSION_MIN:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={client.version}",
+            )
+    ext = {"topic": fields.topic, "group": fields.group}
+    request = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
+    return AskAll(
+        clients={client.client_id: client.connection for client in members},
+        request=request,
+        asked=call.request,
+        combine=_status_of_clients,
+    )
+
+
+def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCommand]) -> RemotingCommand:
+    """Return what the clients said, by client."""
+    parts = []
+    for client_id, answer in answers.items():
+        if answer.code == ResponseCode.SUCCESS:
+            table = ConsumerStatus.decode(answer.body).offsets
+            parts.append(orjson.dumps(client_id) + b":" + queue_keyed(table))
+    body = b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}'
+    return asked.reply(body=body)
+
+
+def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 303: from when to when a topic's messages are, and when a group was.
+
+    Raises:
+        Refusal: If the topic is unknown.
+    """
+    fields = TopicGroupFields.parse(call.request.ext_fields)
+    config = _topic(state, fields.topic)
+    return Stepwise(_time_span(state, call, fields, config.write_queue_nums), asked=call.request)
+
+
+def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_nums: int) -> Work:
+    store, spans = state.store, []
+    for queue_id in range(queue_nums):
+        if queue_id % _TURN == _TURN - 1:
+            yield no_work
+        _, high = store.bounds(fields.topic, queue_id)
+
+        def stored(offset: int, queue_id: int = queue_id) -> int:
+            found = store.store_timestamp(fields.topic, queue_id, offset) if offset >= 0 else None
+            return -1 if found is None else found
+
+        first = store.earliest_time(fields.topic, queue_id)
+        consumed = state.offsets.get(fields.topic, fields.group, queue_id) or 0
+        waits = stored(consumed) if consumed < high else -1
+        spans.append(
+            {
+                "consumeTimeStamp": stored(consumed - 1) if consumed > 0 else first,
+                "delayTime": call.now_ms - waits if waits >= 0 else 0,
+                "maxTimeStamp": stored(high - 1),
+                "messageQueue": _queue(state, fields.topic, queue_id).to_json(),
+                "minTimeStamp": first,
+            }
+        )
+    return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
+
+
+def correction_offset(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 308: where a group is that is not ahead of the slowest of the others, queue by queue.
+
+    Source: AdminBrokerProcessor.queryCorrectionOffset, ConsumerOffsetManager.queryMinOffsetInAllGroup.
+    """
+    fields = CorrectionOffsetFields.parse(call.request.ext_fields)
+    left_out = {name.strip() for name in (fields.filter_groups or "").split(",")}
+    least: dict[int, int] = {}
+    for group in state.offsets.groups_of(fields.topic):
+        if group in left_out:
+            continue
+        for queue_id, offset in state.offsets.queues(fields.topic, group).items():
+            least[queue_id] = min(offset, least.get(queue_id, offset))
+    compared = state.offsets.queues(fields.topic, fields.compare_group)
+    corrected = least | {
+        queue_id: _INT64_MAX if least[queue_id] > offset else offset
+        for queue_id, offset in compared.items()
+        if queue_id in least
+    }
+    table = b",".join(b"%d:%d" % item for item in sorted(corrected.items()))
+    return call.request.reply(body=b'{"correctionOffsets":{' + table + b"}}")
+
+
+def clone_offset(state: BrokerState, call: Call) -> Later:
+    """Serve 314: a group goes on where another one is; the answer waits until that is on disk.
+
+    Raises:
+        Refusal: If the new group has an illegal name, or there is no such topic.
+    """
+    fields = CloneGroupFields.parse(call.request.ext_fields)
+    fault = name_fault(fields.dest_group, length_max=GROUP_LENGTH_MAX)
+    if fault is not None:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
+    if fields.topic:
+        _topic(state, fields.topic)
+    topics = (fields.topic,) if fields.topic else state.offsets.topics_of(fields.src_group)
+    online = state.clients.consumer_group(fields.src_group)
+    for topic in topics:
+        if topic not in state.topics:
+            continue
+        if not fields.offline and online is not None and topic not in online.subscriptions:
+            continue  # left over from a subscription that the members no longer have
+        for queue_id, offset in dict(state.offsets.queues(topic, fields.src_group)).items():
+            state.offsets.commit(topic, fields.dest_group, queue_id, offset)
+    return Later(reply=call.request.reply(), offsets_saved=True)
+
+
+def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
+    """Serve 317: how far each group is in each of its topics."""
+    fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
+    return Stepwise(_all_consume_stats(state, call, is_order=fields.is_order), asked=call.request)
+
+
+def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Work:
+    groups: list[bytes] = []
+    seen = lag = 0
+    for group in [config.group_name for config in state.groups]:
+        listed = []
+        for topic in _topics_of(state, group):
+            config = state.topics.get(topic)
+            if config is None or (is_order and not config.order):
+                continue
+            offsets: dict[MessageQueue, ConsumeOffset] = {}
+            for queue, offset in consume_offsets(state, group, topic, config.write_queue_nums):
+                offsets[queue] = offset
+                lag += offset.broker_offset - offset.consumer_offset
+                seen += 1
+                if seen % _TURN == 0:
+                    yield no_work
+                if seen > _QUEUES_MAX:
+                    return call.request.reply(
+                        ResponseCode.SYSTEM_ERROR,
+                        remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
+                    )
+            tps = state.stats.consume_tps(topic, group)
+            listed.append(ConsumeStats(offsets=offsets, consume_tps=tps).encode())
+        if listed:
+            groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
+        yield no_work
+    body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d}' % (
+        orjson.dumps(str(state.advertise)),
+        b",".join(groups),
+        lag,
+    )
+    return call.request.reply(body=body)
+
+
+def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
+    """Return the topics a group has offsets for, without those its members no longer subscribe to."""
+    online = state.clients.consumer_group(group)
+    return tuple(
+        topic for topic in state.offsets.topics_of(group) if online is None or topic in online.subscriptions
+    )
+
+
+def consume_offsets(
+    state: BrokerState, group: str, topic: str, queue_nums: int
+) -> Iterator[tuple[MessageQueue, ConsumeOffset]]:
+    """Yield how far a group is in each queue of a topic."""
+    for queue_id in range(queue_nums):
+        _, high = state.store.bounds(topic, queue_id)
+        consumed = state.offsets.get(topic, group, queue_id) or 0
+        stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
+        yield (
+            _queue(state, topic, queue_id),
+            ConsumeOffset(
+                broker_offset=high,
+                consumer_offset=consumed,
+                pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
+                last_timestamp=stored or 0,
+            ),
+        )
+
+
+def topics_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 343."""
+    group = GroupFields.parse(call.request.ext_fields).group
+    return call.request.reply(body=TopicList(topics=state.offsets.topics_of(group)).encode())
+
+
+def subscription_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 345."""
+    fields = TopicGroupFields.parse(call.request.ext_fields)
+    online = state.clients.consumer_group(fields.group)
+    found = None if online is None else online.subscriptions.get(fields.topic)
+    body: dict[str, Any] = {"group": fields.group, "topic": fields.topic}
+    if found is not None:
+        body["subscriptionData"] = found.to_json()
+    return call.request.reply(body=orjson.dumps(body))
+
+
+def group_config(state: BrokerState, call: Call) -> RemotingCommand:
+    """Serve 352.
+
+    Raises:
+        Refusal: If there is no such group.
+    """
+    group = GroupFields.parse(call.request.ext_fields).group
+    found = state.groups.get(group)
+    if found is None:
+        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group}")
+    return call.request.reply(body=found.encode())
+
+
+def _topic(state: BrokerState, topic: str) -> TopicConfig:
+    config = state.topics.get(topic)
+    if config is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    return config
+
+
+def _queue(state: BrokerState, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=state.config.broker_name, queue_id=queue_id)

@@ -1,0 +1,87 @@
+"""What a consumer says of itself when an operator asks for it: answers to 221 and 307.
+
+Source: GetConsumerStatusBody and ConsumerRunningInfo of RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import orjson
+
+from remoting.bodies import MessageQueue, SubscriptionData, queue_keyed, read_queue_offsets
+from remoting.lenient import ANSWER, as_object, loads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatus:
+    """Answer to 221: offsets of the queues that the consumer has, of one topic."""
+
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return b'{"consumerTable":{},"messageQueueTable":' + queue_keyed(self.offsets) + b"}"
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        members = as_object(loads(body, ANSWER), "consumer status")
+        return cls(offsets=read_queue_offsets(members.get("messageQueueTable")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningQueue:
+    """What a consumer holds of one queue; offsets of cached messages are 0 if there are none."""
+
+    commit_offset: int = 0
+    cached_min_offset: int = 0
+    cached_max_offset: int = 0
+    cached_count: int = 0
+    cached_bytes: int = 0
+    locked: bool = False
+    dropped: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "cachedMsgCount": self.cached_count,
+            "cachedMsgMaxOffset": self.cached_max_offset,
+            "cachedMsgMinOffset": self.cached_min_offset,
+            "cachedMsgSizeInMiB": self.cached_bytes >> 20,
+            "commitOffset": self.commit_offset,
+            "droped": self.dropped,  # as RocketMQ spells it
+            "lastConsumeTimestamp": 0,
+            "lastLockTimestamp": 0,
+            "lastPullTimestamp": 0,
+            "locked": self.locked,
+            "transactionMsgCount": 0,
+            "transactionMsgMaxOffset": 0,
+            "transactionMsgMinOffset": 0,
+            "tryUnlockTimes": 0,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRunningInfo:
+    """Answer to 307.
+
+    Attributes:
+        properties: Settings by RocketMQ's names, ``PROP_...``.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    queues: Mapping[MessageQueue, RunningQueue] = field(default_factory=dict)
+    subscriptions: tuple[SubscriptionData, ...] = ()
+
+    def encode(self) -> bytes:
+        queues = queue_keyed({queue: state.to_json() for queue, state in self.queues.items()})
+        subscriptions = [subscription.to_json() for subscription in self.subscriptions]
+        return (
+            b'{"mqTable":'
+            + queues
+            + b',"properties":'
+            + orjson.dumps(dict(self.properties))
+            + b',"statusTable":{},"subscriptionSet":'
+            + orjson.dumps(subscriptions)
+            + b"}"
+        )

@@ -1,0 +1,96 @@
+"""Requests that a consumer answers, over sockets against a running broker."""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+import pytest
+
+from remoting.bodies import ConsumerData, HeartbeatData
+from remoting.command import RemotingCommand
+from remoting.message import decode_messages
+
+pytestmark = pytest.mark.faults
+
+
+class WireLike(Protocol):
+    socket: socket.socket
+
+    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
+    def send(self, command: RemotingCommand) -> int: ...
+    def receive(self) -> RemotingCommand: ...
+    def answer(self, opaque: int) -> RemotingCommand: ...
+    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
+    def close(self) -> None: ...
+
+
+class BrokerLike(Protocol):
+    def wire(self) -> WireLike: ...
+
+
+def consumer(broker: BrokerLike, group: str, client_id: str, *, version: int = 479) -> WireLike:
+    wire = broker.wire()
+    body = HeartbeatData(client_id=client_id, consumers=(ConsumerData(group_name=group),)).encode()
+    answer = wire.answer(wire.send(RemotingCommand(code=34, ext_fields={}, body=body, version=version)))
+    assert answer.code == 0
+    return wire
+
+
+def asked(wire: WireLike, code: int) -> RemotingCommand:
+    """Return the request that the broker sends; others (request 40) are passed over."""
+    while (request := wire.receive()).code != code:
+        pass
+    return request
+
+
+def reply(wire: WireLike, answer: RemotingCommand) -> None:
+    wire.socket.sendall(answer.encode())
+
+
+def test_running_info_is_what_the_named_client_answers(shared_broker: BrokerLike, wire: WireLike) -> None:
+    consumer(shared_broker, "GInfo", "other")
+    client = consumer(shared_broker, "GInfo", "c1")
+    ext = {"consumerGroup": "GInfo", "clientId": "c1", "jstackEnable": "true"}
+    opaque = wire.send(RemotingCommand.request(307, ext))
+    request = asked(client, 307)
+    assert request.ext_fields == ext
+    reply(client, request.reply(body=b'{"properties":{}}'))
+    answer = wire.answer(opaque)
+    assert (answer.code, answer.body) == (0, b'{"properties":{}}')
+    opaque = wire.send(RemotingCommand.request(307, ext))
+    request = asked(client, 307)
+    reply(client, request.reply(1, remark="no"))
+    answer = wire.answer(opaque)
+    assert (answer.code, answer.remark) == (1, "no")
+
+
+def test_message_to_be_consumed_directly_goes_along(shared_broker: BrokerLike, wire: WireLike) -> None:
+    client = consumer(shared_broker, "GDirect", "c1")
+    message_id = wire.send_message("Direct", b"look at me").ext_fields["msgId"]
+    ext = {"consumerGroup": "GDirect", "clientId": "c1", "msgId": message_id, "brokerName": "broker-a"}
+    opaque = wire.send(RemotingCommand.request(309, ext))
+    request = asked(client, 309)
+    assert [message.body for message in decode_messages(request.body)] == [b"look at me"]
+    reply(client, request.reply(body=b'{"consumeResult":"CR_SUCCESS"}'))
+    assert wire.answer(opaque).body == b'{"consumeResult":"CR_SUCCESS"}'
+    for changes, remark in (
+        ({"msgId": "x"}, "is not 32 or 56 hexadecimal digits"),
+        ({"msgId": message_id[:16] + "0" * 15 + "1"}, "can not find message by the offset, 1"),
+        ({"clientId": "c2"}, "The Consumer <GDirect> <c2> not online"),
+    ):
+        refused = wire.call(309, ext | changes)
+        assert refused.code == 1
+        assert remark in (refused.remark or "")
+
+
+def test_client_that_cannot_answer_is_named(shared_broker: BrokerLike, wire: WireLike) -> None:
+    consumer(shared_broker, "GOld", "old", version=61)
+    answer = wire.call(307, {"consumerGroup": "GOld", "clientId": "old"})
+    assert (answer.code, "Version <61> too low" in (answer.remark or "")) == (1, True)
+    leaving = consumer(shared_broker, "GLeft", "gone")
+    opaque = wire.send(RemotingCommand.request(307, {"consumerGroup": "GLeft", "clientId": "gone"}))
+    asked(leaving, 307)
+    leaving.close()
+    answer = wire.answer(opaque)
+    assert (answer.code, "cannot be asked" in (answer.remark or "")) == (1, True)
