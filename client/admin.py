@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from client.directory import Directory, EachAnswer, ensure_success
-from client.errors import InvalidArgument
-from client.operation import Fetch, FetchReply, Operation, invoke
-from remoting.bodies import GroupList, KVTable, TopicList, TopicStats
+from remoting.bodies import ConsumerConnection, ConsumeStats, GroupList, KVTable, TopicList, TopicStats
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemoteProtocolError
 from remoting.fields import (
     AddWritePermResponseFields,
+    ConsumerGroupFields,
+    ConsumeStatsFields,
     CreateTopicFields,
     DeleteKvFields,
     DeleteTopicInNamesrvFields,
@@ -28,6 +28,10 @@ from remoting.fields import (
     WritePermFields,
 )
 from remoting.route import ClusterInfo, TopicConfig, TopicRouteData, decode_cluster_info
+
+from .directory import Directory, EachAnswer, ensure_success
+from .errors import InvalidArgument, NotApplied
+from .operation import Fetch, FetchReply, Operation, invoke
 
 T = TypeVar("T")
 #: Largest number of queues that a topic may be given. Source: our own limit; Java has none.
@@ -180,7 +184,22 @@ class Admin:
             order=topic.order,
             attributes=_attributes(topic.attributes),
         )
-        yield from self._call(broker_addr, RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
+        yield from self.call(broker_addr, RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
+
+    def create_topic_in_cluster(self, cluster_name: str, topic: TopicConfig) -> Operation[tuple[str, ...]]:
+        """Create or change a topic at every master of a cluster; return their addresses.
+
+        Raises:
+            NotApplied: If the cluster has no master; nothing was sent.
+            InvalidArgument, ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`, of the
+                first master that did not do it; those before it have.
+        """
+        addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
+        if not addrs:
+            raise NotApplied(f"cluster {cluster_name!r} has no master")
+        for addr in addrs:
+            yield from self.create_topic(addr, topic)
+        return addrs
 
     def delete_topic_in_broker(self, broker_addr: str, topic: str) -> Operation[None]:
         """Delete a topic and its queues at one broker.
@@ -188,7 +207,7 @@ class Admin:
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
-        yield from self._call(
+        yield from self.call(
             broker_addr, RequestCode.DELETE_TOPIC_IN_BROKER, TopicFields(topic=topic).to_ext()
         )
 
@@ -198,7 +217,7 @@ class Admin:
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
-        response = yield from self._call(
+        response = yield from self.call(
             broker_addr, RequestCode.GET_TOPIC_STATS_INFO, TopicFields(topic=topic).to_ext()
         )
         return TopicStats.decode(response.body), response.body
@@ -209,8 +228,39 @@ class Admin:
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
-        response = yield from self._call(broker_addr, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        response = yield from self.call(broker_addr, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         return KVTable.decode(response.body).table
+
+    def broker_config(self, broker_addr: str) -> Operation[Mapping[str, str]]:
+        """Return a broker's settings by name.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        response = yield from self.call(broker_addr, RequestCode.GET_BROKER_CONFIG, {})
+        return properties(response.body)
+
+    def consume_stats(self, broker_addr: str, group: str) -> Operation[ConsumeStats]:
+        """Return how far a group is in the queues of one broker.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        fields = ConsumeStatsFields(consumer_group=group)
+        response = yield from self.call(broker_addr, RequestCode.GET_CONSUME_STATS, fields.to_ext())
+        return ConsumeStats.decode(response.body)
+
+    def consumer_connection(self, broker_addr: str, group: str) -> Operation[ConsumerConnection]:
+        """Return the members of a group that a broker hears of, and what they subscribe to.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`; code 206 if none.
+        """
+        fields = ConsumerGroupFields(consumer_group=group)
+        response = yield from self.call(
+            broker_addr, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields.to_ext()
+        )
+        return ConsumerConnection.decode(response.body)
 
     def consumer_groups_of(self, broker_addr: str, topic: str) -> Operation[tuple[str, ...]]:
         """Return the groups that consume a topic, as one of its brokers knows them.
@@ -218,7 +268,7 @@ class Admin:
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
-        response = yield from self._call(
+        response = yield from self.call(
             broker_addr, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicFields(topic=topic).to_ext()
         )
         return GroupList.decode(response.body).groups
@@ -250,8 +300,15 @@ class Admin:
         ensure_success(response)
         return decode(response.body)
 
-    def _call(self, addr: str, code: int, ext_fields: Mapping[str, str]) -> Operation[RemotingCommand]:
-        request = RemotingCommand.request(code, ext_fields)
+    def call(
+        self, addr: str, code: int, ext_fields: Mapping[str, str] = MappingProxyType({}), body: bytes = b""
+    ) -> Operation[RemotingCommand]:
+        """Ask one server anything, and return its answer.
+
+        Raises:
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
+        """
+        request = RemotingCommand.request(code, ext_fields, body)
         response = yield from invoke(addr, request, self._directory.config.call_timeout_s)
         return ensure_success(response, addr)
 

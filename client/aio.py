@@ -9,8 +9,8 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation of ``client.admin`` or ``client.broker_registration`` runs by ``await client.run(operation)``.
-Leaving the ``async with`` stores consumers' offsets, leaves the groups and closes the connections.
+Any operation, as those of :mod:`client.broker_registration`, runs by ``await client.run(operation)``. Leaving
+the ``async with`` stores consumers' offsets, leaves the groups and closes the connections.
 """
 
 from __future__ import annotations
@@ -18,37 +18,42 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
-from client.admin import Admin
-from client.blocking import local_identity
-from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumerConfig, Listener, PushConsumerCore
-from client.core import PEER_REQUESTS, ClientCore
-from client.errors import ClientClosed
-from client.fetch import http_fetch
-from client.operation import (
+from remoting.command import RemotingCommand
+from remoting.transport import Hook
+from remoting.transport.aio import RemotingClient
+
+from .admin import Admin as AdminOperations
+from .aio_parts import Admin as Admin
+from .aio_parts import Producer as Producer
+from .aio_parts import PullConsumer as PullConsumer
+from .aio_parts import PushConsumer as PushConsumer
+from .blocking import local_identity
+from .config import ClientConfig, ProducerConfig, PullConsumerConfig
+from .consumer import ConsumerConfig, Listener, PushConsumerCore
+from .core import PEER_REQUESTS, ClientCore
+from .errors import ClientClosed, ForkedClient
+from .fetch import http_fetch
+from .operation import (
     Clock,
     Deliver,
     Effect,
     Fetch,
     Instant,
     Invoke,
+    ListenerEnded,
     Oneway,
     Operation,
     Sleep,
     Spawn,
     Wait,
 )
-from client.producer import Message, ProducerCore, QueueSelector, SendResult
-from client.queue_reader import PullConsumerCore
-from remoting.bodies import MessageQueue
-from remoting.command import RemotingCommand
-from remoting.transport import Hook
-from remoting.transport.aio import RemotingClient
+from .pull_consumer import PullConsumerCore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,19 +70,41 @@ class Client:
         self, config: ClientConfig, *, hooks: tuple[Hook, ...] = (), rng: random.Random | None = None
     ) -> None:
         self.core = ClientCore(config, local_identity(), rng or random.Random())
-        self.admin = Admin(self.core.directory)
+        self.admin = AdminOperations(self.core.directory)
         self._transport = RemotingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
         for code in PEER_REQUESTS:
             self._transport.on_request(code, self._peer_request)
+        self._pid = os.getpid()
+        self._started = False
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
-        await self.run(self.core.start())
+        await self.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the background tasks: route, nameserver and heartbeat refresh. Done by ``async with``.
+
+        The task that calls this is the one to call :meth:`close`.
+        """
+        if self._started:
+            return
+        self._started = True
+        await self._group.__aenter__()
+        try:
+            await self.run(self.core.start())
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close consumers and producers, end the background tasks, close the connections."""
+        if not self._started or self.core.closing or os.getpid() != self._pid:
+            return  # a fork has nothing to close: it is the parent who is a member
         try:
             await self.run(self.core.close())
         finally:
@@ -90,6 +117,9 @@ class Client:
 
     async def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises."""
+        if os.getpid() != self._pid:
+            operation.close()
+            raise ForkedClient(self._pid, os.getpid())
         try:
             effect = next(operation)
             while True:
@@ -105,28 +135,42 @@ class Client:
         finally:
             operation.close()
 
-    def producer(self, config: ProducerConfig) -> Producer:
-        """Return a producer; there is nothing to start or to close."""
-        self.core.add_producer(config.group)
-        return Producer(self, config)
+    def producer(self, config: ProducerConfig | str) -> Producer:
+        """Return a producer of a group, named or with its settings."""
+        return Producer(self, ProducerConfig(group=config) if isinstance(config, str) else config)
+
+    def push_consumer(
+        self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
+    ) -> PushConsumer:
+        """Return a push consumer of a group, to be started.
+
+        Args:
+            subscriptions: Topic to tag expression, ``*`` or ``A || B``.
+            listener: Called with each batch: a coroutine function on the loop, a plain one in a thread.
+        """
+        settings = ConsumerConfig(group=config) if isinstance(config, str) else config
+        return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 
     async def consume(
-        self, config: ConsumerConfig, subscriptions: Mapping[str, str], listener: Listener
+        self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Start a push consumer: topic to tag expression, and what is called with each batch.
+        """Start a push consumer; see :meth:`push_consumer`."""
+        consumer = self.push_consumer(config, subscriptions, listener)
+        await consumer.start()
+        return consumer
 
-        The listener may be a coroutine function; a plain one runs in a thread.
-        """
-        core = PushConsumerCore(self.core, config, subscriptions, listener)
-        await self.run(core.start())
-        return PushConsumer(self, core)
+    def pull_consumer(
+        self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
+    ) -> PullConsumer:
+        """Return a pull consumer of a group, to be started; more can be subscribed later."""
+        settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
+        return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
-    def pull_consumer(self, group: str) -> PullConsumerCore:
-        """Return the operations of a pull consumer, for :meth:`run`."""
-        return PullConsumerCore(self.core, group)
-
-    def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
-        return self.core.peer_request(request)
+    def _peer_request(
+        self, addr: str, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        answer = self.core.peer_request(request)
+        return self.run(answer) if isinstance(answer, Generator) else answer
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -143,14 +187,25 @@ class Client:
             case Spawn():
                 return self._spawn(effect)
             case Deliver():
-                if inspect.iscoroutinefunction(effect.call):
-                    return await effect.call(effect.argument)
-                result = await asyncio.to_thread(effect.call, effect.argument)
-                return await result if inspect.isawaitable(result) else result
+                return await self._deliver(effect)
             case Fetch():
                 return await asyncio.to_thread(http_fetch, effect)
             case _:
                 assert_never(effect)
+
+    async def _deliver(self, effect: Deliver) -> Any:
+        try:
+            if inspect.iscoroutinefunction(effect.call):
+                return await effect.call(effect.argument)
+            result = await asyncio.to_thread(effect.call, effect.argument)
+            return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # it is we who are to end
+            raise ListenerEnded(error) from error
+        except SystemExit as error:
+            raise ListenerEnded(error) from error
 
     async def _wait(self, effect: Wait) -> bool:
         signal = effect.signal
@@ -179,55 +234,3 @@ class Client:
             await self.run(effect.operation)
         except Exception:  # a task's boundary: one failed operation must not end its siblings
             log.exception("background operation failed name=%s", effect.name)
-
-
-class Producer:
-    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors."""
-
-    def __init__(self, client: Client, config: ProducerConfig) -> None:
-        self._run = client.run
-        self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
-
-    async def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        select: QueueSelector | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """Send one message and wait until it is stored."""
-        return await self._run(self.core.send(message, queue=queue, select=select, timeout_s=timeout_s))
-
-    async def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        queue: MessageQueue | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """Send messages of one topic in one request."""
-        return await self._run(self.core.send_batch(messages, queue=queue, timeout_s=timeout_s))
-
-    async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
-    ) -> None:
-        """Send one message without asking for an answer."""
-        await self._run(self.core.send_oneway(message, queue=queue, select=select))
-
-
-class PushConsumer:
-    """A running push consumer; see :class:`client.consumer.PushConsumerCore`."""
-
-    def __init__(self, client: Client, core: PushConsumerCore) -> None:
-        self._run = client.run
-        self.core = core
-
-    @property
-    def assigned(self) -> tuple[MessageQueue, ...]:
-        """Queues that this member consumes now."""
-        return self.core.assigned
-
-    async def close(self) -> None:
-        """Stop: end listener calls, store offsets, leave the group."""
-        await self._run(self.core.close())

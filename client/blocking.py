@@ -5,8 +5,8 @@
         result = producer.send(Message(topic="Orders", body=b"..."))
         client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation of ``client.admin`` or :mod:`client.broker_registration` runs by ``client.run(operation)``,
-from any thread.
+Any operation, as those of :mod:`client.broker_registration`, runs by ``client.run(operation)``, from any
+thread.
 
 Used without ``with``, a client starts no thread at all: routes are refreshed by the send that finds them due,
 and no heartbeats are sent. That is the form for load generators with many clients in one process, also under
@@ -31,35 +31,41 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar, assert_never
 
-from client.admin import Admin
-from client.config import ClientConfig, ProducerConfig
-from client.consumer import ConsumerConfig, Listener, PushConsumerCore
-from client.core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
-from client.errors import ClientClosed
-from client.operation import (
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError, TooManyRequests
+from remoting.route import TopicRouteData
+from remoting.transport import Hook
+from remoting.transport.blocking import BlockingClient
+
+from .admin import Admin as AdminOperations
+from .blocking_parts import Admin as Admin
+from .blocking_parts import Producer as Producer
+from .blocking_parts import PullConsumer as PullConsumer
+from .blocking_parts import PushConsumer as PushConsumer
+from .config import ClientConfig, ProducerConfig, PullConsumerConfig
+from .consumer import ConsumerConfig, Listener, PushConsumerCore
+from .core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore, Identity
+from .directory import RouteSource, ask_nameservers
+from .errors import ClientClosed, ForkedClient, InvalidArgument
+from .operation import (
     Clock,
     Deliver,
     Effect,
     Fetch,
     Instant,
     Invoke,
+    ListenerEnded,
     Oneway,
     Operation,
     Sleep,
     Spawn,
     Wait,
 )
-from client.producer import Message, ProducerCore, QueueSelector, SendResult
-from client.queue_reader import PullConsumerCore
-from remoting.bodies import MessageQueue
-from remoting.command import RemotingCommand
-from remoting.route import TopicRouteData
-from remoting.transport import Hook
-from remoting.transport.blocking import BlockingClient
+from .pull_consumer import PullConsumerCore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,6 +78,8 @@ class Client:
     Args:
         hooks: See each request before it is sent and each answer before its caller does.
         send_threads: How many sends of :meth:`Producer.send_async` are under way at a time.
+        send_async_max: How many of them may be under way or wait for their turn; more wait to be taken.
+        source: Where routes come from, if not from the nameservers.
     """
 
     def __init__(
@@ -81,16 +89,27 @@ class Client:
         hooks: tuple[Hook, ...] = (),
         rng: random.Random | None = None,
         send_threads: int = 8,
+        send_async_max: int = 1024,
+        source: RouteSource = ask_nameservers,
     ) -> None:
-        self.core = ClientCore(config, local_identity(), rng or random.Random())
-        self.admin = Admin(self.core.directory)
+        self.core = ClientCore(config, local_identity(), rng or random.Random(), source)
+        self.admin = AdminOperations(self.core.directory)
+        self._pid = os.getpid()
         self._hooks = hooks
-        self._step = threading.Lock()  # one operation of this client at a time is between two effects
+        #: Held by the one operation of this client that is between two effects; its state is read under it.
+        self.between_steps = threading.Lock()
         self._transport = BlockingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
         self._spawning = threading.Lock()  # a thread is known once it runs; none begins once we wait for all
+        if not 1 <= send_threads <= send_async_max <= 1 << 20:
+            raise InvalidArgument(
+                f"send_threads={send_threads}, send_async_max={send_async_max},"
+                f" allowed 1 <= send_threads <= send_async_max <= {1 << 20}"
+            )
         self._send_threads = send_threads
+        self._places = threading.BoundedSemaphore(send_async_max)
+        self._places_max = send_async_max
         self._pool: ThreadPoolExecutor | None = None
         self._started = False
 
@@ -109,8 +128,8 @@ class Client:
 
     def close(self) -> None:
         """Close consumers and producers, end the background threads, close the connections."""
-        if self.core.closing:
-            return
+        if self.core.closing or os.getpid() != self._pid:
+            return  # a fork has nothing to close: it is the parent who is a member
         try:
             self.run(self.core.close())
         finally:
@@ -127,17 +146,20 @@ class Client:
 
     def run(self, operation: Operation[T]) -> T:
         """Run one operation to its end; return its result or raise what it raises."""
+        if os.getpid() != self._pid:
+            operation.close()
+            raise ForkedClient(self._pid, os.getpid())
         try:
-            with self._step:
+            with self.between_steps:
                 effect = next(operation)
             while True:
                 try:
                     result = self._perform(effect)
                 except Exception as error:
-                    with self._step:
+                    with self.between_steps:
                         effect = operation.throw(error)
                 else:
-                    with self._step:
+                    with self.between_steps:
                         effect = operation.send(result)
         except StopIteration as stop:
             value: T = stop.value
@@ -157,39 +179,69 @@ class Client:
         """
         return self.run(self.admin.topic_route(topic, nameserver=nameserver))
 
-    def producer(self, config: ProducerConfig) -> Producer:
-        """Return a producer; there is nothing to start or to close."""
-        self.core.add_producer(config.group)
-        return Producer(self, config)
+    def producer(self, config: ProducerConfig | str) -> Producer:
+        """Return a producer of a group, named or with its settings."""
+        return Producer(self, ProducerConfig(group=config) if isinstance(config, str) else config)
+
+    def push_consumer(
+        self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
+    ) -> PushConsumer:
+        """Return a push consumer of a group, to be started.
+
+        Args:
+            subscriptions: Topic to tag expression, ``*`` or ``A || B``.
+            listener: Called with each batch, in threads of the client.
+        """
+        settings = ConsumerConfig(group=config) if isinstance(config, str) else config
+        return PushConsumer(self, PushConsumerCore(self.core, settings, subscriptions, listener))
 
     def consume(
-        self, config: ConsumerConfig, subscriptions: Mapping[str, str], listener: Listener
+        self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Start a push consumer: topic to tag expression, and what is called with each batch, in threads."""
-        core = PushConsumerCore(self.core, config, subscriptions, listener)
-        self._serve_brokers()
-        self.start()
-        self.run(core.start())
-        return PushConsumer(self, core)
+        """Start a push consumer; see :meth:`push_consumer`."""
+        consumer = self.push_consumer(config, subscriptions, listener)
+        consumer.start()
+        return consumer
 
-    def pull_consumer(self, group: str) -> PullConsumerCore:
-        """Return the operations of a pull consumer, for :meth:`run`."""
-        return PullConsumerCore(self.core, group)
+    def pull_consumer(
+        self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
+    ) -> PullConsumer:
+        """Return a pull consumer of a group, to be started; more can be subscribed later."""
+        settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
+        return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
-    def submit(self, operation: Operation[T]) -> Future[T]:
+    def submit(self, operation: Operation[T], *, wait_s: float = 3.0) -> Future[T]:
         """Run one operation in a thread of this client's pool.
+
+        Args:
+            wait_s: How long to wait for a place if too many wait for a thread already.
 
         Raises:
             ClientClosed: If the client is closed.
+            TooManyRequests: If there was no place in time; nothing was sent.
         """
-        if self.core.closing:
+        try:
+            if not self._places.acquire(timeout=wait_s):
+                raise TooManyRequests(f"{self._places_max} operations wait already, allowed are no more")
+            try:
+                if self.core.closing:
+                    raise ClientClosed("the client is closed")
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(self._send_threads, thread_name_prefix="client")
+                try:
+                    future = self._pool.submit(self.run, operation)
+                except RuntimeError:  # closed meanwhile
+                    raise ClientClosed("the client is closed") from None
+            except BaseException:
+                self._places.release()
+                raise
+        except RemotingError:
             operation.close()
-            raise ClientClosed("the client is closed")
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._send_threads, thread_name_prefix="client")
-        return self._pool.submit(self.run, operation)
+            raise
+        future.add_done_callback(lambda _: self._places.release())
+        return future
 
-    def _serve_brokers(self) -> None:
+    def serve_brokers(self) -> None:
         """Send heartbeats over connections of their own, whose threads read what brokers ask of us.
 
         Brokers send their requests over the connection that brought the heartbeat. Everything else stays on
@@ -208,8 +260,10 @@ class Client:
         return self._transport
 
     def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
-        with self._step:
-            return self.core.peer_request(request)
+        with self.between_steps:
+            answer = self.core.peer_request(request)
+        # in the thread that reads: the broker waits for this one, and heartbeats can wait as long
+        return self.run(answer) if isinstance(answer, Generator) else answer
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -228,10 +282,10 @@ class Client:
             case Spawn():
                 return self._spawn(effect)
             case Deliver():
-                return effect.call(effect.argument)
+                return _deliver(effect)
             case Fetch():
                 # HTTP and TLS are 30 ms of loading, and most commands speak remoting only
-                from client.fetch import http_fetch
+                from .fetch import http_fetch
 
                 return http_fetch(effect)
             case _:
@@ -240,12 +294,12 @@ class Client:
     def _wait(self, effect: Wait) -> bool:
         signal = effect.signal
         woken = threading.Event()
-        with self._step:
+        with self.between_steps:
             if signal.version != effect.seen:
                 return True
             signal.on_next(woken.set)
         woken.wait(effect.timeout_s)
-        with self._step:
+        with self.between_steps:
             signal.forget(woken.set)
             return signal.version != effect.seen
 
@@ -271,71 +325,13 @@ class Client:
             self._threads.discard(threading.current_thread())
 
 
-class Producer:
-    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors."""
-
-    def __init__(self, client: Client, config: ProducerConfig) -> None:
-        self._client = client
-        self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
-
-    def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        select: QueueSelector | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """Send one message and wait until it is stored."""
-        return self._client.run(self.core.send(message, queue=queue, select=select, timeout_s=timeout_s))
-
-    def send_async(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        select: QueueSelector | None = None,
-        timeout_s: float | None = None,
-    ) -> Future[SendResult]:
-        """Send one message; the future ends as :meth:`send` would.
-
-        Raises:
-            ClientClosed: If the client is closed.
-        """
-        return self._client.submit(self.core.send(message, queue=queue, select=select, timeout_s=timeout_s))
-
-    def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        queue: MessageQueue | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """Send messages of one topic in one request."""
-        return self._client.run(self.core.send_batch(messages, queue=queue, timeout_s=timeout_s))
-
-    def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
-    ) -> None:
-        """Send one message without asking for an answer."""
-        self._client.run(self.core.send_oneway(message, queue=queue, select=select))
-
-
-class PushConsumer:
-    """A running push consumer; see :class:`client.consumer.PushConsumerCore`."""
-
-    def __init__(self, client: Client, core: PushConsumerCore) -> None:
-        self._client = client
-        self.core = core
-
-    @property
-    def assigned(self) -> tuple[MessageQueue, ...]:
-        """Queues that this member consumes now."""
-        return self.core.assigned
-
-    def close(self) -> None:
-        """Stop: end listener calls, store offsets, leave the group."""
-        self._client.run(self.core.close())
+def _deliver(effect: Deliver) -> Any:
+    try:
+        return effect.call(effect.argument)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, or the CancelledError of a loop that the listener runs
+        raise ListenerEnded(error) from error
 
 
 def local_identity() -> Identity:

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from client.errors import NotApplied, OutcomeUnknown
-from client.operation import Operation, invoke
-from client.retry import Outcome, judge_failure
 from remoting.bodies import KVTable
 from remoting.codes import MASTER_ID, VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -23,6 +20,10 @@ from remoting.fields import (
     UnregisterBrokerFields,
 )
 from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+
+from .errors import NotApplied, OutcomeUnknown
+from .operation import Operation, invoke
+from .retry import Outcome, judge_failure
 
 #: Starts of a nameserver's remark that say what became of a write. Source: design.md section 4 rule 2.
 UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Final, Literal
 
-from client.errors import InvalidArgument
 from remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
+
+from .errors import InvalidArgument
 
 _HOST_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:;,\[\]]+):(?P<port>\d{1,5})")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -92,19 +94,35 @@ class ProducerConfig:
 
     Attributes:
         send_timeout_s: For all tries of one send together.
+        try_timeout_s: For one try, as long as another one at another broker remains: a broker that hangs then
+            costs this and not the send. Does not count for sends that end at the first unknown outcome.
+        latency_fault_enable: Also leave a broker alone for seconds after it was slow or silent, see
+            :mod:`client.latency`.
         retry_times: Further tries after the first of a synchronous or asynchronous send.
         retry_unknown: Also retry after a try whose outcome is unknown, as RocketMQ does: at least once, maybe
             twice. False gives up with OutcomeUnknown instead.
-        compress_above: Bodies above this many bytes are sent zlib-compressed; batches never are.
+        linger_s: How long a message of ``put`` may wait for others to go with it in one request.
+        batch_size: Bytes of a batch at which it waits no longer.
+        buffer_size: Bytes of messages that may wait or be under way; ``put`` waits for room.
+        batches_max: Batches under way at a time.
+        compress_above: Bodies above this many bytes are sent compressed; batches never are.
+        compress_type: How. Consumers before RocketMQ 5.0 read zlib only.
     """
 
     group: str
     send_timeout_s: float = 3.0
+    try_timeout_s: float = 1.0
+    latency_fault_enable: bool = False
     retry_times: int = 2
     retry_unknown: bool = True
     retry_another_broker_when_not_store_ok: bool = False
+    linger_s: float = 0.01
+    batch_size: int = 32 * 1024
+    buffer_size: int = 32 * 1024 * 1024
+    batches_max: int = 4
     compress_above: int = 4096
     compress_level: int = 5
+    compress_type: Literal["zlib", "lz4", "zstd"] = "zlib"
     message_size_max: int = MESSAGE_SIZE_MAX
     create_topic_key: str = DEFAULT_TOPIC
     default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
@@ -113,16 +131,119 @@ class ProducerConfig:
         check_group(self.group)
         if not 0 <= self.retry_times <= 100:
             raise InvalidArgument(f"retry_times={self.retry_times}, allowed 0..100")
-        if not 0 < self.send_timeout_s <= 3600:
-            raise InvalidArgument(f"send_timeout_s={self.send_timeout_s}, allowed above 0 to 3600")
+        for name in ("send_timeout_s", "try_timeout_s"):
+            value = getattr(self, name)
+            if not 0 < value <= 3600:
+                raise InvalidArgument(f"{name}={value}, allowed above 0 to 3600")
+        if not 0 <= self.linger_s <= 60:
+            raise InvalidArgument(f"linger_s={self.linger_s}, allowed 0..60")
+        if not 1 <= self.batch_size <= self.message_size_max <= self.buffer_size <= 1 << 34:
+            raise InvalidArgument(
+                f"batch_size={self.batch_size}, message_size_max={self.message_size_max},"
+                f" buffer_size={self.buffer_size}: each from 1 to the next, the last at most {1 << 34}"
+            )
+        if not 1 <= self.batches_max <= 256:
+            raise InvalidArgument(f"batches_max={self.batches_max}, allowed 1..256")
         if not 0 <= self.compress_level <= 9:
             raise InvalidArgument(f"compress_level={self.compress_level}, allowed 0..9")
+        if self.compress_type not in ("zlib", "lz4", "zstd"):
+            raise InvalidArgument(f"compress_type={self.compress_type!r}, allowed zlib, lz4, zstd")
         if not 1 <= self.message_size_max <= 16 * 1024 * 1024:
             raise InvalidArgument(f"message_size_max={self.message_size_max}, allowed 1..{16 * 1024 * 1024}")
         if not 1 <= self.default_topic_queue_nums <= 65536:
             raise InvalidArgument(
                 f"default_topic_queue_nums={self.default_topic_queue_nums}, allowed 1..65536"
             )
+
+
+class ConsumeFrom(Enum):
+    """Where a group begins that has no stored offset."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """What both kinds of consumers share; times are seconds.
+
+    Attributes:
+        consume_timestamp_ms: Unix ms to begin at with TIMESTAMP; 0 for half an hour before the start.
+        pull_batch_size: Messages asked for at a time.
+        suspend_s: How long a broker holds a pull for which there is no message.
+        broadcast: Every member gets every message; nothing is delivered again after a failure. Offsets are
+            kept here instead of at the brokers.
+        offset_file: Where a broadcast member keeps them; empty for nowhere: each start begins by
+            ``consume_from``.
+    """
+
+    group: str
+    consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
+    consume_timestamp_ms: int = 0
+    pull_batch_size: int = 32
+    suspend_s: float = 15.0
+    pull_timeout_s: float = 30.0
+    broadcast: bool = False
+    offset_file: str = ""
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        _check_ranges(self, ("pull_batch_size", 1, 1024), ("consume_timestamp_ms", 0, 2**63 - 1))
+        if not 0 < self.suspend_s < self.pull_timeout_s:
+            raise InvalidArgument(
+                f"suspend_s={self.suspend_s}, must be above 0 and below pull_timeout_s={self.pull_timeout_s}"
+            )
+        if self.offset_file and not self.broadcast:
+            raise InvalidArgument(f"offset_file={self.offset_file!r} is for broadcast=True only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(GroupConfig):
+    """Settings of one push consumer.
+
+    Attributes:
+        orderly: Messages of a queue are consumed one batch after the other, under a lock at the broker.
+        consume_batch_max: Messages per call of the listener.
+        workers: Calls of the listener at a time.
+        max_reconsume_times: Retries before the dead letter topic; -1 for 16, for an orderly group without
+            end: it keeps its order by waiting for the message.
+    """
+
+    orderly: bool = False
+    consume_batch_max: int = 1
+    workers: int = 4
+    max_reconsume_times: int = -1
+
+    def __post_init__(self) -> None:
+        GroupConfig.__post_init__(self)
+        _check_ranges(
+            self,
+            ("consume_batch_max", 1, 1024),
+            ("workers", 1, 256),
+            ("max_reconsume_times", -1, 2**31 - 1),
+        )
+        if self.orderly and self.broadcast:
+            raise InvalidArgument("orderly=True and broadcast=True: a broadcast group has no locks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConsumerConfig(GroupConfig):
+    """Settings of one pull consumer.
+
+    Attributes:
+        auto_commit: What was consumed is stored every ``offset_persist_s`` and at the end; else only by
+            ``commit()``.
+    """
+
+    auto_commit: bool = True
+
+
+def _check_ranges(config: GroupConfig, *ranges: tuple[str, int, int]) -> None:
+    for name, low, high in ranges:
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise InvalidArgument(f"{name}={value}, allowed {low}..{high}")
 
 
 def check_addr(addr: str) -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from client.config import ClientConfig
-from client.directory import Directory
-from client.errors import InvalidArgument
-from client.operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, wait
-from client.producer import UniqueIds
 from remoting.bodies import ConsumerData, HeartbeatData
-from remoting.codes import MASTER_ID, RequestCode
+from remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import UnregisterClientFields
+
+from .config import ClientConfig
+from .directory import Directory, RouteSource, ask_nameservers
+from .errors import InvalidArgument
+from .operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, together, wait
+from .producer import UniqueIds
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
@@ -28,9 +30,18 @@ log = logging.getLogger(__name__)
 PEER_REQUESTS: Final = (
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
+#: Those of them that a broker waits for.
+_ANSWERED: Final = PEER_REQUESTS[2:]
+#: What serves them: its answer, at once or as an operation; None if it is for somebody else, or has none.
+PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingCommand] | None"]
 #: Requests by which a broker learns over which connection it reaches a client.
 MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+#: How many brokers are told something at a time.
+_TOLD_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +65,32 @@ class ClientCore:
         stop: Notified when the client begins to close; every background operation waits on it.
     """
 
-    def __init__(self, config: ClientConfig, identity: Identity, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        identity: Identity,
+        rng: random.Random,
+        source: RouteSource = ask_nameservers,
+    ) -> None:
         self.config = config
         self.client_id = config.client_id or f"{identity.ip}@{identity.pid}#{identity.serial}"
         self.rng = rng
         self.ids = UniqueIds(ip=identity.ip, pid=identity.pid, source_hash=identity.serial)
-        self.directory = Directory(config, rng)
+        self.directory = Directory(config, rng, source)
         self.stop = Signal()
         self.closing = False
-        self._producer_groups: set[str] = set()
+        self._started = False
+        self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
-        self._closers: list[Callable[[], Operation[None]]] = []
-        self._peer_handlers: dict[str, Callable[[RemotingCommand], RemotingCommand | None]] = {}
+        self._closers: dict[object, Callable[[], Operation[None]]] = {}
+        self._peer_handlers: dict[str, PeerHandler] = {}
 
     def stopping(self) -> bool:
         return self.closing
 
     def start(self) -> Operation[None]:
         """Start what runs beside the user's calls: route, nameserver and heartbeat refresh."""
+        self._started = True
         if self.config.nameserver_url is not None and not self.config.nameservers:
             yield from self.directory.fetch_nameservers()
         yield Spawn(self.directory.keep_routes(self.stop, self.stopping), "routes")
@@ -81,22 +100,32 @@ class ClientCore:
 
     def close(self) -> Operation[None]:
         """Close the consumers, leave the producer groups, let all background operations come to their end."""
-        for close in tuple(self._closers):
-            yield from close()
-        for group in sorted(self._producer_groups):
-            yield from self.leave(producer_group=group)
+        at_once = _TOLD_AT_ONCE if self._started else 1
+        parts = [close() for close in tuple(self._closers.values())]
+        yield from together(parts, "close", at_once=at_once)
+        self._producer_groups = Counter(dict.fromkeys(self._producer_groups, 1))
+        parts = [self.leave(producer_group=group) for group in sorted(self._producer_groups)]
+        yield from together(parts, "farewell", at_once=at_once)
         self.closing = True
         self.stop.notify()
 
-    def add_producer(self, group: str) -> None:
-        """Name a producer group in heartbeats."""
-        self._producer_groups.add(group)
+    def add_producer(self, group: str, producer: object, close: Callable[[], Operation[None]]) -> None:
+        """Name a producer's group in heartbeats, close it at the end."""
+        self._producer_groups[group] += 1
+        self._closers[producer] = close
+
+    def close_producer(self, group: str, producer: object) -> Operation[None]:
+        """Close one producer; its group ends with the last one."""
+        close = self._closers.pop(producer, None)
+        if close is not None:
+            yield from close()
+            yield from self.leave(producer_group=group)
 
     def add_consumer(
         self,
         group: str,
         describe: Callable[[], ConsumerData],
-        on_request: Callable[[RemotingCommand], RemotingCommand | None],
+        on_request: PeerHandler,
         close: Callable[[], Operation[None]],
     ) -> None:
         """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
@@ -105,7 +134,7 @@ class ClientCore:
             raise InvalidArgument(
                 f"consumer group {group!r} runs in this client already, allowed is one each"
             )
-        self._closers.append(close)
+        self._closers[group] = close
         self._consumers[group] = describe
         self._peer_handlers[group] = on_request
 
@@ -114,19 +143,27 @@ class ClientCore:
     ) -> Operation[None]:
         """Tell every broker that a group of this client ends (35); failures only cost the others 120 s."""
         if producer_group is not None:
-            self._producer_groups.discard(producer_group)
+            self._producer_groups[producer_group] -= 1
+            if self._producer_groups[producer_group] > 0:
+                return
+            del self._producer_groups[producer_group]
         if consumer_group is not None:
             self._consumers.pop(consumer_group, None)
+            self._closers.pop(consumer_group, None)
             self._peer_handlers.pop(consumer_group, None)
         fields = UnregisterClientFields(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
         request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, fields.to_ext())
-        for addr in self._heartbeat_addrs(consumers=consumer_group is not None):
+
+        def tell(addr: str) -> Operation[None]:
             try:
                 yield Invoke(addr, request, self.config.call_timeout_s)
             except RemotingError as error:
                 log.info("unregister failed broker=%s error=%s", addr, error)
+
+        addrs = self._heartbeat_addrs(consumers=consumer_group is not None)
+        yield from self._each(addrs, tell, "farewell")
 
     def beat(self) -> Operation[None]:
         """Send one heartbeat (34) to every known broker; brokers that do not answer are logged."""
@@ -138,24 +175,42 @@ class ClientCore:
             producer_groups=tuple(sorted(self._producer_groups)),
         ).encode()
         request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
-        for addr in self._heartbeat_addrs(consumers=bool(self._consumers)):
+
+        def tell(addr: str) -> Operation[None]:
             try:
                 response: RemotingCommand = yield Invoke(addr, request, self.config.call_timeout_s)
             except RemotingError as error:
                 log.info("heartbeat failed broker=%s error=%s", addr, error)
-                continue
+                return
             if response.code != 0:
                 log.warning(
                     "heartbeat refused broker=%s code=%d remark=%s", addr, response.code, response.remark
                 )
 
-    def peer_request(self, request: RemotingCommand) -> RemotingCommand | None:
-        """Serve a request that a broker sent us; None when there is nothing to answer."""
+        yield from self._each(self._heartbeat_addrs(consumers=bool(self._consumers)), tell, "heartbeat")
+
+    def _each(
+        self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
+    ) -> Operation[None]:
+        """Tell brokers something side by side, so that a silent one does not hold up the others.
+
+        A client that was not started, or ends, starts nothing beside it and tells them in turn.
+        """
+        at_once = _TOLD_AT_ONCE if self._started and not self.closing else 1
+        yield from together((tell(addr) for addr in addrs), name, at_once=at_once)
+
+    def peer_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
+        """Serve a request that a broker sent us; return the answer, what brings it, or None for neither."""
         for handler in tuple(self._peer_handlers.values()):
             response = handler(request)
             if response is not None:
                 return response
-        return None
+        if request.code not in _ANSWERED:
+            return None
+        group = request.ext_fields.get("consumerGroup") or request.ext_fields.get("group") or ""
+        return request.reply(
+            ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer"
+        )
 
     def pause(self, seconds: float) -> Operation[None]:
         """Wait, but not longer than the client lives."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from client.config import ClientConfig, parse_nameservers
-from client.errors import InvalidArgument, NoNameserver, NoRoute, describe
-from client.operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, wait
-from client.retry import NameserverChoice, tries_next_nameserver
-from client.route_cache import PublishInfo, RouteCache, clamp_default_route
 from remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, ResponseError
 from remoting.fields import GetRouteFields
 from remoting.route import TopicRouteData, decode_route
+
+from .config import ClientConfig, parse_nameservers
+from .errors import InvalidArgument, NoNameserver, NoRoute, describe
+from .operation import Clock, Fetch, FetchReply, Instant, Operation, Signal, invoke, wait
+from .retry import NameserverChoice, tries_next_nameserver
+from .route_cache import PublishInfo, RouteCache, clamp_default_route
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
@@ -33,11 +34,40 @@ class EachAnswer:
     error: RemotingError | None
 
 
+class RouteSource(Protocol):
+    """Where a client's routes come from; :func:`ask_nameservers` unless its driver is given another."""
+
+    def __call__(
+        self, directory: Directory, topic: str, *, timeout_s: float | None
+    ) -> Operation[TopicRouteData]:
+        """Return a topic's route.
+
+        Raises:
+            RemotingError: If nobody answered.
+            ResponseError: If it was refused; code 17 if no route is known.
+        """
+
+
+def ask_nameservers(
+    directory: Directory, topic: str, *, timeout_s: float | None, addr: str | None = None
+) -> Operation[TopicRouteData]:
+    """Ask the nameservers for a topic's route, as RocketMQ's clients do (a :class:`RouteSource`)."""
+    fields = GetRouteFields(topic=topic)
+    request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
+    response = yield from directory.ask(request, addr=addr, timeout_s=timeout_s)
+    if response.code != ResponseCode.SUCCESS or not response.body:
+        raise ResponseError(response.code or ResponseCode.TOPIC_NOT_EXIST, response.remark)
+    return decode_route(response.body)
+
+
 class Directory:
     """Nameservers and routes of one client, shared by its producers and consumers."""
 
-    def __init__(self, config: ClientConfig, rng: random.Random) -> None:
+    def __init__(
+        self, config: ClientConfig, rng: random.Random, source: RouteSource = ask_nameservers
+    ) -> None:
         self.config = config
+        self._source = source
         self.nameservers = NameserverChoice(
             config.nameservers, avoid_s=config.period(config.nameserver_avoid_s), rng=rng
         )
@@ -146,12 +176,9 @@ class Directory:
             NoNameserver: If no nameserver answered.
             ResponseError: If one answered with an error; code 17 if it knows no route.
         """
-        fields = GetRouteFields(topic=topic)
-        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
-        response = yield from self.ask(request, addr=addr, timeout_s=timeout_s)
-        if response.code != ResponseCode.SUCCESS or not response.body:
-            raise ResponseError(response.code or ResponseCode.TOPIC_NOT_EXIST, response.remark)
-        return decode_route(response.body)
+        if addr is not None:
+            return (yield from ask_nameservers(self, topic, timeout_s=timeout_s, addr=addr))
+        return (yield from self._source(self, topic, timeout_s=timeout_s))
 
     def refresh(
         self, topic: str, *, default_queue_nums: int = 0, default_topic: str = DEFAULT_TOPIC

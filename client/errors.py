@@ -54,6 +54,19 @@ class ClientClosed(NotApplied):
     """The client was shut down; nothing was sent."""
 
 
+class ForkedClient(ClientError):
+    """The client was made before this process was forked off; nothing was done.
+
+    Its connections, threads and tasks are the parent's: using them here would mix up both. Make a client in
+    each process.
+    """
+
+    def __init__(self, made_in: int, used_in: int) -> None:
+        super().__init__(
+            f"client made in process {made_in} is used in its fork {used_in}: make one in each process"
+        )
+
+
 def describe(error: BaseException) -> str:
     """Return one line for people: a peer's own words first, else the exception's text."""
     if isinstance(error, ResponseError):

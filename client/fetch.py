@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from typing import Final
+from typing import Any, Final
 
-from client.operation import Fetch, FetchReply, Unreached
+from .operation import Fetch, FetchReply, Unreached
 
 
 class _Connection(http.client.HTTPConnection):
@@ -25,12 +25,19 @@ class _Handler(urllib.request.HTTPHandler):
         return self.do_open(_Connection, request)
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirection as the reply: a token goes only where its owner sent it."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
 #: Nameservers are asked themselves: a proxy of the environment would be told tokens, and may see other hosts.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler())
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(), _NoRedirects())
 
 
 def http_fetch(fetch: Fetch) -> FetchReply:
-    """Ask over HTTP; a status other than 200 is a reply, not an error.
+    """Ask over HTTP; a status other than 200 is a reply, not an error, a redirection too.
 
     Raises:
         OSError: If there is no reply, or one above the limit; Unreached if nothing was sent.

@@ -11,7 +11,8 @@ operations share state without locks as long as they do not rely on it across a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -73,6 +74,16 @@ class FetchReply:
 
 class Unreached(ConnectionError):
     """No connection was made, so nothing was asked."""
+
+
+class ListenerEnded(Exception):
+    """The user's code ended by what is no Exception, such as SystemExit or a CancelledError of its own.
+
+    Let through, it would end in silence whatever called the user's code: a consumer's worker.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"listener ended by {error!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,10 @@ class Spawn:
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """Call the user's code with ``argument``. Result: what it returns (awaited, if it is awaitable and the
-    driver is the asyncio one); fails with whatever it raises. Other operations go on meanwhile."""
+    driver is the asyncio one); fails with whatever it raises. Other operations go on meanwhile.
+
+    What it raises is always an Exception: see :class:`ListenerEnded`.
+    """
 
     call: Callable[[Any], Any]
     argument: Any
@@ -178,3 +192,30 @@ def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
     """Yield :class:`Wait`, typed."""
     notified: bool = yield Wait(signal, seen, timeout_s)
     return notified
+
+
+def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
+    """Run operations beside each other, so many at a time; end when all have.
+
+    They must not raise: an exception that leaves one of them is logged by the driver and ends only it.
+    """
+    waiting = deque(operations)
+    ended = Signal()
+    running = 0
+
+    def work() -> Operation[None]:
+        nonlocal running
+        try:
+            while waiting:
+                yield from waiting.popleft()
+        finally:
+            running -= 1
+            ended.notify()
+
+    for _ in range(min(at_once, len(waiting)) - 1):
+        running += 1
+        yield Spawn(work(), name)
+    running += 1
+    yield from work()
+    while running:
+        yield from wait(ended, ended.version, None)

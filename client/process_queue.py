@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -41,6 +42,7 @@ class ProcessQueue(Generic[M]):
     __slots__ = (
         "_bytes",
         "_in_flight",
+        "_sorted",
         "_waiting",
         "dropped",
         "leaving",
@@ -58,6 +60,7 @@ class ProcessQueue(Generic[M]):
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
         self._bytes = 0
+        self._sorted = True  # the offsets of those that wait, as long as every pull brings later ones
 
     @property
     def count(self) -> int:
@@ -81,6 +84,12 @@ class ProcessQueue(Generic[M]):
         return min(pending) if pending else self.next_offset
 
     @property
+    def cached_offsets(self) -> tuple[int, int]:
+        """Lowest and highest offset of them, zeros if there are none."""
+        pending = [*self._waiting, *self._in_flight]
+        return (min(pending), max(pending)) if pending else (0, 0)
+
+    @property
     def full(self) -> bool:
         """Pulling has to pause."""
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
@@ -89,7 +98,10 @@ class ProcessQueue(Generic[M]):
 
     def pulled(self, messages: Iterable[M], next_offset: int) -> None:
         """Take what a pull brought, after filtering; ``next_offset`` is where to pull on."""
+        last = next(reversed(self._waiting), -1)
         for message in messages:
+            self._sorted = self._sorted and last < message.queue_offset
+            last = message.queue_offset
             if message.queue_offset not in self._waiting and message.queue_offset not in self._in_flight:
                 self._waiting[message.queue_offset] = message
                 self._bytes += len(message.body)
@@ -99,8 +111,11 @@ class ProcessQueue(Generic[M]):
         """Hand out up to ``count`` messages, lowest offsets first; a serial queue one batch at a time."""
         if self.dropped or self.leaving or (self.serial and self._in_flight):
             return ()
+        if not self._sorted:
+            self._waiting = dict(sorted(self._waiting.items()))
+            self._sorted = True
         batch = []
-        for offset in sorted(self._waiting)[:count] if self._waiting else ():
+        for offset in tuple(itertools.islice(self._waiting, count)):
             message = self._waiting.pop(offset)
             self._in_flight[offset] = message
             batch.append(message)
@@ -117,6 +132,7 @@ class ProcessQueue(Generic[M]):
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._waiting[message.queue_offset] = message
+                self._sorted = False
 
     def restart(self, offset: int) -> None:
         """Forget everything cached and pull from ``offset``."""

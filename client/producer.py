@@ -8,16 +8,13 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from client.config import ProducerConfig, check_topic
-from client.directory import Directory
-from client.errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
-from client.operation import Clock, Instant, Invoke, Oneway, Operation
-from client.retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
-from client.route_cache import MessageQueue, PublishInfo
+import msgspec
+
 from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields
+from remoting.inflate import LZ4, ZSTANDARD
 from remoting.message import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_DELAY,
@@ -36,10 +33,20 @@ from remoting.message import (
     unique_message_id,
 )
 
+from .config import ProducerConfig, check_topic
+from .directory import Directory
+from .errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
+from .latency import NO_ANSWER_S, SlowBrokers
+from .operation import Clock, Instant, Invoke, Oneway, Operation
+from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
+from .route_cache import MessageQueue, PublishInfo
+
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
 
 _DELAY_LEVEL_MAX: Final = 18
+#: Bits of the system flag. For zlib none, as senders before 5.0, so that every consumer reads it.
+_COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 #: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns
 #: senders.
 _RESERVED: Final = frozenset({PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT})
@@ -143,6 +150,14 @@ class _Prepared:
     message_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedItem:
+    """One message as it lies in the body of a batch."""
+
+    message_id: str
+    data: bytes
+
+
 class ProducerCore:
     """Operations of one producer group."""
 
@@ -153,6 +168,7 @@ class ProducerCore:
         self._directory = directory
         self._ids = ids
         self._turn = QueueTurn(rng)
+        self._slow = SlowBrokers()
 
     def send(
         self,
@@ -256,13 +272,20 @@ class ProducerCore:
         code: int | None = None
         stored: SendResult | None = None
         last_broker: str | None = None
-        for _ in range(tries_max):
+        for number in range(tries_max):
             instant: Instant = yield Clock()
             left_s = deadline_s - instant.now_s
             if left_s <= 0:
                 break
-            target = pick(info) if pick is not None else self._turn.pick(info, avoid_broker=last_broker)
+            if pick is not None:
+                target = pick(info)
+            else:
+                slow = self._slow.avoided(instant.now_s)
+                target = self._turn.pick(info, last_broker=last_broker, avoid=slow)
             last_broker = target.broker_name
+            limit_s = left_s
+            if number + 1 < tries_max and config.retry_unknown and _elsewhere(info, target):
+                limit_s = min(left_s, config.try_timeout_s)
             addr = yield from self._master(target)
             if addr is None:
                 outcomes.append(Outcome.NOT_APPLIED)
@@ -270,11 +293,13 @@ class ProducerCore:
                 continue
             verdict: Verdict
             try:
-                response: RemotingCommand = yield Invoke(addr, self._request(prepared, target), left_s)
+                response: RemotingCommand = yield Invoke(addr, self._request(prepared, target), limit_s)
             except RemotingError as error:
                 verdict = judge_failure(error)
+                yield from self._note(target, since_s=None)
                 failures.append(f"{addr}: {describe(error)}")
             else:
+                yield from self._note(target, since_s=instant.now_s)
                 code = response.code
                 verdict = judge_answer(code, response.remark)
                 if verdict.outcome is Outcome.APPLIED:
@@ -299,6 +324,13 @@ class ProducerCore:
         if merge_outcomes(outcomes) is Outcome.UNKNOWN:
             raise SendOutcomeUnknown(topic, code, tuple(failures))
         raise SendNotApplied(topic, code, tuple(failures))
+
+    def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
+        """Remember how long a broker took, if that matters; it gave no answer if ``since_s`` is None."""
+        if self.config.latency_fault_enable:
+            instant: Instant = yield Clock()
+            latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
+            self._slow.sent(target.broker_name, latency_s, instant.now_s)
 
     def _publish_info(self, topic: str) -> Operation[PublishInfo]:
         info = yield from self._directory.publish_info(
@@ -327,13 +359,15 @@ class ProducerCore:
         message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
         body, sys_flag = message.body, 0
         if len(body) > config.compress_above:
-            body, sys_flag = compress_body(body, level=config.compress_level), SYS_COMPRESSED
+            method = _COMPRESSION[config.compress_type]
+            body = compress_body(body, method=method, level=config.compress_level)
+            sys_flag = SYS_COMPRESSED | method << 8
         # A message that a consumer sends back on its own carries its count in properties.
         retried = message.topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
         fields = self._fields(message, properties, wall_ms, sys_flag=sys_flag)
-        fields = replace(
+        fields = msgspec.structs.replace(
             fields,
             reconsume_times=reconsumed,
             max_reconsume_times=None if reconsume_max is None else int(reconsume_max),
@@ -347,7 +381,7 @@ class ProducerCore:
         check_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
             raise InvalidArgument(f"a batch to the retry topic {first.topic!r} is not allowed")
-        items, message_ids = [], []
+        items = []
         for message in messages:
             if message.topic != first.topic or message.wait_store != first.wait_store:
                 raise InvalidArgument(
@@ -356,18 +390,52 @@ class ProducerCore:
                 )
             if message.delay_level:
                 raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
-            if not message.body:
-                raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
-            properties = _properties(message)
-            message_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms)))
-            items.append(
-                BatchItem(flag=message.flag, body=message.body, properties=encode_properties(properties))
-            )
-        body = encode_batch(items)
+            items.append(self.item(message, wall_ms))
+        return self._prepare_items(first.topic, first.wait_store, items, wall_ms)
+
+    def item(self, message: Message, wall_ms: int) -> EncodedItem:
+        """Encode one message of a batch.
+
+        Raises:
+            InvalidArgument: If it cannot be sent.
+        """
+        check_topic(message.topic)
+        _check_size(message.body, self.config.message_size_max)
+        properties = _properties(message)
+        message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
+        item = BatchItem(flag=message.flag, body=message.body, properties=encode_properties(properties))
+        return EncodedItem(message_id, encode_batch((item,)))
+
+    def _prepare_items(
+        self, topic: str, wait_store: bool, items: Sequence[EncodedItem], wall_ms: int
+    ) -> _Prepared:
+        body = b"".join(item.data for item in items)
         _check_size(body, self.config.message_size_max)
-        whole = replace(first, tags=None, keys=(), flag=0, properties={})
-        fields = replace(self._fields(whole, {PROPERTY_WAIT: _flag(first.wait_store)}, wall_ms), batch=True)
-        return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, fields, ",".join(message_ids))
+        whole = Message(topic=topic, body=body, wait_store=wait_store)
+        fields = msgspec.structs.replace(
+            self._fields(whole, {PROPERTY_WAIT: _flag(wait_store)}, wall_ms), batch=True
+        )
+        message_ids = ",".join(item.message_id for item in items)
+        return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, fields, message_ids)
+
+    def send_items(
+        self,
+        topic: str,
+        items: Sequence[EncodedItem],
+        *,
+        wait_store: bool,
+        queue: MessageQueue | None,
+    ) -> Operation[SendResult]:
+        """Send encoded messages of one topic in one request.
+
+        Raises:
+            As :meth:`send_batch`.
+        """
+        instant: Instant = yield Clock()
+        prepared = self._prepare_items(topic, wait_store, items, instant.wall_ms)
+        fixed = queue
+        pick = None if fixed is None else (lambda info: fixed)
+        return (yield from self._send(prepared, topic, instant.now_s, pick, None))
 
     def _fields(
         self, message: Message, properties: Mapping[str, str], wall_ms: int, *, sys_flag: int = 0
@@ -392,8 +460,15 @@ class ProducerCore:
         )
 
     def _request(self, prepared: _Prepared, queue: MessageQueue, *, oneway: bool = False) -> RemotingCommand:
-        fields = replace(prepared.fields, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        fields = msgspec.structs.replace(
+            prepared.fields, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
         return RemotingCommand.request(prepared.code, fields.to_ext_v2(), prepared.body, oneway=oneway)
+
+
+def _elsewhere(info: PublishInfo, target: MessageQueue) -> bool:
+    """Say whether another broker can take the topic's messages, too."""
+    return any(queue.broker_name != target.broker_name for queue in info.queues)
 
 
 def _properties(message: Message) -> dict[str, str]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from client.config import check_group, check_topic
-from client.core import ClientCore
-from client.directory import ensure_success
-from client.errors import InvalidArgument, NoRoute, describe
-from client.operation import Invoke, Oneway, Operation
-from client.route_cache import pick_read_addr
 from remoting.bodies import MessageQueue, SubscriptionData
 from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -32,12 +26,20 @@ from remoting.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     StoredMessage,
+    decode_head,
     decode_message,
     decode_properties,
     decompress_body,
     parse_subscription,
     tag_hash,
 )
+
+from .config import check_group, check_topic
+from .core import ClientCore
+from .directory import ensure_success
+from .errors import InvalidArgument, NoRoute, describe
+from .operation import Invoke, Oneway, Operation
+from .route_cache import pick_read_addr
 
 _PULL_COMMIT: Final = 1
 _PULL_SUSPEND: Final = 2
@@ -86,9 +88,36 @@ class ReceivedMessage:
         return tuple(self.properties.get(PROPERTY_KEYS, "").split())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenMessage:
+    """A stored message that cannot be read, such as one whose body is compressed in an unknown way.
+
+    Attributes:
+        topic: The one it was sent to, as far as that can be read.
+        reason: Why it cannot be read.
+        body: Empty; what is stored stays at the broker.
+    """
+
+    topic: str
+    queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int
+    offset_message_id: str
+    reason: str
+    body: bytes = b""
+
+
+#: What a queue may hold.
+Taken = ReceivedMessage | BrokenMessage
+
+
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """Answer to one pull; ``code`` is success or one of the PULL_ codes."""
+    """Answer to one pull; ``code`` is success or one of the PULL_ codes.
+
+    Attributes:
+        broken: Messages that lie between the others and cannot be read.
+    """
 
     code: int
     messages: tuple[ReceivedMessage, ...]
@@ -96,6 +125,7 @@ class PullResult:
     min_offset: int
     max_offset: int
     suggested_broker_id: int
+    broken: tuple[BrokenMessage, ...] = ()
 
 
 def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionData:
@@ -154,17 +184,54 @@ def receive(stored: StoredMessage, broker_name: str, *, store_size: int = 0) -> 
     )
 
 
-def receive_all(body: bytes, broker_name: str) -> Iterator[ReceivedMessage]:
-    """Yield the messages of a pull answer.
+def receive_all(body: bytes, queue: MessageQueue) -> tuple[list[ReceivedMessage | BrokenMessage], bytes]:
+    """Return the messages of a pull answer, and what follows a message whose end cannot be found.
+
+    One that cannot be read does not hide those behind it.
 
     Raises:
-        RemoteProtocolError: If one is malformed; those before it were yielded.
+        RemoteProtocolError: If already the first message's end cannot be found.
     """
+    found: list[ReceivedMessage | BrokenMessage] = []
     position = 0
     while position < len(body):
-        stored, end = decode_message(body, position)
-        yield receive(stored, broker_name, store_size=end - position)
+        try:
+            stored, end = decode_message(body, position)
+        except RemoteProtocolError as error:
+            try:
+                head = decode_head(body, position)
+            except RemoteProtocolError:
+                if not found:
+                    raise
+                return found, body[position:]
+            found.append(
+                BrokenMessage(
+                    topic=queue.topic,
+                    queue=queue,
+                    queue_offset=head.queue_offset,
+                    commit_log_offset=head.physical_offset,
+                    offset_message_id="",
+                    reason=str(error),
+                )
+            )
+            position = head.end
+            continue
+        try:
+            found.append(receive(stored, queue.broker_name, store_size=end - position))
+        except RemoteProtocolError as error:
+            properties = decode_properties(stored.properties)
+            found.append(
+                BrokenMessage(
+                    topic=properties.get(PROPERTY_RETRY_TOPIC, stored.topic),
+                    queue=queue,
+                    queue_offset=stored.queue_offset,
+                    commit_log_offset=stored.physical_offset,
+                    offset_message_id=stored.offset_message_id,
+                    reason=str(error),
+                )
+            )
         position = end
+    return found, b""
 
 
 def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
@@ -237,19 +304,20 @@ class QueueReader:
             answer = PullMessageResponseFields.parse(response.ext_fields)
         except FieldError as error:
             raise RemoteProtocolError(f"pull answer of {addr}: {error}") from None
-        messages: tuple[ReceivedMessage, ...] = ()
+        found: list[ReceivedMessage | BrokenMessage] = []
+        next_offset = answer.next_begin_offset
         if response.code == ResponseCode.SUCCESS:
-            messages = matching(
-                receive_all(response.body, queue.broker_name),
-                subscribed.tags,
-            )
+            found, rest = receive_all(response.body, queue)
+            if rest:
+                next_offset = found[-1].queue_offset + 1
         return PullResult(
             response.code,
-            messages,
-            answer.next_begin_offset,
+            matching((each for each in found if isinstance(each, ReceivedMessage)), subscribed.tags),
+            next_offset,
             answer.min_offset,
             answer.max_offset,
             answer.suggest_which_broker_id,
+            tuple(each for each in found if isinstance(each, BrokenMessage)),
         )
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
@@ -354,8 +422,8 @@ def _offset(response: RemotingCommand, addr: str) -> int:
         raise RemoteProtocolError(f"offset answer of {addr}: {error}") from None
 
 
-class PullConsumerCore:
-    """Operations of a pull consumer: the caller decides what is read when and what is stored."""
+class TopicReader:
+    """Operations that read a topic queue by queue, for nobody but the caller: no group shares it out."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core = core

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from client.errors import NotApplied, OutcomeUnknown
-from client.operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
+from .errors import NotApplied, OutcomeUnknown
+from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
 
 #: Largest snapshot that is taken over HTTP, in bytes.
 SNAPSHOT_MAX: Final = 1 << 30

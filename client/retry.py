@@ -5,14 +5,15 @@ Pure: the caller brings clock readings and the ``random.Random``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from client.route_cache import MessageQueue, PublishInfo
 from remoting.codes import ResponseCode
 from remoting.errors import ConnectionLost, LocalProtocolError, RemotingError, TooManyRequests
+
+from .route_cache import MessageQueue, PublishInfo
 
 if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
@@ -40,15 +41,12 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+#: A server that has too many requests at a time says so, with code 1 or 2. Some have acted on the request by
+#: then: a read may be asked elsewhere, but for a send it proves nothing.
+_OVERLOAD: Final = "[OVERLOAD]"
 #: Starts of a remark by which code 1 says that nothing was changed; any other code 1 may come from after the
 #: change.
-_REFUSALS: Final = (
-    "[NO_QUORUM]",
-    "request queueId",
-    "[OVERLOAD]",
-    "[REJECTREQUEST]",
-    "name server not ready",
-)
+_REFUSALS: Final = ("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready")
 
 
 class Outcome(Enum):
@@ -71,7 +69,10 @@ def judge_answer(code: int, remark: str | None) -> Verdict:
     """Judge a broker's answer to a send."""
     if code in STORED_CODES:
         return Verdict(Outcome.APPLIED, retry=False)
-    unsure = code == ResponseCode.SYSTEM_ERROR and not (remark or "").startswith(_REFUSALS)
+    text = remark or ""
+    unsure = text.startswith(_OVERLOAD) or (
+        code == ResponseCode.SYSTEM_ERROR and not text.startswith(_REFUSALS)
+    )
     return Verdict(Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED, retry=code in RETRIED_CODES)
 
 
@@ -102,7 +103,7 @@ def tries_next_nameserver(code: int, remark: str | None) -> bool:
     """
     if code == ResponseCode.SYSTEM_BUSY:
         return True
-    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(_REFUSALS)
+    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith((_OVERLOAD, *_REFUSALS))
 
 
 class NameserverChoice:
@@ -166,17 +167,24 @@ class QueueTurn:
         self._rng = rng
         self._next: dict[str, int] = {}
 
-    def pick(self, info: PublishInfo, *, avoid_broker: str | None = None) -> MessageQueue:
-        """Return the next queue; on a retry one of another broker than ``avoid_broker``, if there is any.
+    def pick(
+        self, info: PublishInfo, *, last_broker: str | None = None, avoid: Collection[str] = ()
+    ) -> MessageQueue:
+        """Return the next queue, if possible at no broker of ``avoid``, and on a retry at another broker than
+        the last one.
 
         ``info.queues`` must not be empty.
         """
         count = len(info.queues)
+        second: MessageQueue | None = None
         for _ in range(count):
             queue = self._step(info, count)
-            if queue.broker_name != avoid_broker:
+            if queue.broker_name == last_broker:
+                continue
+            if queue.broker_name not in avoid:
                 return queue
-        return self._step(info, count)
+            second = second or queue
+        return second or self._step(info, count)
 
     def _step(self, info: PublishInfo, count: int) -> MessageQueue:
         turn = self._next.get(info.topic)

@@ -6,16 +6,26 @@ Pure: the caller says what time it is and brings the routes.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
 import msgspec
 
 from remoting.bodies import MessageQueue as MessageQueue
+from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from remoting.route import QueueData, TopicRouteData
 
 log = logging.getLogger(__name__)
+
+_COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+#: Queues of one topic that a client makes a list of; those of all brokers together.
+QUEUES_MAX: Final = 4 * QUEUE_NUMS_MAX
 
 
 def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
@@ -47,23 +57,25 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
     Source: MQClientInstance.topicRouteData2TopicPublishInfo.
     """
     if route.order_topic_conf:
-        queues = []
+        queues: list[tuple[str, int]] = []
         for item in route.order_topic_conf.split(";"):
             broker_name, _, nums = item.strip().rpartition(":")
-            if not broker_name or not nums.isdigit():
+            if not broker_name or not _COUNT.fullmatch(nums):
                 if item.strip():
                     log.warning("order configuration item ignored topic=%s item=%r", topic, item)
                 continue
-            queues += [_queue(topic, broker_name, queue_id) for queue_id in range(int(nums))]
-        return PublishInfo(topic=topic, queues=tuple(queues), order=True, provisional=provisional)
+            queues.append((broker_name, int(nums)))
+        return PublishInfo(topic=topic, queues=_queues(topic, queues), order=True, provisional=provisional)
     with_master = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
     return PublishInfo(
         topic=topic,
-        queues=tuple(
-            _queue(topic, data.broker_name, queue_id)
-            for data in _sorted(route)
-            if data.perm & PERM_WRITE and data.broker_name in with_master
-            for queue_id in range(data.write_queue_nums)
+        queues=_queues(
+            topic,
+            [
+                (data.broker_name, data.write_queue_nums)
+                for data in _sorted(route)
+                if data.perm & PERM_WRITE and data.broker_name in with_master
+            ],
         ),
         provisional=provisional,
     )
@@ -74,12 +86,28 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
     Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
     """
-    return tuple(
-        _queue(topic, data.broker_name, queue_id)
-        for data in _sorted(route)
-        if data.perm & PERM_READ
-        for queue_id in range(data.read_queue_nums)
+    return _queues(
+        topic, [(data.broker_name, data.read_queue_nums) for data in _sorted(route) if data.perm & PERM_READ]
     )
+
+
+def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
+    """Return the queues of each broker name with so many; no more than what a client may hold."""
+    total = sum(count for _, count in counts)
+    if total > QUEUES_MAX or any(count > QUEUE_NUMS_MAX for _, count in counts):
+        log.warning(
+            "route has too many queues, the rest is not used topic=%s queues=%s most=%s most_per_broker=%s",
+            topic,
+            total,
+            QUEUES_MAX,
+            QUEUE_NUMS_MAX,
+        )
+    all_queues = (
+        _queue(topic, broker_name, queue_id)
+        for broker_name, count in counts
+        for queue_id in range(min(count, QUEUE_NUMS_MAX))
+    )
+    return tuple(islice(all_queues, QUEUES_MAX))
 
 
 def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:

@@ -12,7 +12,7 @@ from client.mqadmin import java
 from client.mqadmin.context import Context
 from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from client.producer import Message
-from client.queue_reader import PullConsumerCore, PullResult
+from client.queue_reader import PullResult, TopicReader
 from remoting.bodies import MessageQueue
 from remoting.codes import ResponseCode
 
@@ -81,7 +81,7 @@ def _consume_message(context: Context, args: Arguments) -> int:
     if "o" in args and "i" not in args:
         return context.fail("please set queueId before offset!")
     begin_ms, end_ms = _instant(args, "s"), _instant(args, "e")
-    consumer = context.client.pull_consumer(args.get("g") or _TOOLS_CONSUMER)
+    consumer = TopicReader(context.client.core, args.get("g") or _TOOLS_CONSUMER)
     queues = context.run(consumer.queues(args.text("t")))
     if "b" not in args:
         left = count
@@ -112,7 +112,7 @@ def _consume_message(context: Context, args: Arguments) -> int:
 
 
 def _bounds(
-    context: Context, consumer: PullConsumerCore, queue: MessageQueue, begin_ms: int, end_ms: int
+    context: Context, consumer: TopicReader, queue: MessageQueue, begin_ms: int, end_ms: int
 ) -> tuple[int, int]:
     reader = consumer.reader
     first = context.run(reader.search_offset(queue, begin_ms) if begin_ms else reader.min_offset(queue))
@@ -120,9 +120,7 @@ def _bounds(
     return first, last
 
 
-def _print_queue(
-    context: Context, consumer: PullConsumerCore, queue: MessageQueue, first: int, last: int
-) -> int:
+def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, first: int, last: int) -> int:
     """Print the messages from offset ``first`` to ``last``, inclusive; return how many."""
     printed = 0
     offset = first

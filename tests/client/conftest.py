@@ -62,6 +62,7 @@ class Peer:
         self.hang_up_once: set[int] = set()
         self.requests: list[RemotingCommand] = []
         self._connections: set[Connection] = set()
+        self._member: Connection | None = None
         self._addr: Future[str] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -79,6 +80,8 @@ class Peer:
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> Answer:
         self._connections.add(connection)
+        if request.code == RequestCode.HEART_BEAT:
+            self._member = connection
         self.requests.append(request)
         if request.code in self.hang_up | self.hang_up_once:
             self.hang_up_once.discard(request.code)
@@ -92,6 +95,13 @@ class Peer:
         for connection in self._connections:
             if connection.open:
                 self._loop.call_soon_threadsafe(connection.notify, request)
+
+    def ask(self, request: RemotingCommand) -> RemotingCommand:
+        """Send a request to the client whose heartbeat came last; return its answer."""
+        assert self._loop is not None
+        assert self._member is not None
+        answer = asyncio.run_coroutine_threadsafe(self._member.invoke(request, timeout_s=20), self._loop)
+        return answer.result(timeout=30)
 
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]

@@ -20,7 +20,7 @@ from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
-from client.queue_reader import ReceivedMessage
+from client.queue_reader import ReceivedMessage, TopicReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 KIT = Path(__file__).resolve().parent.parent / "interop"
@@ -98,7 +98,7 @@ def test_the_blocking_client_sends_and_pulls(
         ]
         assert {result.status for result in sent} == {SendStatus.SEND_OK}
         producer.send_batch([Message(topic="Auto", body=b"b%d" % i) for i in range(3)], queue=sent[0].queue)
-        consumer = started.pull_consumer("puller")
+        consumer = TopicReader(started.core, "puller")
 
         def listed() -> int:
             return started.run(consumer.reader.max_offset(sent[0].queue)) - sent[0].queue_offset

@@ -46,6 +46,7 @@ class World:
         self.rng = random.Random(seed)
         self.now_s = 0.0
         self.loss = loss
+        self.listener_s = (0.001, 0.2)
         self.broker = Broker(self)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -147,7 +148,7 @@ class World:
             else:
                 answer(value)
 
-        self.after(self.rng.uniform(0.001, 0.2), end)
+        self.after(self.rng.uniform(*self.listener_s), end)
 
     def _invoke(
         self, member: Member, effect: Invoke, answer: Callable[[Any], None], fail: Callable[[Exception], None]
@@ -312,7 +313,7 @@ class Member:
         values = {"consume_from": ConsumeFrom.FIRST_OFFSET, **values}
         self.consumer = PushConsumerCore(
             self.core,
-            ConsumerConfig(group="g", suspend_s=2.0, workers=3, **values),
+            ConsumerConfig(group="g", suspend_s=2.0, **{"workers": 3, **values}),
             {"T": "*"},
             lambda batch: history.begin(batch),
         )
@@ -448,6 +449,31 @@ def test_an_orderly_group_consumes_each_queue_in_order_and_never_twice_at_a_time
     for seen in history.order.values():
         firsts = list(dict.fromkeys(seen))
         assert firsts == sorted(firsts), "a message was consumed before an earlier one of its queue"
+
+
+def test_orderly_queues_with_slow_listeners_change_hands_side_by_side() -> None:
+    world = World(1, loss=0.0)
+    world.listener_s = (20.0, 25.0)
+    history = History(world.rng, failing=0.0)
+    for queue_id in range(QUEUES):
+        for number in range(20):
+            world.broker.append("T", queue_id, b"%d of %d" % (number, queue_id))
+    first = Member(world, history, 1, orderly=True, workers=QUEUES)
+    world.run_until(lambda: len(history.running) == QUEUES, 60)
+    second = Member(world, history, 2, orderly=True, workers=QUEUES)
+    began_s = world.now_s
+    moved = lambda: sum(queue.topic == "T" for queue in second.consumer.assigned) == QUEUES // 2  # noqa: E731
+    world.run_until(moved, 60)
+    assert world.now_s - began_s < 32, "one listener call, and what noticing and a new lock take"
+    assert history.overlaps == 0
+    kept = [queue for queue in first.consumer.assigned if queue.topic == "T"]
+    assert len(kept) == QUEUES // 2
+    done = dict(history.order)
+    counts = {queue.queue_id: len(done.get(queue.queue_id, ())) for queue in kept}
+    target_s = world.now_s + 60
+    world.after(60.0, lambda: None)
+    world.run_until(lambda: world.now_s >= target_s, 61)
+    assert all(len(history.order[queue.queue_id]) >= counts[queue.queue_id] + 2 for queue in kept)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from client.config import ClientConfig, ProducerConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
-from client.queue_reader import ReceivedMessage
+from client.queue_reader import ReceivedMessage, TopicReader
 from remoting.bodies import MessageQueue
 from remoting.route import TopicConfig
 
@@ -233,7 +233,7 @@ def test_a_pull_consumer_reads_from_where_it_wants(nameserver: Any, broker: Any)
                 create(blocking, broker, "Pulled", queues=1)
             for number in range(10):
                 await producer.send(Message(topic="Pulled", body=b"%d" % number, tags=f"T{number % 2}"))
-            consumer = started.pull_consumer("puller")
+            consumer = TopicReader(started.core, "puller")
             (queue,) = await started.run(consumer.queues("Pulled"))
             assert await started.run(consumer.reader.min_offset(queue)) == 0
             assert await started.run(consumer.reader.max_offset(queue)) == 10
@@ -353,7 +353,11 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
 
 
 def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
-    command = [sys.executable, "-u", "-m", "client.mqadmin", "clusterList", "-n", nameserver.addr, "-i", "60"]
+    # As from a terminal: a shell has what it runs in the background ignore the signal, tests included.
+    start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + (
+        "runpy.run_module('client.mqadmin', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-u", "-c", start, "clusterList", "-n", nameserver.addr, "-i", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

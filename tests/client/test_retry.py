@@ -179,6 +179,6 @@ def test_queues_take_turns_from_a_random_start() -> None:
 def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
     turn = QueueTurn(random.Random(1))
     both = info(("a", 0), ("a", 1), ("b", 0))
-    assert all(turn.pick(both, avoid_broker="a").broker_name == "b" for _ in range(5))
+    assert all(turn.pick(both, last_broker="a").broker_name == "b" for _ in range(5))
     alone = info(("a", 0), ("a", 1))
-    assert turn.pick(alone, avoid_broker="a").broker_name == "a"
+    assert turn.pick(alone, last_broker="a").broker_name == "a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.route_cache import (
+    QUEUES_MAX,
     MessageQueue,
     RouteCache,
     clamp_default_route,
@@ -10,6 +11,7 @@ from client.route_cache import (
     publish_info,
     subscribe_queues,
 )
+from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.route import BrokerData, QueueData, TopicRouteData
 
 
@@ -64,6 +66,16 @@ def test_the_order_configuration_replaces_the_queue_data() -> None:
 def test_a_malformed_item_of_the_order_configuration_is_skipped() -> None:
     info = publish_info("T", route(queue_data("a"), order="a;b:x;c:1"))
     assert names(info.queues) == [("c", 0)]
+
+
+def test_a_route_of_billions_of_queues_makes_no_more_than_a_client_may_hold() -> None:
+    huge = 2**31 - 1
+    given = route(*(queue_data(f"b{number}", read=huge, write=huge) for number in range(1000)))
+    assert len(publish_info("T", given).queues) == len(subscribe_queues("T", given)) == QUEUES_MAX
+    one = route(queue_data("b", read=huge, write=huge))
+    assert len(publish_info("T", one).queues) == len(subscribe_queues("T", one)) == QUEUE_NUMS_MAX
+    for order, count in (("a:999999999", QUEUE_NUMS_MAX), ("a:" + "9" * 5000, 0), ("a:\u00b2;a:1", 1)):
+        assert len(publish_info("T", route(order=order)).queues) == count
 
 
 def test_the_default_route_is_clamped_to_the_queues_a_new_topic_gets() -> None:

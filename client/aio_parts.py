@@ -1,0 +1,214 @@
+"""Producers, consumers and administration: what :class:`client.aio.Client` gives out.
+
+Meaning and errors are those of the operations; here they are only run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from remoting.bodies import MessageQueue
+from remoting.errors import RemotingError
+
+from .admin import Admin as AdminOperations
+from .config import ProducerConfig
+from .consumer import PushConsumerCore
+from .errors import ClientClosed
+from .linger import LingerCore, OnDelivery, call_back
+from .member import GroupMember
+from .operation import Operation
+from .producer import Message, ProducerCore, QueueSelector, SendResult
+from .pull_consumer import PullConsumerCore
+from .queue_reader import ReceivedMessage
+
+if TYPE_CHECKING:
+    from .aio import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    operation: Callable[Concatenate[Any, P], Operation[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that runs an operation of ``self.core`` to its end, with its arguments and meaning."""
+    name = operation.__name__
+
+    async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._client.run(getattr(self.core, name)(*args, **kwargs))
+        return result
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+class Producer:
+    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors.
+
+    There is nothing to start. :meth:`close`, or leaving ``async with``, sends what :meth:`put` has taken.
+    """
+
+    def __init__(self, client: Client, config: ProducerConfig) -> None:
+        self._client = client
+        self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
+        self._linger = LingerCore(client.core, self.core, _tell)
+        client.core.add_producer(config.group, self.core, self._linger.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    send = _awaited(ProducerCore.send)
+    send_batch = _awaited(ProducerCore.send_batch)
+    send_oneway = _awaited(ProducerCore.send_oneway)
+    queues = _awaited(ProducerCore.queues)
+
+    async def put(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Take a message to be sent in a batch with others, after ``linger_s`` at the latest.
+
+        Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
+        ``on_delivery(error, result)`` is called, one of the two is None.
+
+        Raises:
+            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
+            ClientClosed: If the producer is closed; nothing was taken.
+        """
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        await self._client.run(self._linger.put(message, (future, on_delivery), queue=queue, select=select))
+        return future
+
+    async def flush(self) -> None:
+        """Send what :meth:`put` has taken, and return once the result of each is known."""
+        await self._client.run(self._linger.flush())
+
+    async def close(self) -> None:
+        """Send what :meth:`put` has taken, leave the group."""
+        await self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
+
+
+async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> None:
+    for (future, on_delivery), outcome in outcomes:
+        call_back(on_delivery, outcome)
+        if future.done():
+            continue  # its owner does not want to know
+        if isinstance(outcome, RemotingError):
+            future.set_exception(outcome)
+            if on_delivery is not None:
+                future.exception()  # told already: nobody has to look at the future, too
+        else:
+            future.set_result(outcome)
+
+
+class Consumer:
+    """What both kinds of consumers can do; see :class:`client.member.GroupMember`."""
+
+    def __init__(self, client: Client, core: GroupMember) -> None:
+        self._client = client
+        self.core = core
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """Queues that this member consumes now."""
+        return self.core.assigned
+
+    start = _awaited(GroupMember.start)
+    close = _awaited(GroupMember.close)
+    subscribe = _awaited(GroupMember.subscribe)
+    unsubscribe = _awaited(GroupMember.unsubscribe)
+    seek = _awaited(GroupMember.seek)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull and hand out nothing of these queues, of all assigned ones if none is named."""
+        self.core.pause(queues or self.core.assigned)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with these queues, with all paused ones if none is named."""
+        self.core.resume(queues or tuple(self.core.paused))
+
+
+class PushConsumer(Consumer):
+    """Calls a listener with messages; see :class:`client.consumer.PushConsumerCore`."""
+
+    core: PushConsumerCore
+
+
+class PullConsumer(Consumer):
+    """Hands out messages when asked; see :class:`client.pull_consumer.PullConsumerCore`.
+
+        async with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
+            async for message in consumer:
+                ...
+
+    The loop ends when the consumer is closed. A message counts as consumed when the next one is asked for.
+    """
+
+    core: PullConsumerCore
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        try:
+            (message,) = await self._client.run(self.core.poll(count=1))
+        except ClientClosed:
+            raise StopAsyncIteration from None
+        return message
+
+    poll = _awaited(PullConsumerCore.poll)
+    commit = _awaited(PullConsumerCore.commit)
+    committed = _awaited(PullConsumerCore.committed)
+    min_offset = _awaited(PullConsumerCore.min_offset)
+    max_offset = _awaited(PullConsumerCore.max_offset)
+    search_offset = _awaited(PullConsumerCore.search_offset)
+
+
+class Admin:
+    """What administrators ask of nameservers and brokers; see :class:`client.admin.Admin`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.core = client.admin
+
+    topic_route = _awaited(AdminOperations.topic_route)
+    cluster_info = _awaited(AdminOperations.cluster_info)
+    topic_list = _awaited(AdminOperations.topic_list)
+    kv_get = _awaited(AdminOperations.kv_get)
+    kv_list = _awaited(AdminOperations.kv_list)
+    kv_put = _awaited(AdminOperations.kv_put)
+    kv_delete = _awaited(AdminOperations.kv_delete)
+    wipe_write_perm = _awaited(AdminOperations.wipe_write_perm)
+    add_write_perm = _awaited(AdminOperations.add_write_perm)
+    namesrv_config = _awaited(AdminOperations.namesrv_config)
+    update_namesrv_config = _awaited(AdminOperations.update_namesrv_config)
+    delete_topic_in_nameservers = _awaited(AdminOperations.delete_topic_in_nameservers)
+    create_topic = _awaited(AdminOperations.create_topic)
+    create_topic_in_cluster = _awaited(AdminOperations.create_topic_in_cluster)
+    delete_topic_in_broker = _awaited(AdminOperations.delete_topic_in_broker)
+    topic_stats = _awaited(AdminOperations.topic_stats)
+    broker_runtime = _awaited(AdminOperations.broker_runtime)
+    broker_config = _awaited(AdminOperations.broker_config)
+    call = _awaited(AdminOperations.call)
+    consume_stats = _awaited(AdminOperations.consume_stats)
+    consumer_connection = _awaited(AdminOperations.consumer_connection)
+    consumer_groups_of = _awaited(AdminOperations.consumer_groups_of)
+    add_to_order_conf = _awaited(AdminOperations.add_to_order_conf)
+    explain_route = _awaited(AdminOperations.explain_route)

@@ -1,0 +1,329 @@
+"""Which queues a member of a push consumer's group consumes: its share, the locks on them, their offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from remoting.bodies import ConsumerIdList, LockBatch, LockBatchResponse, MessageQueue, SubscriptionData
+from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.fields import ConsumerGroupFields
+
+from .config import ConsumeFrom, GroupConfig
+from .core import ClientCore
+from .errors import InvalidArgument
+from .offsets import BrokerOffsets, Offsets, OwnOffsets
+from .operation import Clock, Instant, Invoke, Operation, Signal, Spawn, wait
+from .process_queue import ProcessQueue
+from .queue_reader import QueueReader, Taken
+from .rebalance import average_share, reassign
+from .route_cache import pick_read_addr
+
+log = logging.getLogger(__name__)
+
+#: Our own limit on how long a lock on a queue counts. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
+_LOCK_LIVES_S: Final = 30.0
+_TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
+
+
+class Assignment:
+    """Operations that give a member its queues and take them away.
+
+    Attributes:
+        queues: Consumed now, and those whose last batch is still to end before they are given up.
+        changed: Notified when the members or routes changed: shares are computed anew.
+        work: Notified when there may be something to consume.
+        room: Notified when a batch came to its end.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        config: GroupConfig,
+        reader: QueueReader,
+        subscriptions: Mapping[str, SubscriptionData],
+        pull: Callable[[MessageQueue, ProcessQueue[Taken]], Operation[None]],
+        *,
+        orderly: bool,
+        auto_store: bool,
+    ) -> None:
+        """Take what is subscribed, by topic (it may change later), and what runs for each queue."""
+        self.config = config
+        self._orderly = orderly
+        self._auto_store = auto_store
+        self.offsets: Offsets = OwnOffsets(config.offset_file) if config.broadcast else BrokerOffsets(reader)
+        self._resets: dict[MessageQueue, int] = {}
+        self.queues: dict[MessageQueue, ProcessQueue[Taken]] = {}
+        self.changed = Signal()
+        self.work = Signal()
+        self.room = Signal()
+        self._core = core
+        self._directory = core.directory
+        self._reader = reader
+        self._subscriptions = subscriptions
+        self._pull = pull
+        self._retry_topic = RETRY_PREFIX + config.group
+        self._stored: dict[MessageQueue, int] = {}
+        self._start_ms = 0
+        self._stopping = False
+
+    def start(self, start_ms: int) -> Operation[None]:
+        """Begin to assign queues and to store their offsets."""
+        self._start_ms = start_ms
+        self._directory.watchers.append(self.changed.notify)
+        yield Spawn(self._keep_balanced(), f"rebalance {self.config.group}")
+        if self._auto_store:
+            yield Spawn(self._keep_stored(), f"offsets {self.config.group}")
+
+    def stop(self) -> None:
+        """Assign nothing more; :meth:`release_all` follows."""
+        self._stopping = True
+        self._directory.watchers.remove(self.changed.notify)
+        for signal in (self.changed, self.work, self.room):
+            signal.notify()
+
+    def release_all(self) -> Operation[None]:
+        """Store all offsets (15), give up all locks (42)."""
+        for queue, process in tuple(self.queues.items()):
+            process.dropped = True
+            if self._auto_store:
+                yield from self.store(queue, process, oneway=False)
+        if self._orderly:
+            yield from self._unlock(tuple(self.queues))
+        self.queues.clear()
+
+    def _keep_balanced(self) -> Operation[None]:
+        config = self._core.config
+        while not self._stopping:
+            seen = self.changed.version
+            settled = True
+            yield from self._apply_resets()
+            yield from self._give_up(
+                [queue for queue in self.queues if queue.topic not in self._subscriptions]
+            )
+            for topic in tuple(self._subscriptions):
+                try:
+                    settled = (yield from self._balance(topic)) and settled
+                except RemotingError as error:
+                    log.warning(
+                        "rebalance failed group=%s topic=%s error=%s", self.config.group, topic, error
+                    )
+                    settled = False
+            period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
+            # what could not be settled (a broker that does not know us yet, a lock held) is tried again soon
+            yield from wait(self.changed, seen, config.period(period_s) if settled else 1.0)
+
+    def _balance(self, topic: str) -> Operation[bool]:
+        """Bring the assigned queues of a topic to our share; return whether nothing is left to do."""
+        if not self._directory.routes.subscribe(topic):
+            yield from self._directory.refresh_quietly(topic)
+        queues = sorted(self._directory.routes.subscribe(topic))
+        if not queues:
+            return topic == self._retry_topic
+        share = tuple(queues)
+        if not self.config.broadcast:
+            members = yield from self._members(queues)
+            if members is None or self._stopping:
+                return False
+            share = average_share(queues, members, self._core.client_id)
+        current = [queue for queue in self.queues if queue.topic == topic]
+        added, removed = reassign(current, share)
+        yield from self._give_up(removed)
+        locked = share
+        if self._orderly:
+            locked = yield from self._lock([queue for queue in share if not self._leaving(queue)])
+        for queue in added:
+            if queue not in locked or self._stopping:
+                continue
+            offset = yield from self._first_offset(queue)
+            if offset is None or self._stopping:
+                continue
+            log.info("queue assigned group=%s queue=%s offset=%d", self.config.group, queue, offset)
+            yield from self._begin(queue, offset)
+        if self._orderly:
+            instant: Instant = yield Clock()
+            for queue in locked:
+                if queue in self.queues:
+                    self.queues[queue].locked_until_s = instant.now_s + _LOCK_LIVES_S
+            self.work.notify()
+        return all(queue in self.queues and not self._leaving(queue) for queue in share)
+
+    def _begin(self, queue: MessageQueue, offset: int) -> Operation[None]:
+        process = ProcessQueue[Taken](offset, serial=self._orderly)
+        former = self.queues.get(queue)
+        if former is not None:
+            process.locked_until_s = former.locked_until_s
+            former.dropped = True
+        self.queues[queue] = process
+        yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
+
+    def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
+        """Go on with another offset; what was pulled and not consumed is forgotten.
+
+        Raises:
+            InvalidArgument: If the offset is none, or the queue is not consumed by this member.
+        """
+        if offset < 0:
+            raise InvalidArgument(f"offset={offset}, allowed from 0")
+        if queue not in self.queues or self._leaving(queue):
+            raise InvalidArgument(f"{queue} is not consumed by this member now")
+        yield from self._begin(queue, offset)
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Have queues of this member go on with other offsets soon, as a broker asks for."""
+        self._resets.update(offsets)
+        self.changed.notify()
+
+    def _apply_resets(self) -> Operation[None]:
+        resets, self._resets = self._resets, {}
+        for queue, offset in resets.items():
+            if queue in self.queues and not self._leaving(queue):
+                log.info("offset reset queue=%s offset=%d", queue, offset)
+                yield from self._begin(queue, max(0, offset))
+                yield from self.store(queue, self.queues[queue], oneway=True)
+
+    def _leaving(self, queue: MessageQueue) -> bool:
+        process = self.queues.get(queue)
+        return process is not None and process.leaving
+
+    def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
+        """Release queues at once, or each when its batch ends: the locks on the others are to be renewed
+        meanwhile."""
+        for queue in queues:
+            process = self.queues[queue]
+            if process.leaving:
+                continue
+            process.leaving = True
+            if self._orderly and not process.idle:
+                yield Spawn(self._release(queue, process), f"release {queue.topic} {queue.broker_name}")
+            else:
+                yield from self._release(queue, process)
+
+    def _release(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
+        if self._orderly:
+            yield from self._finish(process)  # the next owner must not begin beside our listener
+        if self._stopping:
+            return  # release_all does it
+        process.dropped = True
+        if self._auto_store:
+            yield from self.store(queue, process, oneway=True)
+        self.queues.pop(queue, None)
+        self._stored.pop(queue, None)
+        if self._orderly:
+            yield from self._unlock((queue,))
+
+    def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
+        """Let the batch in flight end, but not wait for ever: the broker's lock ends too."""
+        instant: Instant = yield Clock()
+        deadline_s = instant.now_s + _LOCK_LIVES_S
+        while not (process.idle or self._stopping) and instant.now_s < deadline_s:
+            yield from wait(self.room, self.room.version, deadline_s - instant.now_s)
+            instant = yield Clock()
+
+    def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
+        """Return the sorted client ids of the group, us among them, or None if the broker does not say so."""
+        names = sorted({queue.broker_name for queue in queues})
+        name = self._core.rng.choice(names)
+        addr = pick_read_addr(self._directory.routes.addrs(name), 0)
+        if addr is None:
+            return None
+        fields = ConsumerGroupFields(consumer_group=self.config.group)
+        request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields.to_ext())
+        response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
+        if response.code != ResponseCode.SUCCESS or not response.body:
+            log.info("group unknown there group=%s broker=%s code=%d", self.config.group, addr, response.code)
+            yield from self._core.beat()
+            return None
+        members = sorted(ConsumerIdList.decode(response.body).consumer_ids)
+        if self._core.client_id not in members:
+            # it forgot us (restarted): giving up our queues for that would only stop consumption
+            yield from self._core.beat()
+            return None
+        return members
+
+    def _first_offset(self, queue: MessageQueue) -> Operation[int | None]:
+        """Return where to begin, or None if it cannot be said now."""
+        try:
+            stored = yield from self.offsets.committed(queue)
+            if stored is not None:
+                self._stored[queue] = stored
+                return stored
+            if self.config.consume_from is ConsumeFrom.FIRST_OFFSET:
+                return 0
+            retry = queue.topic == self._retry_topic
+            if self.config.consume_from is ConsumeFrom.LAST_OFFSET:
+                return 0 if retry else (yield from self._reader.max_offset(queue))
+            if retry:
+                return (yield from self._reader.max_offset(queue))
+            wall_ms = self.config.consume_timestamp_ms or self._start_ms - _TIMESTAMP_BACK_MS
+            return (yield from self._reader.search_offset(queue, wall_ms))
+        except RemotingError as error:
+            # beginning at a guess would skip or repeat messages; the next rebalance asks again
+            log.warning("start offset unknown queue=%s error=%s", queue, error)
+            return None
+
+    def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
+        """Lock queues at their brokers (41); return those we hold now."""
+        held: list[MessageQueue] = []
+        for addr, part in self._by_master(queues).items():
+            body = LockBatch(
+                consumer_group=self.config.group, client_id=self._core.client_id, queues=tuple(part)
+            ).encode()
+            try:
+                response: RemotingCommand = yield Invoke(
+                    addr,
+                    RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body),
+                    self._core.config.call_timeout_s,
+                )
+                if response.code == ResponseCode.SUCCESS:
+                    held += LockBatchResponse.decode(response.body).locked
+            except RemotingError as error:
+                log.warning("lock failed broker=%s error=%s", addr, error)
+        return tuple(queue for queue in queues if queue in held)
+
+    def _unlock(self, queues: Sequence[MessageQueue]) -> Operation[None]:
+        for addr, part in self._by_master(queues).items():
+            body = LockBatch(
+                consumer_group=self.config.group, client_id=self._core.client_id, queues=tuple(part)
+            ).encode()
+            yield from self._core.send_oneway(
+                addr, RemotingCommand.request(RequestCode.UNLOCK_BATCH_MQ, body=body, oneway=True)
+            )
+
+    def _by_master(self, queues: Sequence[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        parts: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            addr = self._directory.routes.master(queue.broker_name)
+            if addr is not None:
+                parts.setdefault(addr, []).append(queue)
+        return parts
+
+    def _keep_stored(self) -> Operation[None]:
+        period_s = self._core.config.period(self._core.config.offset_persist_s)
+        while not self._stopping:
+            yield from self._core.pause(period_s)
+            for queue, process in tuple(self.queues.items()):
+                if self._stopping or self._core.closing:
+                    return
+                yield from self.store(queue, process, oneway=True)
+
+    def store(self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool) -> Operation[None]:
+        """Store a queue's offset, if it moved since; a failure is logged, and the next time tries again."""
+        try:
+            yield from self.commit(queue, process, oneway=oneway)
+        except RemotingError as error:
+            log.info("offset not stored queue=%s offset=%d error=%s", queue, process.commit_offset, error)
+
+    def commit(self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool) -> Operation[None]:
+        """Store a queue's offset, if it moved since.
+
+        Raises:
+            RemotingError: If it is not stored.
+        """
+        offset = process.commit_offset
+        if self._stored.get(queue) != offset:
+            yield from self.offsets.commit(queue, offset, oneway=oneway)
+            self._stored[queue] = offset

@@ -1,0 +1,238 @@
+"""Producers, consumers and administration: what :class:`client.blocking.Client` gives out.
+
+Meaning and errors are those of the operations; here they are only run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from remoting.bodies import MessageQueue
+from remoting.errors import RemotingError
+
+from .admin import Admin as AdminOperations
+from .config import ProducerConfig
+from .consumer import PushConsumerCore
+from .errors import ClientClosed
+from .linger import LingerCore, OnDelivery, call_back
+from .member import GroupMember
+from .operation import Operation
+from .producer import Message, ProducerCore, QueueSelector, SendResult
+from .pull_consumer import PullConsumerCore
+from .queue_reader import ReceivedMessage
+
+if TYPE_CHECKING:
+    from .blocking import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that runs an operation of ``self.core`` to its end, with its arguments and meaning."""
+    name = operation.__name__
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._client.run(getattr(self.core, name)(*args, **kwargs))
+        return result
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+class Producer:
+    """Sends messages of one group; see :class:`client.producer.ProducerCore` for meaning and errors.
+
+    There is nothing to start. :meth:`close`, or leaving ``with``, sends what :meth:`put` has taken.
+    """
+
+    def __init__(self, client: Client, config: ProducerConfig) -> None:
+        self._client = client
+        self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
+        self._linger = LingerCore(client.core, self.core, _tell)
+        client.core.add_producer(config.group, self.core, self._linger.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    send = _performed(ProducerCore.send)
+    send_batch = _performed(ProducerCore.send_batch)
+    send_oneway = _performed(ProducerCore.send_oneway)
+    queues = _performed(ProducerCore.queues)
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[SendResult]:
+        """Send one message; the future ends as :meth:`send` would.
+
+        Waits while too many sends wait already, at most as long as the send itself may take.
+
+        Raises:
+            ClientClosed: If the client is closed.
+            TooManyRequests: If too many sends wait all the time; nothing was sent.
+        """
+        wait_s = self.core.config.send_timeout_s if timeout_s is None else timeout_s
+        return self._client.submit(
+            self.core.send(message, queue=queue, select=select, timeout_s=timeout_s), wait_s=wait_s
+        )
+
+    def put(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future[SendResult]:
+        """Take a message to be sent in a batch with others, after ``linger_s`` at the latest.
+
+        Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
+        ``on_delivery(error, result)`` is called in a thread of the client, one of the two is None.
+
+        Raises:
+            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
+            ClientClosed: If the producer is closed; nothing was taken.
+        """
+        future: Future[SendResult] = Future()
+        self._client.run(self._linger.put(message, (future, on_delivery), queue=queue, select=select))
+        return future
+
+    def flush(self) -> None:
+        """Send what :meth:`put` has taken, and return once the result of each is known."""
+        self._client.run(self._linger.flush())
+
+    def close(self) -> None:
+        """Send what :meth:`put` has taken, leave the group."""
+        self._client.run(self._client.core.close_producer(self.core.config.group, self.core))
+
+
+def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> None:
+    for (future, on_delivery), outcome in outcomes:
+        call_back(on_delivery, outcome)
+        if not future.set_running_or_notify_cancel():
+            continue  # its owner does not want to know
+        if isinstance(outcome, RemotingError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+class Consumer:
+    """What both kinds of consumers can do; see :class:`client.member.GroupMember`."""
+
+    def __init__(self, client: Client, core: GroupMember) -> None:
+        self._client = client
+        self.core = core
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """Queues that this member consumes now."""
+        return self.core.assigned
+
+    def start(self) -> None:
+        """Join the group and begin to pull; the client is started, too. Done by ``with``."""
+        self._client.serve_brokers()
+        self._client.start()
+        self._client.run(self.core.start())
+
+    close = _performed(GroupMember.close)
+    subscribe = _performed(GroupMember.subscribe)
+    unsubscribe = _performed(GroupMember.unsubscribe)
+    seek = _performed(GroupMember.seek)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull and hand out nothing of these queues, of all assigned ones if none is named."""
+        with self._client.between_steps:
+            self.core.pause(queues or self.core.assigned)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with these queues, with all paused ones if none is named."""
+        with self._client.between_steps:
+            self.core.resume(queues or tuple(self.core.paused))
+
+
+class PushConsumer(Consumer):
+    """Calls a listener with messages; see :class:`client.consumer.PushConsumerCore`."""
+
+    core: PushConsumerCore
+
+
+class PullConsumer(Consumer):
+    """Hands out messages when asked; see :class:`client.pull_consumer.PullConsumerCore`.
+
+        with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
+            for message in consumer:
+                ...
+
+    The loop ends when the consumer is closed. A message counts as consumed when the next one is asked for.
+    """
+
+    core: PullConsumerCore
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            (message,) = self._client.run(self.core.poll(count=1))
+        except ClientClosed:
+            raise StopIteration from None
+        return message
+
+    poll = _performed(PullConsumerCore.poll)
+    commit = _performed(PullConsumerCore.commit)
+    committed = _performed(PullConsumerCore.committed)
+    min_offset = _performed(PullConsumerCore.min_offset)
+    max_offset = _performed(PullConsumerCore.max_offset)
+    search_offset = _performed(PullConsumerCore.search_offset)
+
+
+class Admin:
+    """What administrators ask of nameservers and brokers; see :class:`client.admin.Admin`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.core = client.admin
+
+    topic_route = _performed(AdminOperations.topic_route)
+    cluster_info = _performed(AdminOperations.cluster_info)
+    topic_list = _performed(AdminOperations.topic_list)
+    kv_get = _performed(AdminOperations.kv_get)
+    kv_list = _performed(AdminOperations.kv_list)
+    kv_put = _performed(AdminOperations.kv_put)
+    kv_delete = _performed(AdminOperations.kv_delete)
+    wipe_write_perm = _performed(AdminOperations.wipe_write_perm)
+    add_write_perm = _performed(AdminOperations.add_write_perm)
+    namesrv_config = _performed(AdminOperations.namesrv_config)
+    update_namesrv_config = _performed(AdminOperations.update_namesrv_config)
+    delete_topic_in_nameservers = _performed(AdminOperations.delete_topic_in_nameservers)
+    create_topic = _performed(AdminOperations.create_topic)
+    create_topic_in_cluster = _performed(AdminOperations.create_topic_in_cluster)
+    delete_topic_in_broker = _performed(AdminOperations.delete_topic_in_broker)
+    topic_stats = _performed(AdminOperations.topic_stats)
+    broker_runtime = _performed(AdminOperations.broker_runtime)
+    broker_config = _performed(AdminOperations.broker_config)
+    call = _performed(AdminOperations.call)
+    consume_stats = _performed(AdminOperations.consume_stats)
+    consumer_connection = _performed(AdminOperations.consumer_connection)
+    consumer_groups_of = _performed(AdminOperations.consumer_groups_of)
+    add_to_order_conf = _performed(AdminOperations.add_to_order_conf)
+    explain_route = _performed(AdminOperations.explain_route)

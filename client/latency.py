@@ -1,0 +1,43 @@
+"""Which brokers a producer leaves alone for a while because they were slow or did not answer. Pure.
+
+RocketMQ's latency fault tolerance; as there, off unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: From this latency in seconds on, so many seconds without new sends. Source: MQFaultStrategy, 5.3.
+_STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
+#: What a try without answer counts as. Source: MQFaultStrategy.updateFaultItem (isolation), 5.3.
+NO_ANSWER_S: Final = 10.0
+
+
+def avoid_for_s(latency_s: float) -> float:
+    """Return how long to leave a broker alone that took ``latency_s`` for a send."""
+    for least_s, avoid_s in _STEPS:
+        if latency_s >= least_s:
+            return avoid_s
+    return 0.0
+
+
+class SlowBrokers:
+    """Brokers by the instant until which they are avoided; the last send to each of them decides."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
+    def sent(self, broker_name: str, latency_s: float, now_s: float) -> None:
+        """Note how long a send took that ended now."""
+        avoid_s = avoid_for_s(latency_s)
+        if avoid_s:
+            self._until_s[broker_name] = now_s + avoid_s
+        else:
+            self._until_s.pop(broker_name, None)
+
+    def avoided(self, now_s: float) -> frozenset[str]:
+        """Return the brokers to avoid now; those whose time is over are forgotten."""
+        over = [name for name, until_s in self._until_s.items() if until_s <= now_s]
+        for name in over:
+            del self._until_s[name]
+        return frozenset(self._until_s)

@@ -1,0 +1,268 @@
+"""Messages that wait a moment for others, so that many go in one request: as operations without IO.
+
+What waits, what is ripe and how much there is: :class:`Batches`, pure. What sends it: :class:`LingerCore`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from remoting.errors import RemotingError
+
+from .core import ClientCore
+from .errors import ClientClosed, InvalidArgument, OutcomeUnknown
+from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, wait
+from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult
+from .route_cache import MessageQueue
+
+log = logging.getLogger(__name__)
+
+#: Messages of one batch; a broker writes them in one go.
+_COUNT_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """What the messages of a batch have in common.
+
+    Attributes:
+        queue: The one they are for; None leaves it to each batch.
+    """
+
+    topic: str
+    wait_store: bool
+    queue: MessageQueue | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages that go together, and what is to be told of each when that is over."""
+
+    key: BatchKey
+    due_s: float
+    items: list[EncodedItem] = field(default_factory=list)
+    handles: list[Any] = field(default_factory=list)
+    size: int = 0
+
+
+class Batches:
+    """Batches that wait: open ones that take more, and closed ones that go next.
+
+    Batches for one given queue go one after the other, so that the order of what was put stays.
+    """
+
+    def __init__(self, *, linger_s: float, batch_size: int) -> None:
+        self._linger_s = linger_s
+        self._batch_size = batch_size
+        self._open: dict[BatchKey, Batch] = {}
+        self._closed: deque[Batch] = deque()
+        self._busy: set[BatchKey] = set()
+        #: Bytes that wait or are under way, and the messages they belong to.
+        self.size = 0
+        self.count = 0
+
+    def add(self, key: BatchKey, item: EncodedItem, handle: Any, now_s: float) -> bool:
+        """Take a message; return whether a batch became ripe, or has to be waited for now."""
+        batch = self._open.get(key)
+        fits = batch is not None and batch.size + len(item.data) <= self._batch_size
+        if batch is not None and not fits:
+            self._close(key)
+        if batch is None or not fits:
+            batch = self._open[key] = Batch(key, now_s + self._linger_s)
+        batch.items.append(item)
+        batch.handles.append(handle)
+        batch.size += len(item.data)
+        self.size += len(item.data)
+        self.count += 1
+        ripe = batch.size >= self._batch_size or len(batch.items) >= _COUNT_MAX
+        if ripe:
+            self._close(key)
+        return ripe or not fits
+
+    def take(self, now_s: float) -> Batch | None:
+        """Return a batch to send now, if there is one; :meth:`done` follows."""
+        for key in [key for key, batch in self._open.items() if batch.due_s <= now_s]:
+            self._close(key)
+        for position, batch in enumerate(self._closed):
+            if batch.key.queue is None or batch.key not in self._busy:
+                del self._closed[position]
+                self._busy.add(batch.key)
+                return batch
+        return None
+
+    def done(self, batch: Batch) -> None:
+        """A batch that was taken has come to its end."""
+        self._busy.discard(batch.key)
+        self.size -= batch.size
+        self.count -= len(batch.items)
+
+    def next_due_s(self) -> float | None:
+        """Return when the next open batch is due."""
+        return min((batch.due_s for batch in self._open.values()), default=None)
+
+    def flush(self) -> None:
+        """Let nothing that is here now wait for others."""
+        for key in tuple(self._open):
+            self._close(key)
+
+    def abandon(self) -> list[Batch]:
+        """Give up what was not taken; return it."""
+        self.flush()
+        left = list(self._closed)
+        self._closed.clear()
+        for batch in left:
+            self.size -= batch.size
+            self.count -= len(batch.items)
+        return left
+
+    def _close(self, key: BatchKey) -> None:
+        self._closed.append(self._open.pop(key))
+
+
+#: Told of a delivery: the error or the result, the other one is None.
+OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
+#: What became of messages: (handle, result or error) each. A coroutine function with the asyncio driver.
+Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
+
+
+class LingerCore:
+    """Operations that put messages into batches and send these."""
+
+    def __init__(self, core: ClientCore, producer: ProducerCore, tell: Tell) -> None:
+        config = producer.config
+        self._core = core
+        self._producer = producer
+        self._tell = tell
+        self._batches = Batches(linger_s=config.linger_s, batch_size=config.batch_size)
+        self._ripe = Signal()
+        self._ended = Signal()
+        self._running = False
+        self._closed = False
+
+    def put(
+        self,
+        message: Message,
+        handle: Any,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+    ) -> Operation[None]:
+        """Take a message; ``handle`` and its result are told once that is known.
+
+        Waits for room while ``buffer_size`` bytes wait or are under way.
+
+        Raises:
+            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
+            ClientClosed: If the producer is closed; nothing was taken.
+        """
+        if message.delay_level:
+            raise InvalidArgument(f"delay_level={message.delay_level}, in a batch only 0 is allowed")
+        instant: Instant = yield Clock()
+        item = self._producer.item(message, instant.wall_ms)
+        if select is not None and queue is None:
+            queue = select((yield from self._producer.queues(message.topic)), message)
+        while self._batches.size and self._batches.size + len(item.data) > self._producer.config.buffer_size:
+            if self._closed:
+                break
+            yield from wait(self._ended, self._ended.version, None)
+        if self._closed or self._core.closing:
+            raise ClientClosed("the producer is closed")
+        if not self._running:
+            self._running = True
+            for number in range(self._producer.config.batches_max):
+                yield Spawn(self._send_ripe(), f"batches {number} {self._producer.config.group}")
+        if self._batches.add(BatchKey(message.topic, message.wait_store, queue), item, handle, instant.now_s):
+            self._ripe.notify()
+
+    def flush(self) -> Operation[None]:
+        """Send what was put, and wait until all of it has come to its end, whatever that is."""
+        self._batches.flush()
+        self._ripe.notify()
+        while self._batches.count:
+            seen = self._ended.version
+            self._batches.flush()
+            yield from wait(self._ended, seen, None)
+
+    def close(self) -> Operation[None]:
+        """Send what was put, as long as it may take; what is left after that is told to be not applied."""
+        if self._closed:
+            return
+        self._closed = True
+        self._batches.flush()
+        self._ripe.notify()
+        instant: Instant = yield Clock()
+        deadline_s = instant.now_s + self._producer.config.send_timeout_s + self._core.config.shutdown_s
+        while self._batches.count and instant.now_s < deadline_s:
+            yield from wait(self._ended, self._ended.version, deadline_s - instant.now_s)
+            instant = yield Clock()
+        for batch in self._batches.abandon():
+            error = ClientClosed("the producer was closed before the message was sent")
+            yield Deliver(self._tell, [(handle, error) for handle in batch.handles])
+        self._ripe.notify()
+        self._ended.notify()
+
+    def _send_ripe(self) -> Operation[None]:
+        while True:
+            seen = self._ripe.version
+            instant: Instant = yield Clock()
+            batch = self._batches.take(instant.now_s)
+            if batch is not None:
+                yield from self._send(batch)
+                continue
+            if self._closed and not self._batches.count:
+                return
+            due_s = self._batches.next_due_s()
+            yield from wait(self._ripe, seen, None if due_s is None else max(0.0, due_s - instant.now_s))
+
+    def _send(self, batch: Batch) -> Operation[None]:
+        key = batch.key
+        outcomes: list[SendResult | RemotingError]
+        try:
+            try:
+                result = yield from self._producer.send_items(
+                    key.topic, batch.items, wait_store=key.wait_store, queue=key.queue
+                )
+                outcomes = [*_single_results(result, batch)]
+            except RemotingError as error:
+                outcomes = [error] * len(batch.items)
+            except Exception as error:  # a sender's boundary: its batches must not wait for ever
+                log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
+                outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
+            yield Deliver(self._tell, list(zip(batch.handles, outcomes, strict=True)))
+        finally:
+            self._batches.done(batch)
+            self._ripe.notify()
+            self._ended.notify()
+
+
+def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
+    """Return each message's own result."""
+    offset_ids = result.offset_message_id.split(",")
+    if len(offset_ids) != len(batch.items):
+        offset_ids = [""] * len(batch.items)
+    return [
+        replace(
+            result,
+            message_id=item.message_id,
+            offset_message_id=offset_ids[index],
+            queue_offset=result.queue_offset + index if result.queue_offset >= 0 else -1,
+        )
+        for index, item in enumerate(batch.items)
+    ]
+
+
+def call_back(on_delivery: OnDelivery | None, outcome: SendResult | RemotingError) -> None:
+    """Tell the user's callback of a delivery; what it raises is logged."""
+    if on_delivery is None:
+        return
+    try:
+        if isinstance(outcome, RemotingError):
+            on_delivery(outcome, None)
+        else:
+            on_delivery(None, outcome)
+    except Exception:  # the user's code: the other messages' owners are to be told, too
+        log.exception("delivery callback failed")

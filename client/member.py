@@ -1,0 +1,356 @@
+"""A member of a consumer group, as operations without IO: what push and pull consumers have in common."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
+from remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemoteProtocolError, RemotingError, ResponseError
+from remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
+
+from .assignment import Assignment
+from .config import GroupConfig
+from .core import ClientCore
+from .errors import ClientClosed, InvalidArgument
+from .operation import Clock, Instant, Operation, wait
+from .process_queue import ProcessQueue
+from .queue_reader import QueueReader, Taken, subscription
+
+log = logging.getLogger(__name__)
+
+#: Waits in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
+_PAUSE_ON_ERROR_S: Final = 1.0
+_PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
+_PAUSE_ON_FULL_S: Final = 0.05
+_PAUSE_WHILE_PAUSED_S: Final = 5.0
+#: A broker that does not hold a pull although asked to would otherwise be asked without pause.
+_LONG_POLL_MIN_S: Final = 0.01
+_PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
+
+
+class GroupMember:
+    """Operations of one member: subscriptions, assigned queues, one operation per queue that pulls.
+
+    Attributes:
+        subscriptions: By topic; the group's retry topic is among them where messages come back by it.
+        paused: Queues of which nothing is pulled or handed out for now.
+        stopping: :meth:`close` has begun.
+        reader: Operations on single queues.
+    """
+
+    consume_type = "CONSUME_PASSIVELY"
+
+    def __init__(
+        self,
+        core: ClientCore,
+        config: GroupConfig,
+        subscriptions: Mapping[str, str],
+        *,
+        orderly: bool,
+        auto_store: bool,
+        retried: bool,
+        workers: int,
+    ) -> None:
+        """Take the subscriptions as topic to tag expression.
+
+        Args:
+            auto_store: What was consumed is stored from time to time and at the end.
+            retried: Messages come back by the group's retry topic.
+            workers: Messages that are consumed at a time.
+
+        Raises:
+            InvalidArgument: If a subscription is malformed.
+        """
+        self.config = config
+        self._core = core
+        self._directory = core.directory
+        self._retry_topic = RETRY_PREFIX + config.group
+        self._orderly = orderly
+        self._workers = workers
+        self._start_ms = 0
+        self._auto_store = auto_store
+        self._commit_with_pull = auto_store and not config.broadcast
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        for topic, expression in subscriptions.items():
+            self.subscriptions[topic] = subscription(topic, expression, 0)
+        if retried:
+            self.subscriptions[self._retry_topic] = subscription(self._retry_topic, "*", 0)
+        self.reader = QueueReader(core, config.group)
+        self._assignment = Assignment(
+            core,
+            config,
+            self.reader,
+            self.subscriptions,
+            self._pull_from,
+            orderly=orderly,
+            auto_store=auto_store,
+        )
+        self._queues = self._assignment.queues
+        self._work, self._room = self._assignment.work, self._assignment.room
+        self._turn = 0
+        self._started = False
+        self.paused: set[MessageQueue] = set()
+        self.stopping = False
+
+    # What others ask of it --------------------------------------------------------------------------
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """Queues that this member consumes now, sorted."""
+        return tuple(sorted(self._queues))
+
+    def start(self) -> Operation[None]:
+        """Learn the routes, announce the group, begin to pull.
+
+        Raises:
+            NoNameserver: If no nameserver answered; nothing was started.
+            InvalidArgument: If the group has a member in this client already.
+            ClientClosed: If it was closed.
+        """
+        if self.stopping:
+            raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
+        if self._started:
+            return
+        instant: Instant = yield Clock()
+        self._start_ms = instant.wall_ms
+        for topic, known in tuple(self.subscriptions.items()):
+            self.subscriptions[topic] = subscription(topic, known.sub_string, instant.wall_ms)
+        for topic in tuple(self.subscriptions):
+            yield from self._learn(topic)
+        self._core.add_consumer(self.config.group, self._describe, self.on_request, self.close)
+        self._started = True
+        yield from self._core.beat()
+        yield from self._assignment.start(instant.wall_ms)
+
+    def close(self) -> Operation[None]:
+        """Stop pulling, let what is under way end, store offsets (15), give up locks (42), leave the group
+        (35)."""
+        if self.stopping:
+            return
+        self.stopping = True
+        if not self._started:
+            return
+        self._assignment.stop()
+        instant: Instant = yield Clock()
+        yield from self._drain(instant.now_s + self._core.config.shutdown_s)
+        yield from self._assignment.release_all()
+        yield from self._core.leave(consumer_group=self.config.group)
+
+    def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
+        """Subscribe to a topic, or change the tags of one; queues are assigned soon.
+
+        Every member of a group has to subscribe to the same, as in RocketMQ.
+
+        Raises:
+            InvalidArgument: If topic or expression is none; nothing changed.
+            NoNameserver: If no nameserver answered; nothing changed.
+        """
+        instant: Instant = yield Clock()
+        wanted = subscription(topic, expression, instant.wall_ms)
+        if self._started:
+            yield from self._learn(topic)
+        self.subscriptions[topic] = wanted
+        yield from self._announce()
+
+    def unsubscribe(self, topic: str) -> Operation[None]:
+        """Give up a topic; its queues go soon, what was consumed of them is stored.
+
+        Raises:
+            InvalidArgument: If it is not subscribed.
+        """
+        if topic not in self.subscriptions or topic == self._retry_topic:
+            raise InvalidArgument(f"topic {topic!r} is not subscribed by group {self.config.group!r}")
+        del self.subscriptions[topic]
+        yield from self._announce()
+
+    def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
+        """Go on with another offset of an assigned queue; what was pulled and not consumed is forgotten.
+
+        Raises:
+            InvalidArgument: If the offset is none, or the queue is not assigned to this member.
+        """
+        yield from self._assignment.seek(queue, offset)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull and hand out nothing of these queues until :meth:`resume`; they stay assigned."""
+        self.paused.update(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with paused queues."""
+        self.paused.difference_update(queues)
+        self._room.notify()
+        self._work.notify()
+
+    def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
+        """Serve what a broker sends: 40 (members changed), 220 (offsets were reset), and what operators ask:
+        221 (offsets), 307 (state)."""
+        fields = request.ext_fields
+        group = self.config.group
+        match request.code:
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED if fields.get("consumerGroup") in (None, group):
+                self._assignment.changed.notify()
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET if fields.get("group") == group:
+                self._assignment.reset(QueueOffsets.decode(request.body).offsets)
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT if fields.get("group") == group:
+                offsets = {
+                    queue: process.commit_offset
+                    for queue, process in self._queues.items()
+                    if queue.topic == fields.get("topic")
+                }
+                return request.reply(body=ConsumerStatus(offsets=offsets).encode())
+            case RequestCode.GET_CONSUMER_RUNNING_INFO if fields.get("consumerGroup") == group:
+                return self._answer_running_info(request)
+        return None
+
+    def _answer_running_info(self, request: RemotingCommand) -> Operation[RemotingCommand]:
+        instant: Instant = yield Clock()
+        return request.reply(body=self.running_info(instant.now_s).encode())
+
+    def running_info(self, now_s: float) -> ConsumerRunningInfo:
+        """Return what this member is and holds, as 307 tells it."""
+        queues = {}
+        for queue, process in self._queues.items():
+            low, high = process.cached_offsets
+            queues[queue] = RunningQueue(
+                commit_offset=process.commit_offset,
+                cached_min_offset=low,
+                cached_max_offset=high,
+                cached_count=process.count,
+                cached_bytes=process.cached_bytes,
+                locked=process.locked_until_s > now_s,
+                dropped=process.dropped,
+            )
+        return ConsumerRunningInfo(
+            properties={
+                "PROP_CLIENT_VERSION": f"RouteKeeper (protocol {VERSION})",
+                "PROP_CONSUMEORDERLY": "true" if self._orderly else "false",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._start_ms),
+                "PROP_CONSUME_TYPE": self.consume_type,
+                "PROP_NAMESERVER_ADDR": ";".join(self._directory.nameserver_list()),
+                "PROP_THREADPOOL_CORE_SIZE": str(self._workers),
+            },
+            queues=queues,
+            subscriptions=tuple(self.subscriptions.values()),
+        )
+
+    # For its kinds ----------------------------------------------------------------------------------
+
+    def _drain(self, deadline_s: float) -> Operation[None]:
+        """Wait until what is being consumed has come to its end."""
+        return
+        yield
+
+    def _take(
+        self, count: int, locked_s: float | None = None
+    ) -> tuple[MessageQueue, ProcessQueue[Taken], tuple[Taken, ...]] | None:
+        """Take the next messages of one queue, the queues in turn.
+
+        Args:
+            locked_s: Only of queues whose lock counts at this instant.
+        """
+        queues = list(self._queues.items())
+        for step in range(len(queues)):
+            queue, process = queues[(self._turn + step) % len(queues)]
+            if queue in self.paused or (locked_s is not None and process.locked_until_s < locked_s):
+                continue
+            batch = process.take(count)
+            if batch:
+                self._turn = (self._turn + step + 1) % len(queues)
+                return queue, process, batch
+        return None
+
+    # Inside -----------------------------------------------------------------------------------------
+
+    def _learn(self, topic: str) -> Operation[None]:
+        try:
+            yield from self._directory.refresh(topic)
+        except ResponseError as error:
+            log.info("subscribed topic has no route yet topic=%s error=%s", topic, error)
+
+    def _announce(self) -> Operation[None]:
+        if self._started and not self.stopping:
+            yield from self._core.beat()
+            self._assignment.changed.notify()
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.config.group,
+            consume_type=self.consume_type,
+            message_model="BROADCASTING" if self.config.broadcast else "CLUSTERING",
+            consume_from_where=self.config.consume_from.value,
+            subscriptions=tuple(self.subscriptions.values()),
+        )
+
+    def _pull_from(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
+        broker_id = 0
+        while not (self.stopping or process.dropped or process.leaving):
+            subscribed = self.subscriptions.get(queue.topic)
+            if subscribed is None or queue in self.paused:
+                yield from wait(self._room, self._room.version, _PAUSE_WHILE_PAUSED_S)
+                continue
+            if process.full:
+                yield from wait(self._room, self._room.version, _PAUSE_ON_FULL_S)
+                continue
+            offset = process.next_offset
+            before: Instant = yield Clock()
+            try:
+                result = yield from self.reader.pull(
+                    queue,
+                    offset,
+                    subscribed,
+                    count=self.config.pull_batch_size,
+                    commit=process.commit_offset if self._commit_with_pull else 0,
+                    suspend_s=self.config.suspend_s,
+                    timeout_s=self.config.pull_timeout_s,
+                    broker_id=broker_id,
+                )
+            except ResponseError as error:
+                if error.code == ResponseCode.FLOW_CONTROL:
+                    yield from self._core.pause(_PAUSE_ON_FLOW_CONTROL_S)
+                    continue
+                log.info("pull refused queue=%s error=%s", queue, error)
+                yield from self._core.pause(_PAUSE_ON_ERROR_S)
+                continue
+            except RemotingError as error:
+                if not (self.stopping or process.dropped):
+                    level = logging.ERROR if isinstance(error, RemoteProtocolError) else logging.INFO
+                    log.log(level, "pull failed queue=%s error=%s", queue, error)
+                    yield from self._core.pause(_PAUSE_ON_ERROR_S)
+                continue
+            if process.dropped or process.next_offset != offset:
+                continue  # given up or reset while the request was out
+            broker_id = result.suggested_broker_id
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                log.warning(
+                    "offset moved queue=%s asked=%d min=%d max=%d next=%d",
+                    queue,
+                    offset,
+                    result.min_offset,
+                    result.max_offset,
+                    result.next_offset,
+                )
+                process.restart(result.next_offset)
+                if self._auto_store:
+                    yield from self._assignment.store(queue, process, oneway=True)
+                if result.next_offset == offset:
+                    yield from self._core.pause(_PAUSE_ON_ERROR_S)
+                continue
+            for broken in result.broken:
+                log.error(
+                    "message cannot be read group=%s queue=%s offset=%d reason=%s",
+                    self.config.group,
+                    queue,
+                    broken.queue_offset,
+                    broken.reason,
+                )
+            process.pulled((*result.messages, *result.broken), result.next_offset)
+            if result.messages or result.broken:
+                self._work.notify()
+            elif result.code == ResponseCode.PULL_NOT_FOUND:
+                after: Instant = yield Clock()
+                if after.now_s - before.now_s < _LONG_POLL_MIN_S:
+                    yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)

@@ -1,0 +1,103 @@
+"""Where a group's offsets are kept: at the brokers, or by a broadcast member itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from remoting.bodies import MessageQueue
+
+from .errors import ClientError
+from .operation import Deliver, Operation
+from .queue_reader import QueueReader
+
+log = logging.getLogger(__name__)
+
+
+class Offsets(Protocol):
+    """Offsets of one group, by queue."""
+
+    def committed(self, queue: MessageQueue) -> Operation[int | None]:
+        """Return the stored offset, None if there is none.
+
+        Raises:
+            RemotingError: If that cannot be said now.
+        """
+
+    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
+        """Store an offset; with ``oneway`` nobody waits until it is stored.
+
+        Raises:
+            RemotingError: If it is not stored.
+        """
+
+
+class BrokerOffsets:
+    """Offsets of a clustered group, at the queues' brokers."""
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+
+    def committed(self, queue: MessageQueue) -> Operation[int | None]:
+        return self._reader.committed(queue)
+
+    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
+        return self._reader.commit(queue, offset, oneway=oneway)
+
+
+class OwnOffsets:
+    """Offsets of a broadcast member, in a file of its own if one is named.
+
+    The file is one JSON object, ``topic@broker name@queue id`` to offset; it is replaced as a whole.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._path = Path(file) if file else None
+        self._known: dict[str, int] | None = None
+
+    def committed(self, queue: MessageQueue) -> Operation[int | None]:
+        if self._known is None:
+            self._known = {} if self._path is None else (yield Deliver(_read, self._path))
+        return self._known.get(_key(queue))
+
+    def commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> Operation[None]:
+        if self._known is None:
+            yield from self.committed(queue)
+        assert self._known is not None
+        self._known[_key(queue)] = offset
+        if self._path is not None:
+            text = json.dumps(self._known, sort_keys=True)
+            try:
+                yield Deliver(lambda path: _write(path, text), self._path)
+            except OSError as error:
+                raise ClientError(f"offsets not kept in {self._path}: {error}") from error
+
+
+def _key(queue: MessageQueue) -> str:
+    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Return what the file holds, nothing if there is none.
+
+    Raises:
+        ClientError: If it cannot be read: beginning anew would skip or repeat messages.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ClientError(f"offsets in {path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
+        raise ClientError(f"offsets in {path}: not an object of numbers")
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(text)
+    os.replace(aside, path)

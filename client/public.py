@@ -1,0 +1,140 @@
+"""What users import as :mod:`routekeeper`: both clients, made from a line of text, and all their parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, ResponseError, TooManyRequests
+from remoting.route import TopicConfig
+from remoting.transport import Hook
+
+from . import aio, blocking
+from .acl import Credentials
+from .aio_parts import Admin as AsyncAdmin
+from .aio_parts import Producer as AsyncProducer
+from .aio_parts import PullConsumer as AsyncPullConsumer
+from .aio_parts import PushConsumer as AsyncPushConsumer
+from .blocking_parts import Admin, Producer, PullConsumer, PushConsumer
+from .config import (
+    ClientConfig,
+    ConsumeFrom,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+    parse_nameservers,
+)
+from .consumer import ConsumeResult
+from .errors import (
+    ClientClosed,
+    ClientError,
+    ForkedClient,
+    InvalidArgument,
+    NoNameserver,
+    NoRoute,
+    NotApplied,
+    OutcomeUnknown,
+    SendNotApplied,
+    SendOutcomeUnknown,
+)
+from .producer import Message, SendResult, SendStatus, by_hash
+from .queue_reader import ReceivedMessage
+from .route_cache import MessageQueue
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "AsyncPushConsumer",
+    "Client",
+    "ClientClosed",
+    "ClientConfig",
+    "ClientError",
+    "ConnectionLost",
+    "ConsumeFrom",
+    "ConsumeResult",
+    "ConsumerConfig",
+    "Credentials",
+    "ForkedClient",
+    "InvalidArgument",
+    "Message",
+    "MessageQueue",
+    "NoNameserver",
+    "NoRoute",
+    "NotApplied",
+    "OutcomeUnknown",
+    "Producer",
+    "ProducerConfig",
+    "PullConsumer",
+    "PullConsumerConfig",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RemotingError",
+    "RequestTimeout",
+    "ResponseError",
+    "SendNotApplied",
+    "SendOutcomeUnknown",
+    "SendResult",
+    "SendStatus",
+    "TooManyRequests",
+    "TopicConfig",
+    "by_hash",
+]
+
+_VARIABLE: Final = "NAMESRV_ADDR"
+
+
+class Client(blocking.Client):
+    """A client for threads and greenlets.
+
+    Args:
+        nameservers: ``host:port;host:port``, or a sequence of these; if absent, NAMESRV_ADDR of the
+            environment.
+        config: Settings in full; ``nameservers`` replaces the addresses in it.
+        credentials: Keys that requests are signed with.
+        hooks: See each request before it is sent and each answer before its caller does.
+
+    Raises:
+        InvalidArgument: If no nameserver is named, or an address is none.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        credentials: Credentials | None = None,
+        hooks: tuple[Hook, ...] = (),
+    ) -> None:
+        super().__init__(_settings(nameservers, config), hooks=_hooks(credentials, hooks))
+
+
+class AsyncClient(aio.Client):
+    """A client for the running asyncio loop; arguments as of :class:`Client`."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        credentials: Credentials | None = None,
+        hooks: tuple[Hook, ...] = (),
+    ) -> None:
+        super().__init__(_settings(nameservers, config), hooks=_hooks(credentials, hooks))
+
+
+def _settings(nameservers: str | Sequence[str] | None, config: ClientConfig | None) -> ClientConfig:
+    if nameservers is None and config is not None:
+        return config
+    text = os.environ.get(_VARIABLE, "") if nameservers is None else nameservers
+    addrs = parse_nameservers(text if isinstance(text, str) else ";".join(text))
+    return ClientConfig(nameservers=addrs) if config is None else replace(config, nameservers=addrs)
+
+
+def _hooks(credentials: Credentials | None, hooks: tuple[Hook, ...]) -> tuple[Hook, ...]:
+    # last: it signs what the others made of the request
+    return hooks if credentials is None else (*hooks, credentials)

@@ -1,0 +1,148 @@
+"""The pull consumer, as operations without IO: messages of a group, handed out when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from remoting.bodies import MessageQueue
+
+from .config import PullConsumerConfig
+from .core import ClientCore
+from .errors import ClientClosed, InvalidArgument
+from .member import GroupMember
+from .operation import Clock, Instant, Operation, wait
+from .process_queue import ProcessQueue
+from .queue_reader import BrokenMessage, ReceivedMessage, Taken
+
+log = logging.getLogger(__name__)
+
+
+class PullConsumerCore(GroupMember):
+    """Operations of one pull consumer.
+
+    Its queues are assigned and filled in the background. A message counts as consumed when the next one is
+    asked for, or with :meth:`commit`; one that was handed out last is delivered again after a failure: at
+    least once. One caller at a time asks.
+    """
+
+    consume_type = "CONSUME_ACTIVELY"
+    config: PullConsumerConfig
+
+    def __init__(
+        self, core: ClientCore, config: PullConsumerConfig, subscriptions: Mapping[str, str]
+    ) -> None:
+        """Take the subscriptions as topic to tag expression; more can follow.
+
+        Raises:
+            InvalidArgument: If one is malformed.
+        """
+        super().__init__(
+            core,
+            config,
+            subscriptions,
+            orderly=False,
+            auto_store=config.auto_commit,
+            retried=False,
+            workers=1,
+        )
+        self._handed_out: list[tuple[ProcessQueue[Taken], tuple[Taken, ...]]] = []
+
+    def poll(
+        self, *, count: int = 32, timeout_s: float | None = None
+    ) -> Operation[tuple[ReceivedMessage, ...]]:
+        """Return messages of one queue, in its order; those returned before count as consumed now.
+
+        Args:
+            count: At most so many.
+            timeout_s: How long to wait for one; None without end. Nothing is returned then.
+
+        Raises:
+            InvalidArgument: If ``count`` is not at least 1.
+            ClientClosed: If the consumer is closed, also meanwhile.
+        """
+        if count < 1:
+            raise InvalidArgument(f"count={count}, allowed from 1")
+        self._consumed()
+        instant: Instant = yield Clock()
+        deadline_s = None if timeout_s is None else instant.now_s + timeout_s
+        while not self.stopping:
+            seen = self._work.version
+            messages = self._next(count)
+            if messages:
+                return messages
+            left_s = None
+            if deadline_s is not None:
+                instant = yield Clock()
+                left_s = deadline_s - instant.now_s
+                if left_s <= 0:
+                    return ()
+            yield from wait(self._work, seen, left_s)
+        raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
+
+    def commit(self) -> Operation[None]:
+        """Store that everything handed out so far is consumed.
+
+        Raises:
+            RemotingError: If a queue's offset was not stored; others may be.
+        """
+        self._consumed()
+        for queue, process in tuple(self._queues.items()):
+            if not process.dropped:
+                yield from self._assignment.commit(queue, process, oneway=False)
+
+    def committed(self, queue: MessageQueue) -> Operation[int | None]:
+        """Return the offset stored for the group, None if there is none.
+
+        Raises:
+            RemotingError: If its broker does not say.
+        """
+        return (yield from self._assignment.offsets.committed(queue))
+
+    def min_offset(self, queue: MessageQueue) -> Operation[int]:
+        """Return the offset of the oldest message still stored.
+
+        Raises:
+            RemotingError: If the queue's broker does not say.
+        """
+        return self.reader.min_offset(queue)
+
+    def max_offset(self, queue: MessageQueue) -> Operation[int]:
+        """Return the offset that the next message will get.
+
+        Raises:
+            RemotingError: If the queue's broker does not say.
+        """
+        return self.reader.max_offset(queue)
+
+    def search_offset(self, queue: MessageQueue, wall_ms: int) -> Operation[int]:
+        """Return the offset of the first message stored at or after a Unix time in ms.
+
+        Raises:
+            RemotingError: If the queue's broker does not say.
+        """
+        return self.reader.search_offset(queue, wall_ms)
+
+    def _next(self, count: int) -> tuple[ReceivedMessage, ...]:
+        while (taken := self._take(count)) is not None:
+            queue, process, batch = taken
+            self._handed_out.append((process, batch))
+            for message in batch:
+                if isinstance(message, BrokenMessage):
+                    log.error(
+                        "message left behind unread group=%s queue=%s offset=%d",
+                        self.config.group,
+                        queue,
+                        message.queue_offset,
+                    )
+            messages = tuple(message for message in batch if isinstance(message, ReceivedMessage))
+            if messages:
+                return messages
+        return ()
+
+    def _consumed(self) -> None:
+        if self._handed_out:
+            for process, messages in self._handed_out:
+                process.done(messages)
+            self._handed_out.clear()
+            self._room.notify()

@@ -1,0 +1,191 @@
+"""A broker that hangs: what it costs sends, threads and the other brokers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig, ProducerConfig
+from client.errors import InvalidArgument, SendOutcomeUnknown
+from client.latency import NO_ANSWER_S, SlowBrokers, avoid_for_s
+from client.producer import Message, SendResult
+from client.retry import Outcome, judge_answer
+from remoting.codes import RequestCode
+from remoting.errors import TooManyRequests
+from remoting.route import TopicConfig
+from tests.client.conftest import Process
+
+# Decisions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "avoid_s"), [(0.0, 0), (0.54, 0), (0.55, 2), (1.8, 5), (3, 6), (5, 10), (15, 30), (99, 30)]
+)
+def test_the_slower_a_broker_was_the_longer_it_is_avoided(latency_s: float, avoid_s: float) -> None:
+    assert avoid_for_s(latency_s) == avoid_s
+
+
+def test_the_last_send_decides_whether_a_broker_is_avoided() -> None:
+    slow = SlowBrokers()
+    slow.sent("a", NO_ANSWER_S, 100.0)
+    slow.sent("b", 0.6, 100.0)
+    assert slow.avoided(101.0) == {"a", "b"}
+    assert slow.avoided(102.0) == {"a"}
+    slow.sent("a", 0.01, 103.0)
+    assert slow.avoided(103.0) == set()
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_overload_does_not_prove_that_a_message_is_not_stored(code: int) -> None:
+    verdict = judge_answer(code, "[OVERLOAD]system busy, start flow control for a while")
+    assert (verdict.outcome, verdict.retry) == (Outcome.UNKNOWN, True)
+    assert judge_answer(2, "[TIMEOUT_CLEAN_QUEUE]broker busy").outcome is Outcome.NOT_APPLIED
+
+
+# With two brokers, one of them stopped -----------------------------------------------------------
+
+
+class Pair:
+    """A nameserver and two brokers that know one topic; ``hung`` stands still in each test's body."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nameserver = Process(
+            "nameserver",
+            *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(folder / "ns")),
+            log=folder / "ns.log",
+        )
+        self.brokers = [
+            Process(
+                "broker",
+                *("-n", self.nameserver.addr, "--listen", "127.0.0.1:0", "--name", name),
+                *("--store", str(folder / name)),
+                log=folder / f"{name}.log",
+            )
+            for name in ("broker-a", "broker-b")
+        ]
+        self.hung: subprocess.Popen[str] = self.brokers[0].popen
+
+    def client(self, **values: Any) -> Client:
+        return Client(ClientConfig(nameservers=(self.nameserver.addr,)), **values)
+
+    def stop(self) -> None:
+        self.hung.send_signal(signal.SIGCONT)
+        for process in (*self.brokers, self.nameserver):
+            process.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    found = Pair(tmp_path_factory.mktemp("pair"))
+    with found.client() as client:
+        config = TopicConfig(topic_name="Two", read_queue_nums=2, write_queue_nums=2)
+        for broker in found.brokers:
+            client.run(client.admin.create_topic(broker.addr, config))
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                if len(client.route("Two").queue_datas) == 2:
+                    break
+            except Exception:
+                pass  # no route yet
+            assert time.monotonic() < deadline, "the topic's route is not complete"
+            time.sleep(0.05)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def hung(pair: Pair) -> Iterator[Pair]:
+    pair.hung.send_signal(signal.SIGSTOP)
+    yield pair
+    pair.hung.send_signal(signal.SIGCONT)
+
+
+def timed_sends(client: Client, count: int, **values: Any) -> list[tuple[float, SendResult]]:
+    sender = client.producer(ProducerConfig(group="pg", **values))
+    done = []
+    for _ in range(count):
+        before = time.monotonic()
+        result = sender.send(Message(topic="Two", body=b"x"))
+        done.append((time.monotonic() - before, result))
+    return done
+
+
+@pytest.mark.faults
+def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None:
+    with hung.client() as client:
+        sends = timed_sends(client, 6, try_timeout_s=0.3)
+    assert {result.queue.broker_name for _, result in sends} == {"broker-b"}
+    repeated = [seconds for seconds, result in sends if result.tries == 2]
+    assert repeated, "some began at the hung one"
+    assert all(result.maybe_repeated for _, result in sends if result.tries == 2)
+    assert max(repeated) < 2.0, "the send's own 3 s are not used up"
+
+
+@pytest.mark.faults
+def test_with_latency_fault_tolerance_only_the_first_send_meets_a_hung_broker(hung: Pair) -> None:
+    with hung.client() as client:
+        sends = timed_sends(client, 20, try_timeout_s=0.3, latency_fault_enable=True)
+    assert sum(result.tries > 1 for _, result in sends) <= 1
+
+
+@pytest.mark.faults
+def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:
+    with hung.client() as client:
+        sender = client.producer(
+            ProducerConfig(group="pg", try_timeout_s=0.1, send_timeout_s=0.6, retry_unknown=False)
+        )
+        waited = []
+        for _ in range(4):
+            before = time.monotonic()
+            try:
+                sender.send(Message(topic="Two", body=b"x"))
+            except SendOutcomeUnknown:
+                waited.append(time.monotonic() - before)
+    assert waited
+    assert min(waited) > 0.5
+
+
+# Asynchronous sends of the blocking client -------------------------------------------------------
+
+
+def test_asynchronous_sends_wait_for_a_place_and_are_refused_in_the_end(
+    new_peer: Callable[..., Any], answers: Any, route_body: Any, eventually: Callable[..., None]
+) -> None:
+    silent = new_peer(
+        lambda request: None if request.code == RequestCode.SEND_MESSAGE_V2 else request.reply()
+    )
+    namesrv = new_peer(answers({"T": route_body(broker_a=silent.addr)}))
+    client = Client(ClientConfig(nameservers=(namesrv.addr,)), send_threads=2, send_async_max=3)
+    try:
+        sender = client.producer(ProducerConfig(group="pg", send_timeout_s=20.0))
+        futures: list[Future[SendResult]] = [
+            sender.send_async(Message(topic="T", body=b"x"), timeout_s=3.0) for _ in range(3)
+        ]
+        with pytest.raises(TooManyRequests, match="3 operations wait already"):
+            sender.send_async(Message(topic="T", body=b"x"), timeout_s=0.1)
+        taken: list[Future[SendResult]] = []
+        waiting = threading.Thread(
+            target=lambda: taken.append(sender.send_async(Message(topic="T", body=b"x"), timeout_s=3.0))
+        )
+        waiting.start()
+        assert not taken
+        futures[2].cancel()
+        waiting.join(timeout=2.5)
+        assert taken, "a place that became free is given to who waits"
+    finally:
+        client.close()
+
+
+def test_a_pool_without_places_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="send_async_max=1"):
+        Client(ClientConfig(nameservers=("127.0.0.1:1",)), send_threads=2, send_async_max=1)

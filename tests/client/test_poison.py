@@ -1,0 +1,205 @@
+"""Messages that cannot be read or that no listener takes: the queue goes on, they end among the dead."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig, ProducerConfig
+from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
+from client.operation import invoke
+from client.producer import Message
+from client.queue_reader import BrokenMessage, ReceivedMessage, TopicReader, receive_all
+from remoting.bodies import MessageQueue
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemoteProtocolError
+from remoting.fields import SendMessageFields
+from remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
+from remoting.route import TopicConfig
+
+QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
+
+
+def stored(offset: int, **values: Any) -> bytes:
+    values = {"topic": "T", "queue_id": 0, "body": b"%d" % offset, **values}
+    return encode_message(StoredMessage(queue_offset=offset, physical_offset=offset * 100, **values))
+
+
+def offsets(found: Sequence[ReceivedMessage | BrokenMessage], kind: type) -> list[int]:
+    return [message.queue_offset for message in found if isinstance(message, kind)]
+
+
+# Reading a pull's answer -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(stored(1, sys_flag=SYS_COMPRESSED, body=b"no stream"), id="no zlib stream"),
+        pytest.param(stored(1, sys_flag=SYS_COMPRESSED | 5 << 8), id="unknown method"),
+        pytest.param(stored(1, properties="x")[:-1] + b"\xff", id="properties are no text"),
+    ],
+)
+def test_what_cannot_be_read_does_not_hide_its_neighbours(bad: bytes) -> None:
+    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE)
+    assert offsets(found, ReceivedMessage) == [0, 2]
+    assert offsets(found, BrokenMessage) == [1]
+    assert found[1].commit_log_offset == 100
+    assert rest == b""
+
+
+def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
+    torn = struct.pack(">i", 10**6) + stored(1)[4:]
+    found, rest = receive_all(stored(0) + torn + stored(2), QUEUE)
+    assert offsets(found, ReceivedMessage) == [0]
+    assert rest == torn + stored(2)
+    with pytest.raises(RemoteProtocolError):
+        receive_all(torn + stored(2), QUEUE)
+
+
+# With our broker, as processes -------------------------------------------------------------------
+
+
+class Sink:
+    def __init__(self, refused: bytes = b"") -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._refused = refused
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: Sequence[ReceivedMessage]) -> ConsumeResult:
+        with self._lock:
+            self.messages += batch
+        if any(message.body == self._refused for message in batch):
+            return ConsumeResult.RECONSUME_LATER
+        return ConsumeResult.SUCCESS
+
+    def bodies(self) -> list[bytes]:
+        with self._lock:
+            return [message.body for message in self.messages]
+
+
+def settings(nameserver: Any) -> ClientConfig:
+    return ClientConfig(nameservers=(nameserver.addr,), timer_divisor=10)
+
+
+def create(client: Client, broker: Any, topic: str, eventually: Callable[..., None]) -> None:
+    config = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+    client.run(client.admin.create_topic(broker.addr, config))
+
+    def routed() -> bool:
+        try:
+            return bool(client.route(topic).queue_datas)
+        except Exception:
+            return False
+
+    eventually(routed, f"the route of {topic}")
+
+
+def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
+    """Send a body as it is, whatever the flag says of it."""
+    fields = SendMessageFields(
+        producer_group="raw",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=sys_flag,
+        born_timestamp=1,
+        flag=0,
+        properties=encode_properties({"UNIQ_KEY": "raw"}),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+    request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, fields.to_ext_v2(), body)
+    assert client.run(invoke(broker.addr, request, 10.0)).code == 0
+
+
+def dead(client: Client, group: str) -> Callable[[], bool]:
+    """Say whether a message of the group lies in its dead letter queue."""
+    queue = MessageQueue(topic=f"%DLQ%{group}", broker_name="broker-a", queue_id=0)
+
+    def check() -> bool:
+        try:
+            return client.run(TopicReader(client.core, group).reader.max_offset(queue)) == 1
+        except Exception:
+            client.run(client.core.directory.refresh_quietly(queue.topic))
+            return False
+
+    return check
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead(
+    orderly: bool,
+    nameserver: Any,
+    broker: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = f"Poison{orderly}"
+    with Client(settings(nameserver)) as client:
+        create(client, broker, topic, eventually)
+        sender = client.producer(ProducerConfig(group="pg"))
+        sender.send(Message(topic=topic, body=b"before"))
+        send_raw(client, broker, topic, b"no LZ4 frame", SYS_COMPRESSED | 1 << 8)
+        sender.send(Message(topic=topic, body=b"behind"))
+        sink = Sink()
+        group = f"poisoned{orderly}"
+        config = ConsumerConfig(
+            group=group, consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, max_reconsume_times=1
+        )
+        with caplog.at_level(logging.ERROR, logger="client.consumer"):
+            client.consume(config, {topic: "*"}, sink)
+            eventually(lambda: sink.bodies() == [b"before", b"behind"], "the others are delivered")
+            eventually(dead(client, group), "the bad one is in the dead letter queue")
+        assert "no LZ4 frame" in caplog.text
+        queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
+        reader = TopicReader(client.core, group).reader
+        eventually(lambda: client.run(reader.committed(queue)) == 3, "the offset behind all three is stored")
+
+
+@pytest.mark.parametrize("compress_type", ["zlib", "lz4", "zstd"])
+def test_compressed_bodies_arrive_plain(
+    compress_type: Any, nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    topic = f"Small{compress_type}"
+    body = b"text that repeats itself, " * 1000
+    with Client(settings(nameserver)) as client:
+        create(client, broker, topic, eventually)
+        sender = client.producer(ProducerConfig(group="pg", compress_type=compress_type))
+        sender.send(Message(topic=topic, body=body))
+        sink = Sink()
+        config = ConsumerConfig(group=f"small{compress_type}", consume_from=ConsumeFrom.FIRST_OFFSET)
+        client.consume(config, {topic: "*"}, sink)
+        eventually(lambda: sink.bodies() == [body], "the message")
+        assert sink.messages[0].store_size < 1000
+
+
+@pytest.mark.faults
+def test_an_orderly_group_gives_up_a_message_after_its_retries(
+    nameserver: Any, broker: Any, eventually: Callable[..., None]
+) -> None:
+    with Client(settings(nameserver)) as client:
+        create(client, broker, "Stuck", eventually)
+        sender = client.producer(ProducerConfig(group="pg"))
+        for body in (b"first", b"refused", b"last"):
+            sender.send(Message(topic="Stuck", body=body))
+        sink = Sink(refused=b"refused")
+        config = ConsumerConfig(
+            group="stuck", consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, max_reconsume_times=2
+        )
+        client.consume(config, {"Stuck": "*"}, sink)
+        eventually(lambda: b"last" in sink.bodies(), "what lies behind the refused message")
+        assert sink.bodies() == [b"first", *[b"refused"] * 3, b"last"]
+        seen = [message.reconsume_times for message in sink.messages if message.body == b"refused"]
+        assert seen == [0, 1, 2]
+        eventually(dead(client, "stuck"), "the refused message is in the dead letter queue")
