@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from remoting.interrupt import end_quietly_when_interrupted
+from remoting.logs import set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
-from client.blocking import Client
-from client.config import ClientConfig, parse_nameservers
-from client.mqadmin import cluster, message, namesrv, raft, topic
-from client.mqadmin.context import Context
-from client.mqadmin.options import Command, UsageError, help_text, parse
 from remoting.errors import RemotingError
+
+from ..blocking import Client
+from ..config import ClientConfig, parse_nameservers
+from . import (
+    broker,
+    broker_admin,
+    cluster,
+    group,
+    group_admin,
+    message,
+    message_query,
+    namesrv,
+    raft,
+    topic,
+)
+from .context import Context
+from .options import Command, UsageError, help_text, parse
 
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
-    for module in (topic, cluster, namesrv, message, raft)
+    for module in (
+        *(topic, cluster, namesrv, message, message_query, broker, broker_admin, group, group_admin, raft),
+    )
     for command in module.COMMANDS
 }
 #: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
@@ -42,7 +56,7 @@ def main(
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
     out, err = out or sys.stdout, err or sys.stderr
-    logging.basicConfig(level=logging.ERROR, stream=err)
+    set_up_logging(level="ERROR", stream=err)
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):
         print(_overview(), file=out)
         return 0

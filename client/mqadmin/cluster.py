@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from client.admin import topic_count
-from client.directory import EachAnswer
-from client.errors import describe
-from client.mqadmin.context import Context
-from client.mqadmin.options import OUTPUT, Arguments, Command, Option
-from client.operation import Operation
 from remoting.errors import RemotingError
+
+from ..admin import topic_count
+from ..directory import EachAnswer
+from ..errors import describe
+from ..operation import Operation
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option
 
 _BASE: Final = "{:<22}  {:<22}  {:<4}  {:<22} {:<16}  {:>16}  {:>30}  {:<22}  {:>11}  {:<12}  {:<8}  {:>10}"
 _BASE_HEAD: Final = (

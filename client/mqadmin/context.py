@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeVar
 
-from client.blocking import Client
-from client.directory import EachAnswer
-from client.errors import describe
-from client.operation import Operation
+from remoting.logs import printable
+
+from ..blocking import Client
+from ..directory import EachAnswer
+from ..errors import describe
+from ..operation import Operation
 
 T = TypeVar("T")
 
@@ -34,17 +36,22 @@ class Context:
         return self.client.run(operation)
 
     def line(self, text: str = "") -> None:
-        """Print one line of the result."""
+        """Print one line of the result; what strangers put into names neither ends nor steers it."""
+        print(printable(text), file=self.out, flush=True)
+
+    def page(self, text: str) -> None:
+        """Print lines whose parts were made printable one by one."""
         print(text, file=self.out, flush=True)
 
     def json(self, document: Any) -> None:
         """Print one JSON document."""
-        self.line(json.dumps(document, ensure_ascii=False))
+        text = json.dumps(document, ensure_ascii=False)
+        self.page(text if text.isprintable() else json.dumps(document))
 
     def fail(self, reason: str | BaseException) -> int:
         """Say on one line of stderr what went wrong; return the exit code for it."""
         text = reason if isinstance(reason, str) else describe(reason)
-        print(f"mqadmin {self.name}: {' '.join(text.split())}", file=self.err, flush=True)
+        print(f"mqadmin {self.name}: {printable(' '.join(text.split()))}", file=self.err, flush=True)
         return 1
 
     def report(self, answers: Iterable[EachAnswer]) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import Final
 
-from client.config import ProducerConfig
-from client.errors import NotApplied
-from client.mqadmin import java
-from client.mqadmin.context import Context
-from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
-from client.producer import Message
-from client.queue_reader import PullResult, TopicReader
 from remoting.bodies import MessageQueue
 from remoting.codes import ResponseCode
 
-_TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
+from ..config import ProducerConfig
+from ..errors import NotApplied
+from ..producer import Message
+from ..queue_reader import PullResult, TopicReader
+from . import java
+from .context import Context
+from .instants import instant
+from .options import OUTPUT, Arguments, Command, Option
+
+TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
 _COUNT_DEFAULT: Final = 128
 _INT64_MAX: Final = 2**63 - 1
 _PULL_MAX: Final = 32
 _STATUS: Final = {
+    ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
     ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
@@ -80,8 +82,8 @@ def _consume_message(context: Context, args: Arguments) -> int:
         return context.fail("Please set the brokerName before queueId!")
     if "o" in args and "i" not in args:
         return context.fail("please set queueId before offset!")
-    begin_ms, end_ms = _instant(args, "s"), _instant(args, "e")
-    consumer = TopicReader(context.client.core, args.get("g") or _TOOLS_CONSUMER)
+    begin_ms, end_ms = instant(args, "s"), instant(args, "e")
+    consumer = TopicReader(context.client.core, args.get("g") or TOOLS_CONSUMER)
     queues = context.run(consumer.queues(args.text("t")))
     if "b" not in args:
         left = count
@@ -131,7 +133,7 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
             context.line("Consume ok")
             printed += _print_messages(context, result)
             continue
-        status = _STATUS[ResponseCode(result.code)]
+        status = pull_status(result.code)
         if status == "NO_MATCHED_MSG":
             context.line(f"{java.queue_text(queue)} no matched msg. status={status}, offset={offset}")
             continue
@@ -140,30 +142,19 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
     return printed
 
 
+def pull_status(code: int) -> str:
+    """Return what Java calls the outcome of a pull."""
+    return _STATUS[ResponseCode(code)]
+
+
 def _print_messages(context: Context, result: PullResult) -> int:
     for message in result.messages:
         text = java.message_text(message, min_offset=result.min_offset, max_offset=result.max_offset)
         body = message.body.decode("utf-8", "replace")
         context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
-    return len(result.messages)
-
-
-def _instant(args: Arguments, short: str) -> int:
-    """Return Unix ms, 0 if the option is absent.
-
-    Raises:
-        UsageError: If the text is neither a number of ms nor a local time.
-    """
-    text = args.get(short)
-    if text is None:
-        return 0
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment, _, ms = text.rpartition(":")
-        return int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
-    except ValueError:
-        raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
+    for broken in result.broken:
+        context.line(f"MSGID: {broken.offset_message_id} queueOffset={broken.queue_offset}: {broken.reason}")
+    return len(result.messages) + len(result.broken)
 
 
 COMMANDS: Final = (

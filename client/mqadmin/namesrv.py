@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.admin import properties
-from client.mqadmin.context import Context
-from client.mqadmin.options import OUTPUT, Arguments, Command, Option
+from ..admin import properties
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option
 
 
 def _update_kv(context: Context, args: Arguments) -> int:

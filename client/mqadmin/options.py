@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from client.mqadmin.context import Context
+    from .context import Context
 
 _WIDTH: Final = 110
 _USAGE: Final = "usage: "
@@ -52,6 +52,10 @@ NAMESRV: Final = Option(
 )
 OUTPUT: Final = Option(
     short="o", long="output", description="json: print one JSON document instead of a table", own=True
+)
+#: For subcommands of which Apache's have another ``-o``.
+OUTPUT_LONG: Final = Option(
+    short="O", long="output", description="json: print one JSON document instead of a table", own=True
 )
 
 
@@ -99,13 +103,16 @@ class Arguments:
             raise UsageError(f"{name}={text!r}, allowed true|false")
         return text == "true"
 
-    def json(self) -> bool:
+    def json(self, short: str = "o") -> bool:
         """Say whether ``-o json`` was given.
+
+        Args:
+            short: Of the option: ``O`` where Apache's tool has another ``-o``.
 
         Raises:
             UsageError: If another form was asked for.
         """
-        form = self._values.get("o")
+        form = self._values.get(short)
         if form not in (None, "json"):
             raise UsageError(f"output={form!r}, allowed json")
         return form == "json"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from client.admin import properties
-from client.errors import NotApplied, describe
-from client.mqadmin.context import Context
-from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
-from client.operation import Operation
-from client.raft_group import ADDRESS, Done, Group, NoAnswer, http_address
+from ..admin import properties
+from ..errors import NotApplied, describe
+from ..operation import Operation
+from ..raft_group import ADDRESS, Done, Group, NoAnswer, http_address
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
 #: Routes that routeDiff compares one by one unless it is told which.

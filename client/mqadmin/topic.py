@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
-from client.errors import describe
-from client.mqadmin import java
-from client.mqadmin.context import Context
-from client.mqadmin.options import OUTPUT, Arguments, Command, Option, UsageError
 from remoting.bodies import MessageQueue, TopicOffset
 from remoting.codes import DLQ_PREFIX, MASTER_ID, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX
 from remoting.errors import RemoteProtocolError, RemotingError
-from remoting.lenient import loads
+from remoting.lenient import ANSWER, loads
 from remoting.route import ClusterInfo, TopicConfig, TopicRouteData
+
+from ..admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
+from ..errors import describe
+from . import java
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 _PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
 _NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
@@ -117,7 +118,7 @@ def _topic_route(context: Context, args: Arguments) -> int:
     elif "l" in args:
         _print_route_list(context, route)
     else:
-        context.line(java.route_text(route))
+        context.page(java.route_text(route))
     return 0
 
 
@@ -240,7 +241,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
 def _put_tps(body: bytes) -> float:
     """Return the rate that a 5.x broker adds to its answer; 0 from others."""
     try:
-        members = loads(body)
+        members = loads(body, ANSWER)
     except RemoteProtocolError:
         return 0.0
     value = members.get("topicPutTps") if isinstance(members, dict) else None

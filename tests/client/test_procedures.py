@@ -50,7 +50,7 @@ from nameserver.raft.consensus.membership import Membership
 known = Membership.add_member
 
 def add_member(self, address):
-    if self._core.leader_id == self._me:
+    if self._library.leader == self._me:
         raise ChangeRefused({OLDER!r})
     return known(self, address)
 
@@ -312,7 +312,7 @@ class Readers:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     token = tmp_path / "token"
-    token.write_text("a-token-of-the-operators")
+    token.write_text("a-word-of-the-operators-and-the-members")
     token.chmod(0o600)
     addresses = free_addresses(9)
     servers = [
@@ -411,15 +411,16 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     alone.start_member([alone.raft])
     until(alone.ready, "it leads")
     assert alone.popen is not None
-    used = max(path.stat().st_size for path in alone.data.rglob("*") if path.is_file())
+    # The limit is one for all files of the process: its log must still fit, the journal must not.
+    used = len(alone.log().encode()) + 5_000
     _, hard = resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used + 1000, hard))
-    refused = alone.ask(100, namespace="n", key="k", value=secrets.token_hex(10_000))
+    resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used, hard))
+    refused = alone.ask(100, namespace="n", key="k", value=secrets.token_hex(20_000))
     assert (refused.remark or "").startswith("[OUTCOME_UNKNOWN]")
     until(lambda: b"disk does not take its journal" in (alone.get("/readyz")[1] or b""), "readyz names it")
     said = place.admin("raftStatus", http=alone.http)
     assert f"{alone.http} is hindered: its disk does not take its journal" in said
-    assert "mqnamesrv_raft_storage_stalled 1\n" in alone.get("/metrics")[1].decode()
+    assert "mqnamesrv_raft_storage_stalled 1.0\n" in alone.get("/metrics")[1].decode()
     refused = alone.ask(100, namespace="n", key="other", value="v")
     assert (refused.remark or "").startswith("[NO_QUORUM]")
     resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (hard, hard))

@@ -68,6 +68,7 @@ IO_MODULES = {
     "client/blocking.py",
     "client/blocking_parts.py",
     "client/mqadmin/cluster.py",
+    "client/mqadmin/instants.py",
     "client/mqadmin/message.py",
     "bench/__main__.py",
     "bench/jre.py",

@@ -1,0 +1,87 @@
+"""brokerStatus, getBrokerConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from remoting.errors import RemotingError
+
+from ..admin import all_addrs
+from ..errors import describe
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option
+
+_Show = Callable[[str, Mapping[str, str]], None]
+
+
+def _targets(context: Context, args: Arguments) -> list[str]:
+    """Return the address given, or those of the cluster given."""
+    if "b" in args:
+        return [args.text("b")]
+    addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
+    if not addrs:
+        context.fail(f"no broker in cluster {args.text('c')!r}")
+    return addrs
+
+
+def _broker_status(context: Context, args: Arguments) -> int:
+    def show(addr: str, table: Mapping[str, str]) -> None:
+        for name, value in sorted(table.items()):
+            context.line(f"{name:<32}: {value}" if "b" in args else f"{addr:<24} {name:<32}: {value}")
+
+    return _each(context, args, show, config=False)
+
+
+def _get_broker_config(context: Context, args: Arguments) -> int:
+    def show(addr: str, table: Mapping[str, str]) -> None:
+        context.line(f"============{addr}============")
+        for name, value in table.items():
+            context.line(f"{name:<50}=  {value}")
+
+    return _each(context, args, show, config=True)
+
+
+def _each(context: Context, args: Arguments, show: _Show, *, config: bool) -> int:
+    """Ask each broker; one that does not answer is named and makes the exit code 1."""
+    as_json = args.json()
+    admin = context.client.admin
+    found: dict[str, Mapping[str, str]] = {}
+    addrs = _targets(context, args)
+    for addr in addrs:
+        try:
+            found[addr] = context.run(admin.broker_config(addr) if config else admin.broker_runtime(addr))
+        except RemotingError as error:
+            context.fail(f"broker {addr}: {describe(error)}")
+        else:
+            if not as_json:
+                show(addr, found[addr])
+    if as_json:
+        context.json(found)
+    return 0 if addrs and len(found) == len(addrs) else 1
+
+
+COMMANDS: Final = (
+    Command(
+        name="brokerStatus",
+        description="Fetch broker runtime status data.",
+        options=(
+            Option(short="b", long="brokerAddr", description="Broker address", group="target"),
+            Option(short="c", long="clusterName", description="which cluster", group="target"),
+            OUTPUT,
+        ),
+        run=_broker_status,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="getBrokerConfig",
+        description="Get broker config by cluster or special broker.",
+        options=(
+            Option(short="b", long="brokerAddr", description="get which broker", group="target"),
+            Option(short="c", long="clusterName", description="get which cluster", group="target"),
+            OUTPUT,
+        ),
+        run=_get_broker_config,
+        needs_nameserver=False,
+    ),
+)

@@ -1,0 +1,310 @@
+"""updateBrokerConfig, cleanExpiredCQ, cleanUnusedTopic, deleteExpiredCommitLog, statsAll, topicClusterList,
+updateTopicPerm, updateOrderConf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from remoting.codes import DLQ_PREFIX, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX, RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.lenient import as_object, get_int
+from remoting.route import TopicConfig
+
+from ..admin import masters
+from ..errors import NotApplied, describe
+from . import java
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option, UsageError
+from .targets import ask_each, chosen_masters, document, masters_of_topic
+
+_WHICH: Final = "create topic to which"
+_PERMISSIONS: Final = ("2", "4", "6")
+
+
+def _update_broker_config(context: Context, args: Arguments) -> int:
+    key, value = args.text("k"), args.text("v")
+    if "\n" in key + value or "=" in key:
+        raise UsageError(f"key {key!r} or value {value!r} holds a line break or '='")
+
+    def updated(addr: str, _answer: RemotingCommand) -> None:
+        context.line(f"update broker config success, {addr}")
+
+    body = f"{key}={value}\n".encode()
+    addrs = chosen_masters(context, args)
+    return ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
+
+
+def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
+    def run(context: Context, args: Arguments) -> int:
+        failed = ask_each(context, chosen_masters(context, args), code)
+        context.line("false" if failed else "success")
+        return failed
+
+    return run
+
+
+def _topic_cluster_list(context: Context, args: Arguments) -> int:
+    admin = context.client.admin
+    names = {data.broker_name for data in context.run(admin.topic_route(args.text("t"))).broker_datas}
+    info = context.run(admin.cluster_info())
+    clusters = [name for name in sorted(info.cluster_addr_table) if names & {*info.cluster_addr_table[name]}]
+    if args.json():
+        context.json(clusters)
+        return 0
+    for cluster in clusters:
+        context.line(cluster)
+    return 0 if clusters else context.fail(f"no cluster has a broker of topic {args.text('t')!r}")
+
+
+def _update_topic_perm(context: Context, args: Arguments) -> int:
+    topic, text = args.text("t"), args.text("p")
+    if text not in _PERMISSIONS:
+        raise UsageError(f"perm={text!r}, allowed {'|'.join(_PERMISSIONS)}")
+    admin, perm = context.client.admin, int(text)
+    route = context.run(admin.topic_route(topic))
+    addrs = masters_of_topic(context, topic)
+    if "c" in args:
+        inside = masters(context.run(admin.cluster_info()), args.text("c"))
+        addrs = {name: addr for name, addr in addrs.items() if inside.get(name) == addr}
+    else:
+        addrs = {name: addr for name, addr in addrs.items() if addr == args.text("b")}
+    if not addrs:
+        raise NotApplied("updateTopicPerm error broker not exit or broker is not master!.")
+    failed = 0
+    for data in route.queue_datas:
+        addr = addrs.get(data.broker_name)
+        if addr is None:
+            continue
+        if data.perm == perm:
+            context.line("new perm equals to the old one!")
+            continue
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=data.read_queue_nums,
+            write_queue_nums=data.write_queue_nums,
+            perm=perm,
+            topic_sys_flag=data.topic_sys_flag,
+        )
+        try:
+            context.run(admin.create_topic(addr, replace(config, perm=perm)))
+        except RemotingError as error:
+            failed = context.fail(f"broker {addr}: {describe(error)}")
+            continue
+        context.line(f"update topic perm from {data.perm} to {perm} in {addr} success.")
+        if "b" in args:
+            context.line(f"{java.topic_config_text(config)}.")
+    return failed
+
+
+def _update_order_conf(context: Context, args: Arguments) -> int:
+    topic, method, admin = args.text("t"), args.text("m"), context.client.admin
+    match method:
+        case "get":
+            value = context.run(admin.kv_get(ORDER_TOPIC_NAMESPACE, topic))
+            if value is None:
+                return context.fail(f"topic {topic!r} has no order configuration")
+            context.line(f"get orderConf success. topic=[{topic}], orderConf=[{value}] ")
+            return 0
+        case "put":
+            if "v" not in args:
+                raise UsageError("please set orderConf with option -v.")
+            failed = context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic, args.text("v"))))
+            done = f"update orderConf success. topic=[{topic}], orderConf=[{args.text('v')}]"
+        case "delete":
+            failed = context.report(context.run(admin.kv_delete(ORDER_TOPIC_NAMESPACE, topic)))
+            done = f"delete orderConf success. topic=[{topic}]"
+        case _:
+            raise UsageError(f"method={method!r}, allowed put|get|delete")
+    if not failed:
+        context.line(done)
+    return failed
+
+
+_STATS: Final = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}"
+
+
+def _stats_all(context: Context, args: Arguments) -> int:
+    as_json, wanted = args.json(), args.get("t")
+    admin = context.client.admin
+    rows: list[dict[str, Any]] = []
+    failed = 0
+    for topic in context.run(admin.topic_list()).topics:
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or wanted not in (None, topic):
+            continue
+        try:
+            rows += _stats_of(context, topic)
+        except RemotingError as error:
+            failed = context.fail(f"topic {topic}: {describe(error)}")
+    if "a" in args:
+        rows = [row for row in rows if row["inMsg24Hour"] or row["outMsg24Hour"]]
+    if as_json:
+        context.json(rows)
+        return failed
+    context.line(
+        _STATS.format(
+            *("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS"),
+            *("#InMsg24Hour", "#OutMsg24Hour"),
+        )
+    )
+    for row in rows:
+        group = row["group"]
+        context.line(
+            _STATS.format(
+                row["topic"][:64],
+                "" if group is None else group[:64],
+                row["accumulation"],
+                f"{row['inTps']:.2f}",
+                "" if group is None else f"{row['outTps']:.2f}",
+                row["inMsg24Hour"],
+                "NO_CONSUMER" if group is None else row["outMsg24Hour"],
+            )
+        )
+    return failed
+
+
+def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
+    admin = context.client.admin
+    addrs = masters_of_topic(context, topic)
+    in_tps, in_day = _counted(context, addrs.values(), "TOPIC_PUT_NUMS", topic)
+    groups = {
+        group for addr in addrs.values() for group in context.run(admin.consumer_groups_of(addr, topic))
+    }
+    begin: dict[str, Any] = {"topic": topic, "inTps": in_tps, "inMsg24Hour": in_day}
+    rows = []
+    for group in sorted(groups):
+        out_tps, out_day = _counted(context, addrs.values(), "GROUP_GET_NUMS", f"{topic}@{group}")
+        behind = 0
+        for addr in addrs.values():
+            offsets = context.run(admin.consume_stats(addr, group)).offsets
+            behind += sum(
+                offset.broker_offset - offset.consumer_offset
+                for queue, offset in offsets.items()
+                if queue.topic == topic
+            )
+        rows.append(
+            begin | {"group": group, "accumulation": behind, "outTps": out_tps, "outMsg24Hour": out_day}
+        )
+    return rows or [begin | {"group": None, "accumulation": 0, "outTps": 0.0, "outMsg24Hour": 0}]
+
+
+def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
+    """Return messages per second of the last minute, and those of a day; brokers count from their start."""
+    tps, day = 0.0, 0
+    for addr in addrs:
+        try:
+            answer = context.run(
+                context.client.admin.call(
+                    addr, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}
+                )
+            )
+        except RemotingError:
+            continue  # nothing was counted there yet
+        found = document(answer)
+        minute = as_object(found.get("statsMinute") or {}, "statsMinute")
+        value = minute.get("tps")
+        tps += value if isinstance(value, int | float) else 0.0
+        sums = [get_int(as_object(found.get(span) or {}, span), "sum") for span in _SPANS]
+        day += next((count for count in sums if count), 0)
+    return tps, day
+
+
+#: The longest span that has a figure yet. Source: StatsAllSubCommand.compute24HourSum.
+_SPANS: Final = ("statsDay", "statsHour", "statsMinute")
+
+
+def _cleaning(name: str, description: str, code: RequestCode, cluster: str) -> Command:
+    return Command(
+        name=name,
+        description=description,
+        options=(
+            Option(short="b", long="brokerAddr", description="Broker address"),
+            Option(short="c", long="cluster", description=cluster),
+        ),
+        run=_clean(code),
+        needs_nameserver=False,
+    )
+
+
+COMMANDS: Final = (
+    Command(
+        name="updateBrokerConfig",
+        description="Update broker's config.",
+        options=(
+            Option(short="b", long="brokerAddr", description="update which broker", group="target"),
+            Option(short="c", long="clusterName", description="update which cluster", group="target"),
+            Option(short="k", long="key", description="config key", required=True),
+            Option(short="v", long="value", description="config value", required=True),
+        ),
+        run=_update_broker_config,
+        needs_nameserver=False,
+    ),
+    _cleaning(
+        "cleanExpiredCQ",
+        "Clean expired ConsumeQueue on broker.",
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        "clustername",
+    ),
+    _cleaning(
+        "cleanUnusedTopic",
+        "Clean unused topic on broker.",
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        "cluster name",
+    ),
+    _cleaning(
+        "deleteExpiredCommitLog",
+        "Delete expired CommitLog files.",
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        "clustername",
+    ),
+    Command(
+        name="topicClusterList",
+        description="Get cluster info for topic.",
+        options=(Option(short="t", long="topic", description="topic name", required=True), OUTPUT),
+        run=_topic_cluster_list,
+    ),
+    Command(
+        name="updateTopicPerm",
+        description="Update topic perm.",
+        options=(
+            Option(short="b", long="brokerAddr", description="create topic to which broker", group="target"),
+            Option(
+                short="c", long="clusterName", description="create topic to which cluster", group="target"
+            ),
+            Option(short="t", long="topic", description="topic name", required=True),
+            Option(
+                short="p",
+                long="perm",
+                description="set topic's permission(2|4|6), intro[2:W; 4:R; 6:RW]",
+                required=True,
+            ),
+        ),
+        run=_update_topic_perm,
+    ),
+    Command(
+        name="updateOrderConf",
+        description="Create or update or delete order conf.",
+        options=(
+            Option(short="t", long="topic", description="topic name", required=True),
+            Option(
+                short="v",
+                long="orderConf",
+                description="set order conf [eg. brokerName1:num;brokerName2:num]",
+            ),
+            Option(short="m", long="method", description="option type [eg. put|get|delete", required=True),
+        ),
+        run=_update_order_conf,
+    ),
+    Command(
+        name="statsAll",
+        description="Topic and Consumer tps stats.",
+        options=(
+            Option(short="a", long="activeTopic", description="print active topic only", value=False),
+            Option(short="t", long="topic", description="print select topic only"),
+            OUTPUT,
+        ),
+        run=_stats_all,
+    ),
+)

@@ -1,0 +1,228 @@
+"""consumerProgress, consumerConnection."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from remoting.bodies import ConsumeOffset, ConsumerConnection, ConsumeStats, MessageQueue
+from remoting.codes import MASTER_ID, RETRY_PREFIX, ResponseCode
+from remoting.errors import RemotingError, ResponseError
+
+from ..errors import describe
+from .context import Context
+from .options import OUTPUT, Arguments, Command, Option, UsageError
+from .targets import version_text
+
+_PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20} {:<20}  {}"
+
+
+def _masters(context: Context, group: str) -> list[str]:
+    """Return the masters that know the group: those of its retry topic."""
+    route = context.run(context.client.admin.topic_route(RETRY_PREFIX + group))
+    return [data.broker_addrs[MASTER_ID] for data in route.broker_datas if MASTER_ID in data.broker_addrs]
+
+
+def _consumer_progress(context: Context, args: Arguments) -> int:
+    if "g" not in args:
+        return _all_progress(context, args)
+    group = args.text("g")
+    as_json = args.json()
+    rows: dict[MessageQueue, ConsumeOffset] = {}
+    tps, code = 0.0, 0
+    for addr in _masters(context, group):
+        try:
+            stats: ConsumeStats = context.run(context.client.admin.consume_stats(addr, group))
+        except RemotingError as error:
+            code = context.fail(f"broker {addr}: {describe(error)}")
+            continue
+        rows.update(stats.offsets)
+        tps += stats.consume_tps
+    lag = sum(offset.broker_offset - offset.consumer_offset for offset in rows.values())
+    inflight = sum(_inflight(offset) for offset in rows.values())
+    if as_json:
+        queues = [_document(queue, rows[queue]) for queue in sorted(rows)]
+        context.json(
+            {"group": group, "consumeTps": tps, "diffTotal": lag, "inflightTotal": inflight, "queues": queues}
+        )
+        return code
+    context.line(
+        _PROGRESS.format(
+            *("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"),
+            *("#Diff", "#Inflight", "#LastTime"),
+        )
+    )
+    for queue in sorted(rows):
+        offset = rows[queue]
+        context.line(
+            _PROGRESS.format(
+                queue.topic[:64],
+                queue.broker_name[:32],
+                queue.queue_id,
+                offset.broker_offset,
+                offset.consumer_offset,
+                offset.broker_offset - offset.consumer_offset,
+                _inflight(offset),
+                _time(offset.last_timestamp),
+            )
+        )
+    context.line()
+    context.line(f"Consume TPS: {tps:.2f}")
+    context.line(f"Consume Diff Total: {lag}")
+    context.line(f"Consume Inflight Total: {inflight}")
+    return code
+
+
+_GROUP: Final = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}"
+
+
+def _all_progress(context: Context, args: Arguments) -> int:
+    """List every group that has a retry topic: who is there, how fast, how far behind."""
+    as_json, failed = args.json(), 0
+    rows: list[dict[str, Any]] = []
+    for topic in context.run(context.client.admin.topic_list()).topics:
+        if not topic.startswith(RETRY_PREFIX):
+            continue
+        group = topic.removeprefix(RETRY_PREFIX)
+        try:
+            rows.append(_group_progress(context, group))
+        except RemotingError as error:
+            failed = context.fail(f"group {group}: {describe(error)}")
+    rows.sort(key=lambda row: (-row["count"], -row["diffTotal"], row["group"]))
+    if as_json:
+        context.json(rows)
+        return failed
+    context.line(_GROUP.format("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
+    for row in rows:
+        context.line(
+            _GROUP.format(
+                row["group"][:64],
+                row["count"],
+                version_text(row["version"]) if row["count"] else "OFFLINE",
+                ("PULL" if row["consumeType"] == "CONSUME_ACTIVELY" else "PUSH") if row["count"] else "",
+                row["messageModel"] if row["consumeType"] == "CONSUME_PASSIVELY" else "",
+                round(row["consumeTps"]),
+                row["diffTotal"],
+            )
+        )
+    return failed
+
+
+def _group_progress(context: Context, group: str) -> dict[str, Any]:
+    addrs = _masters(context, group)
+    lag, tps = 0, 0.0
+    for addr in addrs:
+        stats = context.run(context.client.admin.consume_stats(addr, group))
+        lag += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
+        tps += stats.consume_tps
+    found = _first_online(context, addrs, group)
+    return {
+        "group": group,
+        "count": 0 if found is None else len(found.connections),
+        "version": 0 if found is None else min((one.version for one in found.connections), default=0),
+        "consumeType": None if found is None else found.consume_type,
+        "messageModel": None if found is None else found.message_model,
+        "consumeTps": tps,
+        "diffTotal": lag,
+    }
+
+
+def _inflight(offset: ConsumeOffset) -> int:
+    """Return how many messages were pulled and not yet consumed; 4.9 brokers do not say."""
+    return max(0, offset.pull_offset - offset.consumer_offset)
+
+
+def _time(wall_ms: int) -> str:
+    if wall_ms <= 0:
+        return "N/A"
+    return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _document(queue: MessageQueue, offset: ConsumeOffset) -> dict[str, Any]:
+    return {
+        "topic": queue.topic,
+        "brokerName": queue.broker_name,
+        "queueId": queue.queue_id,
+        "brokerOffset": offset.broker_offset,
+        "consumerOffset": offset.consumer_offset,
+        "diff": offset.broker_offset - offset.consumer_offset,
+        "inflight": _inflight(offset),
+        "lastTimestamp": offset.last_timestamp,
+    }
+
+
+def _consumer_connection(context: Context, args: Arguments) -> int:
+    group = args.text("g")
+    as_json = args.json()
+    addrs = [args.text("b")] if "b" in args else _masters(context, group)
+    if not addrs:
+        raise UsageError(f"no master of group {group!r} is known: give -b")
+    found = _first_online(context, addrs, group)
+    if found is None:
+        return context.fail(f"no member of group {group!r} is online")
+    if as_json:
+        context.json(
+            {
+                "group": group,
+                "connections": [connection.to_json() for connection in found.connections],
+                "subscriptions": {topic: data.sub_string for topic, data in found.subscriptions.items()},
+                "consumeType": found.consume_type,
+                "messageModel": found.message_model,
+                "consumeFromWhere": found.consume_from_where,
+            }
+        )
+        return 0
+    context.line(f"{'#ClientId':<36} {'#ClientAddr':<22} {'#Language':<10} #Version")
+    for connection in found.connections:
+        context.line(
+            f"{connection.client_id:<36} {connection.client_addr:<22}"
+            f" {_language(connection.language):<10} {version_text(connection.version)}"
+        )
+    context.line()
+    context.line("Below is subscription:")
+    context.line(f"{'#Topic':<20} #SubExpression")
+    for topic, data in sorted(found.subscriptions.items()):
+        context.line(f"{topic:<20} {data.sub_string}")
+    context.line()
+    context.line(f"ConsumeType: {found.consume_type}")
+    context.line(f"MessageModel: {found.message_model}")
+    context.line(f"ConsumeFromWhere: {found.consume_from_where}")
+    return 0
+
+
+def _first_online(context: Context, addrs: list[str], group: str) -> ConsumerConnection | None:
+    """Ask one broker after the other; members are connected with each of them."""
+    for addr in addrs:
+        try:
+            return context.run(context.client.admin.consumer_connection(addr, group))
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+    return None
+
+
+def _language(language: Any) -> str:
+    return str(getattr(language, "name", language))
+
+
+COMMANDS: Final = (
+    Command(
+        name="consumerProgress",
+        description="Query consumer's progress, speed.",
+        options=(
+            Option(short="g", long="groupName", description="consumer group name"),
+            OUTPUT,
+        ),
+        run=_consumer_progress,
+    ),
+    Command(
+        name="consumerConnection",
+        description="Query consumer's socket connection, client version and subscription.",
+        options=(
+            Option(short="g", long="consumerGroup", description="consumer group name", required=True),
+            Option(short="b", long="brokerAddr", description="broker address"),
+            OUTPUT,
+        ),
+        run=_consumer_connection,
+    ),
+)

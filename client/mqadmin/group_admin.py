@@ -1,0 +1,556 @@
+"""updateSubGroup, deleteSubGroup, getConsumerConfig, resetOffsetByTime, skipAccumulatedMessage,
+cloneGroupOffset, brokerConsumeStats, producerConnection, producer, consumerStatus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from remoting.bodies import (
+    ClientConnection,
+    ConsumeStats,
+    MessageQueue,
+    ProducerConnection,
+    QueueOffsets,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError, ResponseError
+from remoting.lenient import as_object
+
+from ..admin import masters
+from ..errors import NotApplied, describe
+from ..queue_reader import QueueReader
+from . import java
+from .context import Context
+from .instants import instant, now_ms
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError
+from .targets import ask_each, chosen_masters, document, masters_of_topic, second_text, version_text
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+def _update_sub_group(context: Context, args: Arguments) -> int:
+    config = SubscriptionGroupConfig(
+        group_name=args.text("g"),
+        consume_enable="s" not in args or args.flag("s", "consumeEnable"),
+        # what Apache's tool sends, too, when nothing is said about them
+        consume_from_min_enable=args.flag("m", "consumeFromMinEnable"),
+        consume_broadcast_enable=args.flag("d", "consumeBroadcastEnable"),
+        retry_queue_nums=args.number("q", "retryQueueNums", 1, low=0, high=1024),
+        retry_max_times=args.number("r", "retryMaxTimes", 16, low=-1, high=_INT32_MAX),
+        broker_id=args.number("i", "brokerId", 0, low=0, high=_INT64_MAX),
+        which_broker_when_consume_slowly=args.number(
+            "w", "whichBrokerWhenConsumeSlowly", 1, low=0, high=_INT64_MAX
+        ),
+        notify_consumer_ids_changed_enable=args.flag("a", "notifyConsumerIdsChanged")
+        if "a" in args
+        else True,
+    )
+    as_json, done = args.json("O"), list[str]()
+
+    def created(addr: str, _answer: RemotingCommand) -> None:
+        done.append(addr)
+        if not as_json:
+            context.line(f"create subscription group to {addr} success.")
+
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    failed = ask_each(context, chosen_masters(context, args), code, body=config.encode(), done=created)
+    if as_json:
+        context.json({"brokers": done, "group": config.to_json()})
+    elif done:
+        context.line(java.group_config_text(config))
+    return failed
+
+
+def _delete_sub_group(context: Context, args: Arguments) -> int:
+    group, admin = args.text("g"), context.client.admin
+    ext = {"groupName": group, "removeOffset": java.flag(args.flag("r", "removeOffset"))}
+    ext["cleanOffset"] = ext["removeOffset"]
+    where = f" in cluster [{args.text('c')}]" if "b" not in args else ""
+    addrs = chosen_masters(context, args)
+
+    def deleted(addr: str, _answer: RemotingCommand) -> None:
+        context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
+
+    failed = ask_each(context, addrs, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, done=deleted)
+    if "b" in args or failed:
+        return failed
+    for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
+        failed |= ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, None)))
+    return failed
+
+
+def _get_consumer_config(context: Context, args: Arguments) -> int:
+    group, as_json = args.text("g"), args.json()
+    info = context.run(context.client.admin.cluster_info())
+    found: list[tuple[str, str, SubscriptionGroupConfig]] = []
+    code = 0
+    for cluster in sorted(info.cluster_addr_table):
+        for name, addr in masters(info, cluster).items():
+
+            def listed(_addr: str, answer: RemotingCommand, cluster: str = cluster, name: str = name) -> None:
+                config = SubscriptionGroupTable.decode(answer.body).groups.get(group)
+                if config is not None:
+                    found.append((cluster, name, config))
+
+            code |= ask_each(context, [addr], RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, done=listed)
+    if not found:
+        return context.fail(f"no broker knows group {group!r}")
+    if as_json:
+        context.json([{"cluster": at, "brokerName": name} | config.to_json() for at, name, config in found])
+        return code
+    for cluster, name, config in found:
+        context.line(f"{'=' * 29}{cluster}:{name}{'=' * 29}")
+        for member, value in java.group_config_members(config).items():
+            context.line(f"{member:<40}=  {'' if value == 'null' else value}")
+    return code
+
+
+# Offsets -------------------------------------------------------------------------------------------
+
+
+def _reset_offset_by_time(context: Context, args: Arguments) -> int:
+    text = args.text("s")
+    wall_ms = now_ms() if text == "now" else instant(args, "s")
+    group, topic = args.text("g"), args.text("t")
+    force = args.flag("f", "force") if "f" in args else True
+    if "b" in args and "q" in args:
+        queue_id = args.number("q", "queue", 0, low=0, high=_INT32_MAX)
+        offset = args.number("o", "offset", -1, low=-1, high=_INT64_MAX)
+        begin = f"group[{group}], topic[{topic}], queueId[{queue_id}], broker[{args.text('b')}]"
+        chosen = {"queueId": str(queue_id)} | ({"offset": str(offset)} if offset >= 0 else {})
+        addrs = {args.text("b"): args.text("b")}
+    elif "b" in args or "q" in args or "o" in args:
+        raise UsageError("-b, -q and -o belong together: give -b and -q")
+    else:
+        begin, chosen = f"group[{group}], topic[{topic}], force[{java.flag(force)}]", {}
+        addrs = masters_of_topic(context, topic)
+    as_json = args.json("O")
+    if not as_json:
+        context.line(
+            f"start reset consumer offset by specified, {begin}, timestamp(string)[{text}],"
+            f" timestamp(long)[{wall_ms}]"
+        )
+    return _reset(context, group, topic, addrs, wall_ms, force=force, chosen=chosen, as_json=as_json)
+
+
+_ROLLED: Final = (
+    *("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#rollbackOffset"),
+)
+
+
+def _skip_accumulated(context: Context, args: Arguments) -> int:
+    group, topic = args.text("g"), args.text("t")
+    force = args.flag("f", "force") if "f" in args else True
+    addrs = masters_of_topic(context, topic)
+    return _reset(context, group, topic, addrs, -1, force=force, chosen={}, as_json=args.json())
+
+
+def _reset(
+    context: Context,
+    group: str,
+    topic: str,
+    addrs: Mapping[str, str],
+    wall_ms: int,
+    *,
+    force: bool,
+    chosen: Mapping[str, str],
+    as_json: bool,
+) -> int:
+    """Have each broker reset what it has; 4.9's do not without members, then it is done from here."""
+    ext = {"topic": topic, "group": group, "timestamp": str(wall_ms), "isForce": java.flag(force)}
+    ext |= chosen
+    offsets: dict[MessageQueue, int] = {}
+    rolled: list[tuple[MessageQueue, int, int, int, int]] = []
+    failed = 0
+    for name, addr in addrs.items():
+        try:
+            answer = context.run(
+                context.client.admin.call(addr, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+            )
+            offsets.update(QueueOffsets.decode(answer.body).offsets)
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE or chosen:
+                failed = context.fail(f"broker {addr}: {describe(error)}")
+                continue
+            rolled += _roll_back(context, group, topic, name, addr, wall_ms, force=force)
+        except RemotingError as error:
+            failed = context.fail(f"broker {addr}: {describe(error)}")
+    offsets |= {queue: new for queue, _, _, _, new in rolled}
+    if as_json:
+        context.json([queue.to_json() | {"offset": offsets[queue]} for queue in sorted(offsets)])
+    elif rolled:
+        names = (
+            "brokerName",
+            "queueId",
+            "brokerOffset",
+            "consumerOffset",
+            "timestampOffset",
+            "rollbackOffset",
+        )
+        context.line("  ".join(f"{'#' + name:<20}" for name in names).rstrip())
+        for queue, *numbers in sorted(rolled):
+            cells = (queue.broker_name, queue.queue_id, *numbers)
+            context.line("  ".join(f"{cell:<20}" for cell in cells))
+    else:
+        context.line(f"{'#brokerName':<40}  {'#queueId':<40}  {'#offset':<40}")
+        for queue in sorted(offsets):
+            context.line(f"{queue.broker_name[:32]:<40}  {queue.queue_id:<40}  {offsets[queue]:<40}")
+    return failed if offsets or failed else context.fail("no offset was reset")
+
+
+def _roll_back(
+    context: Context, group: str, topic: str, name: str, addr: str, wall_ms: int, *, force: bool
+) -> list[tuple[MessageQueue, int, int, int, int]]:
+    """Set the offsets of a group without members; return (queue, broker, consumer, by time, new) of each.
+
+    Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
+    """
+    stats = context.run(context.client.admin.consume_stats(addr, group))
+    reader = QueueReader(context.client.core, group)
+    done = []
+    for queue, offset in sorted(stats.offsets.items()):
+        if queue.topic != topic or queue.broker_name != name:
+            continue
+        wanted = context.run(
+            reader.max_offset(queue) if wall_ms < 0 else reader.search_offset(queue, wall_ms)
+        )
+        new = wanted if force or wanted < offset.consumer_offset else offset.consumer_offset
+        context.run(reader.commit(queue, new))
+        done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
+    if not done:
+        context.fail(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
+    return done
+
+
+def _clone_group_offset(context: Context, args: Arguments) -> int:
+    source, target, topic = args.text("s"), args.text("d"), args.text("t")
+    ext = {"srcGroup": source, "destGroup": target, "topic": topic}
+    ext["offline"] = java.flag(args.flag("o", "offline"))
+    addrs = masters_of_topic(context, topic)
+    failed = ask_each(context, addrs.values(), RequestCode.CLONE_GROUP_OFFSET, ext)
+    if not failed:
+        context.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
+    return failed
+
+
+_CONSUME_STATS: Final = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}"
+
+
+def _broker_consume_stats(context: Context, args: Arguments) -> int:
+    args.number("t", "timeoutMillis", 50_000, low=1, high=_INT64_MAX)
+    level = args.number("l", "level", 0, low=0, high=_INT64_MAX)
+    ext = {"isOrder": java.flag(args.flag("o", "order"))}
+    as_json = args.json("O")
+    answer = context.run(context.client.admin.call(args.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, ext))
+    found = document(answer)
+    rows: list[tuple[str, MessageQueue, Any]] = []
+    for entry in found.get("consumeStatsList") or ():
+        for group, listed in as_object(entry, "consume stats").items():
+            for stats in listed or ():
+                for queue, offset in sorted(ConsumeStats.from_json(stats).offsets.items()):
+                    if offset.broker_offset - offset.consumer_offset >= level:
+                        rows.append((group, queue, offset))
+    if as_json:
+        table = [
+            queue.to_json()
+            | {
+                "group": group,
+                "brokerOffset": offset.broker_offset,
+                "consumerOffset": offset.consumer_offset,
+                "diff": offset.broker_offset - offset.consumer_offset,
+                "lastTimestamp": offset.last_timestamp,
+            }
+            for group, queue, offset in rows
+        ]
+        context.json({"queues": table, "diffTotal": found.get("totalDiff")})
+        return 0
+    context.line(
+        _CONSUME_STATS.format(
+            *("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"),
+            *("#Diff", "#LastTime"),
+        )
+    )
+    for group, queue, offset in rows:
+        if offset.last_timestamp <= 0:
+            continue  # nothing was consumed there; only -o json lists it
+        context.line(
+            _CONSUME_STATS.format(
+                queue.topic[:64],
+                group[:64],
+                queue.broker_name[:32],
+                queue.queue_id,
+                offset.broker_offset,
+                offset.consumer_offset,
+                offset.broker_offset - offset.consumer_offset,
+                second_text(offset.last_timestamp),
+            )
+        )
+    context.line()
+    context.line(f"Diff Total: {found.get('totalDiff')}")
+    return 0
+
+
+# Clients -------------------------------------------------------------------------------------------
+
+
+def _producer_connection(context: Context, args: Arguments) -> int:
+    group, as_json = args.text("g"), args.json()
+    rows: list[ClientConnection] = []
+    reason: RemotingError | None = None
+    for addr in masters_of_topic(context, args.text("t")).values():
+        try:
+            ext = {"producerGroup": group}
+            answer = context.run(
+                context.client.admin.call(addr, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext)
+            )
+        except RemotingError as error:
+            reason = error
+            continue
+        rows += ProducerConnection.decode(answer.body).connections
+    if not rows:
+        return context.fail(reason or f"no member of producer group {group!r} is online")
+    if as_json:
+        context.json([row.to_json() for row in rows])
+        return 0
+    for number, row in enumerate(rows, 1):
+        language = row.to_json()["language"]
+        version = version_text(row.version)
+        context.line(f"{number:04}  {row.client_id:<32} {row.client_addr:<22} {language:<8} {version}")
+    return 0
+
+
+def _producer(context: Context, args: Arguments) -> int:
+    answer = context.run(context.client.admin.call(args.text("b"), RequestCode.GET_ALL_PRODUCER_INFO))
+    table = as_object(document(answer).get("data") or {}, "producers")
+    if args.json():
+        context.json(table)
+        return 0
+    for group, producers in table.items():
+        if not producers:
+            context.line(f"producer group ({group}) instances are empty")
+        for producer in producers or ():
+            members = as_object(producer, "producer")
+            text = (
+                f"clientId={members.get('clientId')},remoteIP={members.get('remoteIP')},"
+                f" language={members.get('language')}, version={members.get('version')},"
+                f" lastUpdateTimestamp={members.get('lastUpdateTimestamp')}"
+            )
+            context.line(f"producer group ({group}) instance : {text}")
+    return 0
+
+
+def _consumer_status(context: Context, args: Arguments) -> int:
+    group, admin = args.text("g"), context.client.admin
+    addrs = (
+        [args.text("b")] if "b" in args else list(masters_of_topic(context, RETRY_PREFIX + group).values())
+    )
+    clients: dict[str, tuple[str, int]] = {}
+    for addr in addrs:
+        try:
+            connections = context.run(admin.consumer_connection(addr, group)).connections
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            continue
+        clients |= {found.client_id: (addr, found.version) for found in connections}
+    if "i" in args:
+        clients = {name: where for name, where in clients.items() if name == args.text("i")}
+    if not clients:
+        raise NotApplied(f"no member of group {group!r} is online")
+    stack = java.flag("s" in args)
+    infos: dict[str, dict[str, Any]] = {}
+    failed = 0
+    for client_id, (addr, _) in sorted(clients.items()):
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": stack}
+        try:
+            answer = context.run(admin.call(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, ext))
+            infos[client_id] = document(answer)
+        except RemotingError as error:
+            failed = context.fail(f"client {client_id}: {describe(error)}")
+    if args.json() or "i" in args:
+        context.json(infos)
+        return failed
+    # Apache's tool writes a file per client, named by the client; here -i or -o json print its content.
+    context.line(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #Queues")
+    for number, (client_id, info) in enumerate(infos.items(), 1):
+        queues = len(as_object(info.get("mqTable") or {}, "queues"))
+        context.line(f"{number:<10} {client_id:<40} {version_text(clients[client_id][1]):<20} {queues}")
+    wanted = {
+        tuple(sorted((str(one.get("topic")), str(one.get("subString"))) for one in _subscriptions(info)))
+        for info in infos.values()
+    }
+    context.line()
+    if len(wanted) > 1:
+        context.line("WARN: Different subscription in the same group of consumer!!!")
+        return 1
+    context.line("Same subscription in the same group of consumer")
+    return failed
+
+
+def _subscriptions(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [as_object(one, "subscription") for one in info.get("subscriptionSet") or ()]
+
+
+def _target(verb: str) -> tuple[Option, Option]:
+    return (
+        Option(short="b", long="brokerAddr", description=f"{verb} which broker", group="target"),
+        Option(short="c", long="clusterName", description=f"{verb} which cluster", group="target"),
+    )
+
+
+_CLUSTER: Final = Option(
+    short="c",
+    long="cluster",
+    description="Cluster name or lmq parent topic, lmq is used to find the route.",
+)
+
+COMMANDS: Final = (
+    Command(
+        name="updateSubGroup",
+        description="Update or create subscription group.",
+        options=(
+            *_target("create subscription group to"),
+            Option(short="g", long="groupName", description="consumer group name", required=True),
+            Option(short="s", long="consumeEnable", description="consume enable"),
+            Option(short="m", long="consumeFromMinEnable", description="from min offset"),
+            Option(short="d", long="consumeBroadcastEnable", description="broadcast"),
+            Option(short="q", long="retryQueueNums", description="retry queue nums"),
+            Option(short="r", long="retryMaxTimes", description="retry max times"),
+            Option(short="i", long="brokerId", description="consumer from which broker id"),
+            Option(
+                short="w",
+                long="whichBrokerWhenConsumeSlowly",
+                description="which broker id when consume slowly",
+            ),
+            Option(short="a", long="notifyConsumerIdsChanged", description="notify consumerId changed"),
+            OUTPUT_LONG,
+        ),
+        run=_update_sub_group,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="deleteSubGroup",
+        description="Delete subscription group from broker.",
+        options=(
+            *_target("delete subscription group from"),
+            Option(short="g", long="groupName", description="subscription group name", required=True),
+            Option(short="r", long="removeOffset", description="remove offset"),
+        ),
+        run=_delete_sub_group,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="getConsumerConfig",
+        description="Get consumer config by subscription group name.",
+        options=(
+            Option(short="g", long="groupName", description="subscription group name", required=True),
+            OUTPUT,
+        ),
+        run=_get_consumer_config,
+    ),
+    Command(
+        name="resetOffsetByTime",
+        description="Reset consumer offset by timestamp(without client restart).",
+        options=(
+            Option(short="g", long="group", description="set the consumer group", required=True),
+            Option(short="t", long="topic", description="set the topic", required=True),
+            Option(
+                short="s",
+                long="timestamp",
+                description="set the timestamp[now|currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
+                required=True,
+            ),
+            Option(
+                short="f",
+                long="force",
+                description="set the force rollback by timestamp switch[true|false]. Deprecated.",
+            ),
+            Option(short="b", long="broker", description="broker addr"),
+            Option(short="q", long="queue", description="queue id"),
+            Option(
+                short="o", long="offset", description="Expect queue offset, not support old version broker"
+            ),
+            _CLUSTER,
+            OUTPUT_LONG,
+        ),
+        run=_reset_offset_by_time,
+    ),
+    Command(
+        name="skipAccumulatedMessage",
+        description="Skip all messages that are accumulated (not consumed) currently.",
+        options=(
+            Option(short="g", long="group", description="set the consumer group", required=True),
+            Option(short="t", long="topic", description="set the topic", required=True),
+            Option(
+                short="f", long="force", description="set the force rollback by timestamp switch[true|false]"
+            ),
+            _CLUSTER,
+            OUTPUT,
+        ),
+        run=_skip_accumulated,
+    ),
+    Command(
+        name="cloneGroupOffset",
+        description="Clone offset from other group.",
+        options=(
+            Option(short="s", long="srcGroup", description="set source consumer group", required=True),
+            Option(short="d", long="destGroup", description="set destination consumer group", required=True),
+            Option(short="t", long="topic", description="set the topic", required=True),
+            Option(short="o", long="offline", description="the group or the topic is offline"),
+        ),
+        run=_clone_group_offset,
+    ),
+    Command(
+        name="brokerConsumeStats",
+        description="Fetch broker consume stats data.",
+        options=(
+            Option(short="b", long="brokerAddr", description="Broker address", required=True),
+            Option(short="t", long="timeoutMillis", description="request timeout Millis"),
+            Option(short="l", long="level", description="threshold of print diff"),
+            Option(short="o", long="order", description="order topic"),
+            OUTPUT_LONG,
+        ),
+        run=_broker_consume_stats,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="producerConnection",
+        description="Query producer's socket connection and client version.",
+        options=(
+            Option(short="g", long="producerGroup", description="producer group name", required=True),
+            Option(short="t", long="topic", description="topic name", required=True),
+            OUTPUT,
+        ),
+        run=_producer_connection,
+    ),
+    Command(
+        name="producer",
+        description="Query producer's instances, connection, status, etc.",
+        options=(Option(short="b", long="broker", description="broker address", required=True), OUTPUT),
+        run=_producer,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="consumerStatus",
+        description="Query consumer's internal data structure.",
+        options=(
+            Option(short="g", long="consumerGroup", description="consumer group name", required=True),
+            Option(short="i", long="clientId", description="The consumer's client id"),
+            Option(short="b", long="brokerAddr", description="broker address"),
+            Option(
+                short="s",
+                long="jstack",
+                description="Run jstack command in the consumer progress",
+                value=False,
+            ),
+            OUTPUT,
+        ),
+        run=_consumer_status,
+    ),
+)

@@ -1,0 +1,31 @@
+"""Instants on the command line."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from .options import Arguments, UsageError
+
+
+def now_ms() -> int:
+    """Return the wall clock in Unix ms."""
+    return time.time_ns() // 1_000_000
+
+
+def instant(args: Arguments, short: str) -> int:
+    """Return Unix ms, 0 if the option is absent.
+
+    Raises:
+        UsageError: If the text is neither a number of ms nor a local time.
+    """
+    text = args.get(short)
+    if text is None:
+        return 0
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment, _, ms = text.rpartition(":")
+        return int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
+    except ValueError:
+        raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None

@@ -1,0 +1,383 @@
+"""queryMsgById, queryMsgByKey, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from remoting.bodies import MessageQueue
+from remoting.codes import RequestCode, ResponseCode
+from remoting.errors import RemotingError, ResponseError
+from remoting.lenient import as_object, get_int, get_list
+from remoting.message import decode_messages, parse_offset_message_id
+
+from ..errors import NotApplied, describe
+from ..queue_reader import ReceivedMessage, TopicReader, receive
+from . import java
+from .context import Context
+from .instants import instant
+from .message import TOOLS_CONSUMER, pull_status
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option
+from .targets import document, masters_of_topic
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_RESULTS_MAX: Final = 64
+
+
+def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, with_id: bool = True) -> None:
+    """Print messages one below the other; the body as text, where Apache's tool names a file it wrote.
+
+    Args:
+        with_id: The id by the message's place comes first.
+    """
+    if as_json:
+        context.json([_document(message) for message in messages])
+        return
+    for message in messages:
+        for name, value in (
+            ("OffsetID:", message.offset_message_id),
+            ("Topic:", message.topic),
+            ("Tags:", f"[{message.tags if message.tags is not None else 'null'}]"),
+            ("Keys:", f"[{' '.join(message.keys)}]"),
+            ("Queue ID:", message.queue.queue_id),
+            ("Queue Offset:", message.queue_offset),
+            ("CommitLog Offset:", message.commit_log_offset),
+            ("Reconsume Times:", message.reconsume_times),
+            ("Born Timestamp:", java.time_text(message.born_ms)),
+            ("Store Timestamp:", java.time_text(message.store_ms)),
+            ("Born Host:", message.born_host),
+            ("Store Host:", message.store_host),
+            ("System Flag:", message.sys_flag),
+            ("Properties:", java.map_text(_in_java_order(message))),
+            ("Message Body:", message.body.decode("utf-8", "replace")),
+        ):
+            if with_id or name != "OffsetID:":
+                context.line(f"{name:<20} {value}")
+        context.line()
+
+
+def _in_java_order(message: ReceivedMessage) -> dict[str, str]:
+    return {name: message.properties[name] for name in java.hash_order(message.properties)}
+
+
+def _document(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "msgId": message.message_id,
+        "offsetMsgId": message.offset_message_id,
+        "topic": message.topic,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "brokerName": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "reconsumeTimes": message.reconsume_times,
+        "bornTimestamp": message.born_ms,
+        "storeTimestamp": message.store_ms,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+        "properties": dict(message.properties),
+        "body": message.body.decode("utf-8", "replace"),
+    }
+
+
+def _query_by_id(context: Context, args: Arguments) -> int:
+    as_json = args.json()
+    found, failed = [], 0
+    for message_id in filter(None, (part.strip() for part in args.text("i").split(","))):
+        host, offset = parse_offset_message_id(message_id)
+        try:
+            answer = context.run(
+                context.client.admin.call(
+                    str(host),
+                    RequestCode.VIEW_MESSAGE_BY_ID,
+                    {"offset": str(offset), "topic": args.get("t") or ""},
+                )
+            )
+        except RemotingError as error:
+            failed = context.fail(f"no message. msgId={message_id}: {describe(error)}")
+            continue
+        found += [receive(stored, "") for stored in decode_messages(answer.body)]
+    _show(context, found, as_json=as_json)
+    return failed
+
+
+def _query(context: Context, topic: str, key: str, ext: dict[str, str]) -> list[ReceivedMessage]:
+    """Ask each broker of a topic for messages with a key."""
+    asked = {"topic": topic, "key": key} | ext
+    found: list[ReceivedMessage] = []
+    failures: list[RemotingError] = []
+    for name, addr in masters_of_topic(context, topic).items():
+        try:
+            answer = context.run(context.client.admin.call(addr, RequestCode.QUERY_MESSAGE, asked))
+        except ResponseError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                failures.append(error)
+        except RemotingError as error:
+            failures.append(error)
+        else:
+            found += [receive(stored, name) for stored in decode_messages(answer.body)]
+    if failures and not found:
+        raise failures[0]
+    for failure in failures:
+        context.fail(failure)
+    return found
+
+
+def _query_by_key(context: Context, args: Arguments) -> int:
+    key, as_json = args.text("k"), args.json()
+    ext = {
+        "maxNum": str(args.number("m", "maxNum", _RESULTS_MAX, low=1, high=_RESULTS_MAX)),
+        "beginTimestamp": str(args.number("b", "beginTimestamp", 0, low=0, high=_INT64_MAX)),
+        "endTimestamp": str(args.number("e", "endTimestamp", _INT64_MAX, low=0, high=_INT64_MAX)),
+        "_UNIQUE_KEY_QUERY": "false",
+    }
+    found = [message for message in _query(context, args.text("t"), key, ext) if key in message.keys]
+    if not found:
+        return context.fail(f"no message of topic {args.text('t')!r} with key {key!r}")
+    if as_json:
+        context.json([_document(message) for message in found])
+        return 0
+    context.line(f"{'#Message ID':<50} {'#QID':>4} {'#Offset':>40}")
+    for message in found:
+        context.line(f"{message.message_id:<50} {message.queue.queue_id:>4} {message.queue_offset:>40}")
+    return 0
+
+
+def _query_by_unique_key(context: Context, args: Arguments) -> int:
+    key, as_json = args.text("i"), args.json()
+    ext = {
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(_INT64_MAX),
+        "_UNIQUE_KEY_QUERY": "true",
+    }
+    found = [message for message in _query(context, args.text("t"), key, ext) if message.message_id == key]
+    if not found:
+        return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
+    _show(context, found if "a" in args else found[:1], as_json=as_json, with_id=False)
+    return 0
+
+
+def _query_by_offset(context: Context, args: Arguments) -> int:
+    topic, name = args.text("t"), args.text("b")
+    queue_id = args.number("i", "queueId", 0, low=0, high=_INT32_MAX)
+    offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
+    as_json = args.json("O")
+    queue = MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
+    consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
+    if queue not in context.run(consumer.queues(topic)):
+        raise NotApplied(f"The broker[{name}] not exist, or has no queue {queue_id} of the topic")
+    result = context.run(consumer.pull(queue, offset, count=1))
+    taken = [message for message in result.messages if message.queue_offset == offset]
+    if not taken:
+        return context.fail(
+            f"no message at offset {offset}: {pull_status(result.code)},"
+            f" the queue has {result.min_offset} to {result.max_offset}"
+        )
+    _show(context, taken, as_json=as_json)
+    return 0
+
+
+def _print_msg(context: Context, args: Arguments) -> int:
+    topic, expression = args.text("t"), args.get("s") or "*"
+    charset = args.get("c") or "UTF-8"
+    with_body = "d" not in args or args.flag("d", "printBody")
+    begin_ms, end_ms = instant(args, "b"), instant(args, "e")
+    as_json = args.json()
+    consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
+    listed: list[dict[str, Any]] = []
+    for queue in sorted(context.run(consumer.queues(topic))):
+        reader = consumer.reader
+        first = context.run(reader.search_offset(queue, begin_ms) if begin_ms else reader.min_offset(queue))
+        last = context.run(reader.search_offset(queue, end_ms) if end_ms else reader.max_offset(queue))
+        if not as_json:
+            context.line(f"minOffset={first}, maxOffset={last}, {java.queue_text(queue)}")
+        offset, ended = first, False
+        while offset < last and not ended:
+            result = context.run(consumer.pull(queue, offset, expression=expression))
+            ended = result.next_offset <= offset
+            for broken in result.broken:
+                context.fail(f"{broken.offset_message_id}: {broken.reason}")
+            for message in result.messages:
+                if as_json:
+                    listed.append(_document(message))
+                    continue
+                low, high = result.min_offset, result.max_offset
+                text = java.message_text(message, min_offset=low, max_offset=high)
+                body = _text(message.body, charset) if with_body else "NOT PRINT BODY"
+                context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+            offset = result.next_offset
+            if not as_json and result.code != ResponseCode.SUCCESS:
+                status = pull_status(result.code)
+                what = "no matched msg." if status == "NO_MATCHED_MSG" else "print msg finished."
+                context.line(f"{java.queue_text(queue)} {what} status={status}, offset={offset}")
+        if not as_json:
+            context.line("-" * 56)
+    if as_json:
+        context.json(listed)
+    return 0
+
+
+def _text(body: bytes, charset: str) -> str:
+    try:
+        return body.decode(charset, "replace")
+    except LookupError:
+        raise NotApplied(f"charsetName={charset!r} is no encoding known here") from None
+
+
+def _query_cq(context: Context, args: Arguments) -> int:
+    ext = {
+        "topic": args.text("t"),
+        "queueId": str(args.number("q", "queue", 0, low=0, high=_INT32_MAX)),
+        "index": str(args.number("i", "index", 0, low=0, high=_INT64_MAX)),
+        "count": str(args.number("c", "count", 10, low=1, high=1024)),
+    }
+    if "g" in args:
+        ext["consumerGroup"] = args.text("g")
+    addrs = [args.text("b")] if "b" in args else list(masters_of_topic(context, args.text("t")).values())[:1]
+    if not addrs:
+        return context.fail("No topic route data!")
+    found = document(context.run(context.client.admin.call(addrs[0], RequestCode.QUERY_CONSUME_QUEUE, ext)))
+    if args.json():
+        context.json(found)
+        return 0
+    line = "=" * 38
+    if found.get("subscriptionData") is not None:
+        context.line("Subscription data: ")
+        context.line(json.dumps(found["subscriptionData"]))
+        context.line(line)
+    if found.get("filterData") is not None:
+        context.line("Filter data: ")
+        context.line(str(found["filterData"]))
+        context.line(line)
+    context.line("Queue data: ")
+    context.line(f"max: {get_int(found, 'maxQueueIndex')}, min: {get_int(found, 'minQueueIndex')}")
+    context.line(line)
+    for number, entry in enumerate(get_list(found, "queueData"), int(ext["index"])):
+        context.line(f"idx: {number}")
+        context.line(_entry_text(as_object(entry, "queue entry")))
+        context.line(line)
+    return 0
+
+
+def _entry_text(entry: Mapping[str, Any]) -> str:
+    """Return a queue entry as text. Source: ConsumeQueueData.toString."""
+    texts = {
+        name: "null" if entry.get(name) is None else entry[name]
+        for name in ("extendDataJson", "bitMap", "msg")
+    }
+    return (
+        f"ConsumeQueueData{{physicOffset={get_int(entry, 'physicOffset')},"
+        f" physicSize={get_int(entry, 'physicSize')}, tagsCode={entry.get('tagsCode')},"
+        f" extendDataJson='{texts['extendDataJson']}', bitMap='{texts['bitMap']}',"
+        f" eval={java.flag(entry.get('eval') is True)}, msg='{texts['msg']}'}}"
+    )
+
+
+_TOPIC: Final = Option(short="t", long="topic", description="topic name", required=True)
+
+COMMANDS: Final = (
+    Command(
+        name="queryMsgById",
+        description="Query Message by Id.",
+        options=(
+            Option(short="t", long="topic", description="topic name"),
+            Option(short="i", long="msgId", description="Message Id", required=True),
+            OUTPUT,
+        ),
+        run=_query_by_id,
+        needs_nameserver=False,
+    ),
+    Command(
+        name="queryMsgByKey",
+        description="Query Message by Key.",
+        options=(
+            Option(short="t", long="topic", description="Topic name", required=True),
+            Option(short="k", long="msgKey", description="Message Key", required=True),
+            Option(
+                short="b",
+                long="beginTimestamp",
+                description="Begin timestamp(ms). default:0, eg:1676730526212",
+            ),
+            Option(
+                short="e",
+                long="endTimestamp",
+                description="End timestamp(ms). default:Long.MAX_VALUE, eg:1676730526212",
+            ),
+            Option(
+                short="m",
+                long="maxNum",
+                description="The maximum number of messages returned by the query, default:64",
+            ),
+            OUTPUT,
+        ),
+        run=_query_by_key,
+    ),
+    Command(
+        name="queryMsgByUniqueKey",
+        description="Query Message by Unique key.",
+        options=(
+            Option(short="i", long="msgId", description="Message Id", required=True),
+            Option(short="t", long="topic", description="The topic of msg", required=True),
+            Option(
+                short="a",
+                long="showAll",
+                description="Print all message, the limit is 32",
+                value=False,
+            ),
+            OUTPUT,
+        ),
+        run=_query_by_unique_key,
+    ),
+    Command(
+        name="queryMsgByOffset",
+        description="Query Message by offset.",
+        options=(
+            _TOPIC,
+            Option(short="b", long="brokerName", description="Broker Name", required=True),
+            Option(short="i", long="queueId", description="Queue Id", required=True),
+            Option(short="o", long="offset", description="Queue Offset", required=True),
+            OUTPUT_LONG,
+        ),
+        run=_query_by_offset,
+    ),
+    Command(
+        name="printMsg",
+        description="Print Message Detail.",
+        options=(
+            _TOPIC,
+            Option(short="c", long="charsetName", description="CharsetName(eg: UTF-8,GBK)"),
+            Option(short="s", long="subExpression", description="Subscribe Expression(eg: TagA || TagB)"),
+            Option(
+                short="b",
+                long="beginTimestamp ",
+                description="Begin timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
+            ),
+            Option(
+                short="e",
+                long="endTimestamp ",
+                description="End timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
+            ),
+            Option(short="d", long="printBody ", description="print body"),
+            OUTPUT,
+        ),
+        run=_print_msg,
+    ),
+    Command(
+        name="queryCq",
+        description="Query cq command.",
+        options=(
+            _TOPIC,
+            Option(short="q", long="queue", description="queue num, ie. 1", required=True),
+            Option(short="i", long="index", description="start queue index.", required=True),
+            Option(short="c", long="count", description="how many."),
+            Option(short="b", long="broker", description="broker addr."),
+            Option(short="g", long="consumer", description="consumer group."),
+            OUTPUT,
+        ),
+        run=_query_cq,
+    ),
+)

@@ -1,0 +1,113 @@
+"""Which servers a subcommand is for, and what several of them say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from remoting.codes import MASTER_ID, RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError
+from remoting.lenient import ANSWER, as_object, loads
+
+from ..admin import masters
+from ..errors import describe
+from .context import Context
+from .options import Arguments
+
+#: Names of releases by the number that clients and brokers send. Source: MQVersion.
+_VERSIONS: Final = {
+    393: "V4_9_0",
+    395: "V4_9_1",
+    397: "V4_9_2",
+    399: "V4_9_3",
+    401: "V4_9_4",
+    403: "V4_9_5",
+    405: "V4_9_6",
+    407: "V4_9_7",
+    409: "V4_9_8",
+    413: "V5_0_0",
+    433: "V5_1_0",
+    435: "V5_1_1",
+    437: "V5_1_2",
+    439: "V5_1_3",
+    441: "V5_1_4",
+    453: "V5_2_0",
+    473: "V5_3_0",
+    475: "V5_3_1",
+    477: "V5_3_2",
+    479: "V5_3_3",
+    481: "V5_3_4",
+    493: "V5_4_0",
+    317: "V4_5_2",
+    333: "V4_6_0",
+    355: "V4_7_1",
+    373: "V4_8_0",
+}
+
+
+def version_text(version: int) -> str:
+    """Return a release's name, or its number if it is not known here."""
+    return _VERSIONS.get(version, str(version))
+
+
+def masters_of_topic(context: Context, topic: str) -> dict[str, str]:
+    """Return broker name to address of the masters that have a topic."""
+    route = context.run(context.client.admin.topic_route(topic))
+    return {
+        data.broker_name: data.broker_addrs[MASTER_ID]
+        for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
+        if MASTER_ID in data.broker_addrs
+    }
+
+
+def chosen_masters(context: Context, args: Arguments) -> list[str]:
+    """Return the broker that -b names, or the masters of the cluster of -c; of all clusters without both."""
+    if "b" in args:
+        return [args.text("b")]
+    info = context.run(context.client.admin.cluster_info())
+    clusters = [args.text("c")] if "c" in args else sorted(info.cluster_addr_table)
+    addrs = [addr for cluster in clusters for addr in masters(info, cluster).values()]
+    if not addrs:
+        context.fail(f"no master in cluster {', '.join(clusters)!r}")
+    return list(dict.fromkeys(addrs))
+
+
+def ask_each(
+    context: Context,
+    addrs: Iterable[str],
+    code: RequestCode,
+    ext: Mapping[str, str] | None = None,
+    *,
+    body: bytes = b"",
+    done: Callable[[str, RemotingCommand], None] = lambda _addr, _answer: None,
+) -> int:
+    """Ask brokers one after the other; one that does not do it is named. Return the exit code."""
+    failures = count = 0
+    for addr in addrs:
+        count += 1
+        try:
+            answer = context.run(context.client.admin.call(addr, code, ext or {}, body))
+        except RemotingError as error:
+            failures += 1
+            context.fail(f"broker {addr}: {describe(error)}")
+        else:
+            done(addr, answer)
+    return 1 if failures or not count else 0
+
+
+def document(answer: RemotingCommand) -> dict[str, Any]:
+    """Return the JSON object in an answer's body.
+
+    Raises:
+        RemoteProtocolError: If it is none.
+    """
+    return as_object(loads(answer.body, ANSWER), "answer")
+
+
+def second_text(wall_ms: int) -> str:
+    """Return local time as ``2026-11-21 12:01:10``, N/A if there is none."""
+    if not 0 < wall_ms < 253_402_300_800_000:
+        return "N/A"
+    return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,236 @@
+"""What operators do every day, by our mqadmin at our own nameserver and broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.blocking import Client
+from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
+from client.mqadmin.__main__ import COMMANDS, main
+from client.producer import Message
+
+#: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
+ASKED = (
+    *("consumerProgress", "consumerConnection", "producerConnection", "brokerStatus"),
+    *("updateSubGroup", "deleteSubGroup", "resetOffsetByTime", "skipAccumulatedMessage"),
+    *("queryMsgById", "queryMsgByKey", "queryMsgByUniqueKey", "queryMsgByOffset", "getBrokerConfig"),
+    *("updateBrokerConfig", "updateTopicPerm", "updateOrderConf", "topicClusterList", "printMsg"),
+    *("statsAll", "consumerStatus", "cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"),
+    *("getConsumerConfig", "brokerConsumeStats", "queryCq", "cloneGroupOffset", "producer"),
+)
+
+
+class Tool:
+    """Runs subcommands; each has to succeed unless it is said to fail."""
+
+    def __init__(self, namesrv: str, topic: str = "") -> None:
+        self.namesrv = namesrv
+        self.topic = topic
+
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        code = main(argv, environment={"NAMESRV_ADDR": self.namesrv}, out=out, err=err)
+        return code, out.getvalue(), err.getvalue()
+
+    def ok(self, *argv: str) -> str:
+        code, out, err = self.run(*argv)
+        assert (code, err) == (0, ""), out
+        return out
+
+    def json(self, *argv: str, flag: str = "-o") -> Any:
+        return json.loads(self.ok(*argv, flag, "json"))
+
+    def fails(self, *argv: str) -> str:
+        code, _, err = self.run(*argv)
+        assert code == 1
+        assert len(err.splitlines()) == 1
+        return err
+
+
+@pytest.fixture
+def tool(nameserver: Any, broker: Any, eventually: Callable[..., None], tmp_path: Path) -> Tool:
+    made = Tool(nameserver.addr, f"Daily-{tmp_path.name}"[:60])
+    made.ok("updateTopic", "-b", broker.addr, "-t", made.topic, "-r", "2", "-w", "2")
+    eventually(lambda: made.run("topicRoute", "-t", made.topic)[0] == 0, "routed")
+    return made
+
+
+def send(tool: Tool, *bodies: str) -> list[dict[str, Any]]:
+    return [
+        tool.json(
+            "sendMessage",
+            "-t",
+            tool.topic,
+            "-p",
+            body,
+            "-k",
+            f"{body} all",
+            "-c",
+            "TagA",
+            "-b",
+            "broker-a",
+            "-i",
+            "0",
+        )
+        for body in bodies
+    ]
+
+
+def test_every_subcommand_is_there_and_described() -> None:
+    assert set(ASKED) <= set(COMMANDS)
+    tool = Tool("")
+    for name in ASKED:
+        assert tool.ok("help", name) == tool.ok(name, "-h")
+
+
+def test_groups_are_made_shown_and_removed(tool: Tool, broker: Any) -> None:
+    out = tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Made", "-r", "5")
+    assert out.startswith(f"create subscription group to {broker.addr} success.\nSubscriptionGroupConfig{{groupName=Made, ")  # fmt: skip  # noqa: E501
+    assert "retryMaxTimes=5, " in out
+    tool.ok("updateSubGroup", "-c", "DefaultCluster", "-g", "Made", "-r", "6")
+    shown = tool.ok("getConsumerConfig", "-g", "Made")
+    assert shown.splitlines()[0] == f"{'=' * 29}DefaultCluster:broker-a{'=' * 29}"
+    assert f"{'retryMaxTimes':<40}=  6" in shown
+    assert tool.json("getConsumerConfig", "-g", "Made")[0]["retryMaxTimes"] == 6
+    assert tool.ok("deleteSubGroup", "-c", "DefaultCluster", "-g", "Made", "-r", "true") == (
+        f"delete subscription group [Made] from broker [{broker.addr}] in cluster [DefaultCluster] success.\n"
+    )
+    assert "'Made'" in tool.fails("getConsumerConfig", "-g", "Made")
+    assert "'NoCluster'" in tool.fails("updateSubGroup", "-c", "NoCluster", "-g", "Made")
+    assert "allowed 0..1024" in tool.run("updateSubGroup", "-b", broker.addr, "-g", "Made", "-q", "1025")[2]
+
+
+def test_messages_are_found_in_every_way(tool: Tool, broker: Any) -> None:
+    one, two = send(tool, "one", "two")
+    for argv in (
+        ("queryMsgById", "-i", one["offsetMsgId"]),
+        ("queryMsgByUniqueKey", "-t", tool.topic, "-i", one["msgId"]),
+        ("queryMsgByOffset", "-t", tool.topic, "-b", "broker-a", "-i", "0", "-o", "0"),
+    ):
+        out = tool.ok(*argv)
+        shown = f"{'OffsetID:':<20} {one['offsetMsgId']}\n" in out
+        assert shown == (argv[0] != "queryMsgByUniqueKey")
+        assert f"{'Keys:':<20} [one all]\n" in out
+        assert f"{'Message Body:':<20} one\n" in out
+        flag = "-O" if argv[0] == "queryMsgByOffset" else "-o"
+        (found,) = tool.json(*argv, flag=flag)
+        assert (found["body"], found["tags"], found["queueOffset"]) == ("one", "TagA", 0)
+    rows = tool.ok("queryMsgByKey", "-t", tool.topic, "-k", "all").splitlines()
+    assert [row.split() for row in rows[1:]] == [[one["msgId"], "0", "0"], [two["msgId"], "0", "1"]]
+    assert [row["body"] for row in tool.json("queryMsgByKey", "-t", tool.topic, "-k", "two")] == ["two"]
+    assert "'nokey'" in tool.fails("queryMsgByKey", "-t", tool.topic, "-k", "nokey")
+    assert "no message" in tool.fails("queryMsgByUniqueKey", "-t", tool.topic, "-i", "00")
+    assert "no message" in tool.fails("queryMsgById", "-i", f"{two['offsetMsgId'][:-1]}1")
+    assert "0 to 2" in tool.fails(
+        "queryMsgByOffset", "-t", tool.topic, "-b", "broker-a", "-i", "0", "-o", "9"
+    )
+    printed = tool.ok("printMsg", "-t", tool.topic)
+    assert printed.count("MSGID: ") == 2
+    assert " BODY: two" in printed
+    assert "NOT PRINT BODY" in tool.ok("printMsg", "-t", tool.topic, "-d", "false", "-s", "TagA")
+    assert tool.json("printMsg", "-t", tool.topic, "-s", "TagB") == []
+    entries = tool.json("queryCq", "-t", tool.topic, "-q", "0", "-i", "0", "-c", "5")
+    assert [entry["tagsCode"] for entry in entries["queueData"]] == [2598919, 2598919]
+    assert "max: 2, min: 0\n" in tool.ok("queryCq", "-t", tool.topic, "-q", "0", "-i", "0", "-b", broker.addr)
+
+
+def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
+    send(tool, "one", "two", "three")
+    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Lag")
+    out = tool.ok("skipAccumulatedMessage", "-g", "Lag", "-t", tool.topic)
+    assert [line.split() for line in out.splitlines()] == [
+        ["#brokerName", "#queueId", "#offset"],
+        ["broker-a", "0", "3"],
+        ["broker-a", "1", "0"],
+    ]
+    first = tool.ok("resetOffsetByTime", "-g", "Lag", "-t", tool.topic, "-s", "0").splitlines()
+    assert first[0] == (
+        f"start reset consumer offset by specified, group[Lag], topic[{tool.topic}], force[true],"
+        " timestamp(string)[0], timestamp(long)[0]"
+    )
+    assert first[2].split() == ["broker-a", "0", "0"]
+    (one,) = tool.json(
+        *("resetOffsetByTime", "-g", "Lag", "-t", tool.topic, "-s", "0"),
+        *("-b", broker.addr, "-q", "0", "-o", "2"),
+        flag="-O",
+    )
+    assert (one["queueId"], one["offset"]) == (0, 2)
+    assert "NoSuchGroup" in tool.fails("resetOffsetByTime", "-g", "NoSuchGroup", "-t", tool.topic, "-s", "0")
+    assert "success" in tool.ok("cloneGroupOffset", "-s", "Lag", "-d", "Twin", "-t", tool.topic, "-o", "true")
+    stats = tool.json("brokerConsumeStats", "-b", broker.addr, flag="-O")
+    assert {(row["group"], row["consumerOffset"]) for row in stats["queues"] if row["queueId"] == 0} >= {("Lag", 2)}  # fmt: skip  # noqa: E501
+    assert "\nDiff Total: " in tool.ok("brokerConsumeStats", "-b", broker.addr, "-l", "1")
+    rows = tool.json("statsAll", "-t", tool.topic)
+    assert {row["group"]: row["accumulation"] for row in rows} == {"Lag": 1, "Twin": 1}
+    assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
+
+
+def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
+    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    with Client(config) as started:
+        started.producer("pg").send(Message(topic=tool.topic, body=b"x"))
+        seen: list[int] = []
+        group = ConsumerConfig(group="seen", consume_from=ConsumeFrom.FIRST_OFFSET)
+        started.consume(group, {tool.topic: "*"}, lambda batch: seen.append(len(batch)))
+        eventually(lambda: bool(seen), "consumed")
+        client_id = started.core.client_id
+        eventually(lambda: client_id in tool.run("producer", "-b", broker.addr)[1], "producer known")
+        assert "producer group (pg) instance : " in tool.ok("producer", "-b", broker.addr)
+        assert tool.ok("producerConnection", "-g", "pg", "-t", tool.topic).startswith(f"0001  {client_id}")
+        assert "nobody" in tool.fails("producerConnection", "-g", "nobody", "-t", tool.topic)
+        status = tool.ok("consumerStatus", "-g", "seen")
+        assert client_id in status
+        assert "Same subscription in the same group of consumer" in status
+        assert "mqTable" in tool.json("consumerStatus", "-g", "seen")[client_id]
+        (row,) = [row for row in tool.json("consumerProgress") if row["group"] == "seen"]
+        assert (row["count"], row["consumeType"], row["messageModel"]) == (
+            1,
+            "CONSUME_PASSIVELY",
+            "CLUSTERING",
+        )
+        line = next(line for line in tool.ok("consumerProgress").splitlines() if line.startswith("seen "))
+        assert line.split()[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
+        # those who are there are told where to go on
+        tool.ok("resetOffsetByTime", "-g", "seen", "-t", tool.topic, "-s", "0")
+        eventually(lambda: len(seen) == 2, "consumed again")
+    assert "'seen'" in tool.fails("consumerStatus", "-g", "seen")
+
+
+def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
+    out = tool.ok("updateTopicPerm", "-b", broker.addr, "-t", tool.topic, "-p", "4")
+    assert out.startswith(
+        f"update topic perm from 6 to 4 in {broker.addr} success.\nTopicConfig [topicName={tool.topic},"
+    )
+    eventually(lambda: '"perm":4' in tool.ok("topicRoute", "-t", tool.topic), "routed")
+    assert tool.ok("updateTopicPerm", "-c", "DefaultCluster", "-t", tool.topic, "-p", "4") == (
+        "new perm equals to the old one!\n"
+    )
+    assert "allowed 2|4|6" in tool.fails("updateTopicPerm", "-b", broker.addr, "-t", tool.topic, "-p", "7")
+    assert "broker not exit" in tool.fails("updateTopicPerm", "-c", "NoCluster", "-t", tool.topic, "-p", "6")
+    assert tool.ok("topicClusterList", "-t", tool.topic) == "DefaultCluster\n"
+    assert tool.json("topicClusterList", "-t", tool.topic) == ["DefaultCluster"]
+    conf = ("updateOrderConf", "-t", tool.topic, "-m")
+    assert tool.ok(*conf, "put", "-v", "broker-a:2") == f"update orderConf success. topic=[{tool.topic}], orderConf=[broker-a:2]\n"  # fmt: skip  # noqa: E501
+    assert tool.ok(*conf, "get") == f"get orderConf success. topic=[{tool.topic}], orderConf=[broker-a:2] \n"
+    assert tool.ok(*conf, "delete") == f"delete orderConf success. topic=[{tool.topic}]\n"
+    assert "no order configuration" in tool.fails(*conf, "get")
+    assert "allowed put|get|delete" in tool.fails(*conf, "drop")
+    changed = tool.ok("updateBrokerConfig", "-b", broker.addr, "-k", "traceOn", "-v", "false")
+    assert changed == f"update broker config success, {broker.addr}\n"
+    assert tool.json("getBrokerConfig", "-b", broker.addr)[broker.addr]["traceOn"] == "false"
+    assert "black list" in tool.fails("updateBrokerConfig", "-b", broker.addr, "-k", "brokerName", "-v", "x")
+    assert "line break" in tool.fails("updateBrokerConfig", "-b", broker.addr, "-k", "a=b", "-v", "x")
+    for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        for target in (("-b", broker.addr), ("-c", "DefaultCluster"), ()):
+            assert tool.ok(name, *target) == "success\n"
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            addr = f"127.0.0.1:{closed.getsockname()[1]}"
+        code, out, err = tool.run(name, "-b", addr)
+        assert (code, out, addr in err) == (1, "false\n", True)

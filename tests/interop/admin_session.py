@@ -1,0 +1,84 @@
+"""Apache's ``mqadmin``, many subcommands in one JVM: a start of its own costs each of them a second."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import IO, Final
+
+from .apache import AdminResult, Apache, ApacheFailure
+from .watchdog import guard
+
+_ANSWER_S: Final = 60.0
+
+
+class AdminSession:
+    """Runs subcommands one after the other; leave with :meth:`close`.
+
+    A wrong command line ends the JVM, as ``-h`` does: ``help SUBCOMMAND`` prints the same.
+    """
+
+    def __init__(self, apache: Apache, namesrvs: Sequence[str]) -> None:
+        self._namesrvs = ";".join(namesrvs)
+        home = apache.folder / f"admin-session-{apache.release}"
+        command, environment = apache.command("AdminSession", [], home)
+        self._errors = (home / "stderr.txt").open("wb")
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        guard(self._process.pid)
+
+    def run(self, *args: str) -> AdminResult:
+        """Run one subcommand; the exit code of Apache's is always 0.
+
+        Raises:
+            ApacheFailure: If the JVM ended, or gives no answer in time.
+        """
+        given = args if args[0] == "help" else (*args, "-n", self._namesrvs)
+        sink, source = self._process.stdin, self._process.stdout
+        assert sink is not None
+        assert source is not None
+        sink.write(("\t".join(given) + "\n").encode())
+        sink.flush()
+        deadline = time.monotonic() + _ANSWER_S
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self._read(source, 1, deadline, args)
+        out, err = map(int, line.split())
+        return AdminResult(
+            args=given,
+            returncode=0,
+            stdout=self._read(source, out, deadline, args).decode(errors="replace"),
+            stderr=self._read(source, err, deadline, args).decode(errors="replace"),
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _read(self, source: IO[bytes], count: int, deadline: float, args: Sequence[str]) -> bytes:
+        data = b""
+        while len(data) < count:
+            readable, _, _ = select.select([source], [], [], max(deadline - time.monotonic(), 0))
+            if not readable:
+                raise ApacheFailure(f"mqadmin {' '.join(args)} gave no answer within {_ANSWER_S:g} s")
+            chunk = source.raw.read(count - len(data))  # type: ignore[attr-defined]  # select knows no buffer
+            if not chunk:
+                raise ApacheFailure(f"mqadmin {' '.join(args)} ended the JVM")
+            data += chunk
+        return data
