@@ -1,0 +1,139 @@
+"""``import routekeeper``: what users write, also beside modules of their own that bear our names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import client.public
+import routekeeper
+from remoting.command import RemotingCommand
+from remoting.fields import GetRouteFields
+from routekeeper import AsyncClient, Client, ClientConfig, Credentials, InvalidArgument, Message
+
+PROGRAM = """
+import routekeeper
+from routekeeper import Client, Message
+
+with Client() as started:
+    with started.producer("orders") as producer:
+        print(producer.send(Message(topic="FaceTopic", body=b"x")).status.name)
+    print(type(started).__module__)
+"""
+
+
+def run(folder: Path, nameserver: Any, program: str) -> list[str]:
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", str(folder / "program.py")],
+        env={**os.environ, "NAMESRV_ADDR": nameserver.addr},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_two_lines_send_a_message(nameserver: Any, broker: Any, tmp_path: Path) -> None:
+    assert run(tmp_path, nameserver, PROGRAM) == ["SEND_OK", "client.public"]
+
+
+@pytest.mark.parametrize("own", ["client.py", "client/__init__.py"])
+def test_a_module_of_the_users_own_called_client_is_in_nobodys_way(
+    own: str, nameserver: Any, broker: Any, tmp_path: Path
+) -> None:
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text("WHOSE = 'mine'\n")
+    program = PROGRAM + "\nimport client\nprint(client.WHOSE)\n"
+    assert run(tmp_path, nameserver, program) == ["SEND_OK", "routekeeper.client.public", "mine"]
+    # and the other way round
+    assert run(tmp_path, nameserver, "import client\nprint(client.WHOSE)\n" + PROGRAM) == [
+        "mine",
+        "SEND_OK",
+        "routekeeper.client.public",
+    ]
+
+
+def test_names_are_the_same_whichever_way_they_are_imported() -> None:
+    assert routekeeper.__all__ == client.public.__all__ == sorted(client.public.__all__)
+    for name in routekeeper.__all__:
+        assert getattr(routekeeper, name) is getattr(client.public, name)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_nameservers_are_given_as_text_as_addresses_or_by_the_environment(
+    kind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "e:1;f:2")
+    config = ClientConfig(nameservers=("c:1",), call_timeout_s=7.0)
+    for arguments, wanted in (
+        ({"nameservers": "a:1;b:2"}, ("a:1", "b:2")),
+        ({"nameservers": ["a:1", "b:2"]}, ("a:1", "b:2")),
+        ({}, ("e:1", "f:2")),
+        ({"config": config}, ("c:1",)),
+        ({"config": config, "nameservers": "a:1"}, ("a:1",)),
+    ):
+        made = kind(**arguments)
+        assert made.core.config.nameservers == wanted
+        assert made.core.config.call_timeout_s == (7.0 if "config" in arguments else 3.0)
+    with pytest.raises(InvalidArgument, match="'a' is not host:port"):
+        kind("a")
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(InvalidArgument, match="NAMESRV_ADDR"):
+        kind()
+
+
+# Signatures --------------------------------------------------------------------------------------
+
+
+def test_a_signature_covers_every_field_and_the_body() -> None:
+    keys = Credentials(access_key="ak", secret_key="12345678", security_token="st")
+    fields = {"topic": "T", "a": "é", "B": "2"}
+    signed = keys.before("addr", RemotingCommand.request(310, fields, b"body"))
+    # names in the order of their code points: AccessKey, B, SecurityToken, a, topic
+    content = "ak" + "2" + "st" + "é" + "T"
+    expected = hmac.new(b"12345678", content.encode() + b"body", hashlib.sha1).digest()
+    assert signed.ext_fields == {
+        **fields,
+        "AccessKey": "ak",
+        "SecurityToken": "st",
+        "Signature": base64.b64encode(expected).decode(),
+    }
+    assert keys.before("addr", signed).ext_fields == signed.ext_fields, "signing again changes nothing"
+    assert "12345678" not in repr(keys)
+
+
+def test_all_requests_of_a_client_with_credentials_are_signed(
+    new_peer: Callable[..., Any], answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    routes = answers({"T": route_body(broker_a=peer.addr)})
+    stored = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}
+    peer.answer = lambda request: request.reply(ext_fields=stored) if request.code == 310 else routes(request)
+    keys = Credentials(access_key="ak", secret_key="12345678")
+    with Client(peer.addr, credentials=keys) as started:
+        producer = started.producer("pg")
+        producer.send(Message(topic="T", body=b"x"))
+        producer.send_oneway(Message(topic="T", body=b"y"))
+        started.run(started.core.beat())
+    assert {request.code for request in peer.requests} >= {105, 310, 34, 35}
+    for request in peer.requests:
+        fields = dict(request.ext_fields)
+        signature = fields.pop("Signature")
+        assert signature == keys.sign(fields, request.body)
+    assert GetRouteFields.parse(peer.requests[0].ext_fields).topic == "T"
+
+
+def test_empty_keys_are_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        Credentials(access_key="", secret_key="x")
