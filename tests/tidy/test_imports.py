@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ IO_MODULES = {
     "bench/prober.py",
     "bench/run.py",
 }
+#: Rooms of the nameserver, lowest first: each imports from the rooms before it only, so there is no circle.
+ROOMS = (
+    *("types", "commands", "verdicts", "liveness", "registration", "routes", "settings", "handlers"),
+    *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
+    *("raft/node", "raft/member", "raft", "modes", "replicated", "audit", "wire", "http", "__main__"),
+)
+#: Rooms that know nothing of the nameserver outside themselves.
+ALONE = ("raft", "settings")
+#: Rooms in which nothing waits, reads a clock or draws a number.
+PURE_ROOMS = ("nameserver/routes/", "nameserver/raft/consensus/")
 MAY_IMPORT = {
     "remoting": {"remoting"},
     "nameserver": {"nameserver", "remoting"},
@@ -94,16 +105,25 @@ MAY_IMPORT = {
     "routekeeper": {"client"},
     "bench": {"bench", "client", "remoting"},
 }
-#: Benchmarks of single paths may time a part of the server itself.
-TIMES_INSIDE = {path: {"nameserver"} for path in ("bench/micro/scale.py", "bench/micro/write_path.py")}
+#: Benchmarks of single paths may time a part of the server itself; the third arm runs our broker.
+TIMES_INSIDE = {
+    "bench/micro/registration.py": {"nameserver"},
+    "bench/micro/scale.py": {"nameserver"},
+    "bench/micro/write_path.py": {"nameserver"},
+    "bench/arms/zookeeper_broker.py": {"broker"},
+}
 
 
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted module) of each import that runs; type-checking blocks do not."""
+def imports(path: Path, package: Sequence[str] = ()) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted module) of each import that runs; type-checking blocks do not.
+
+    Args:
+        package: Where relative imports start; without it they are left out.
+    """
     tree = ast.parse(path.read_text(), str(path))
     skipped: set[int] = set()
     for node in ast.walk(tree):
@@ -114,8 +134,31 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.lineno, node.module
+        elif isinstance(node, ast.ImportFrom) and package:
+            base = [*package[: len(package) - node.level + 1], *filter(None, [node.module])]
+            yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+
+
+def room_of(module: str) -> str:
+    """Return the nameserver's room that a module is in; raft is several."""
+    names = module.split(".")[1:]
+    if names[:1] == ["raft"]:
+        return "/".join(names[:2]) if "/".join(names[:2]) in ROOMS else "raft"
+    return names[0] if names else ""
+
+
+def nameserver_imports() -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, line, room, room that it imports from) where the two differ."""
+    for path in sources("nameserver"):
+        where = path.relative_to(ROOT)
+        here = list(where.with_suffix("").parts)
+        module = ".".join(here[:-1] if here[-1] == "__init__" else here)
+        package = here[:-1]
+        for line, name in imports(path, package):
+            if name.split(".")[0] == "nameserver" and room_of(name) != room_of(module):
+                yield where.as_posix(), line, room_of(module), room_of(name)
 
 
 def violations() -> Iterator[str]:
@@ -137,6 +180,20 @@ def violations() -> Iterator[str]:
 
 def test_every_import_keeps_the_rules() -> None:
     assert list(violations()) == []
+
+
+def test_rooms_of_the_nameserver_import_from_lower_ones_only() -> None:
+    wrong = [
+        f"{file}:{line}: {room} must not import from {other}"
+        for file, line, room, other in nameserver_imports()
+        if (room and ROOMS.index(other) >= ROOMS.index(room))
+        or any(room.split("/")[0] == alone and other.split("/")[0] != alone for alone in ALONE)
+    ]
+    assert wrong == []
+
+
+def test_pure_rooms_hold_no_io() -> None:
+    assert [module for module in IO_MODULES if module.startswith(PURE_ROOMS)] == []
 
 
 def test_each_io_module_named_by_the_rules_needs_to_be() -> None:
@@ -175,6 +232,24 @@ def test_lock_file_pins_with_hashes_and_names_no_index(name: str) -> None:
     assert all("==" in pin for pin in pins)
     assert text.count("--hash=sha256:") >= len(pins)
     assert "://" not in text
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-bench.lock", "requirements-test.lock"])
+def test_what_builds_the_package_is_pinned_too(name: str) -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for requirement in required:
+        word = re.match(r"[a-z]+", requirement)
+        assert word is not None
+        assert f"\n{word[0]}==" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["Makefile"])
+def test_installs_from_a_lock_file_fetch_nothing_else(name: str) -> None:
+    text = (ROOT / name).read_text()
+    installs = re.findall(r"pip install [^\n&]*", text)
+    assert any("--no-deps" in line for line in installs)
+    for line in installs:
+        assert "--require-hashes" in line or "--no-deps --no-build-isolation" in line, line
 
 
 def test_raft_library_is_pinned_exactly() -> None:
