@@ -114,7 +114,7 @@ class RemotingWire:
         self._frame[at : at + 9] = b"%d" % (_FIRST_COUNTER + number)
         crc = body_crc32(bytes(memoryview(self._frame)[self._body_at :]))
         at = self._crc_at
-        self._frame[at : at + 10] = b"%010d" % crc
+        self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)  # Java pads no numbers
         return self._finish()
 
     def _finish(self) -> bytes:

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.cluster import HOST, free_ports
 from bench.micro.load import cpu_s
 from bench.micro.raft.load import Kind
+from bench.processes import HOST, free_ports
 
 MEMBERS: Final = 3
 START_S: Final = 60.0

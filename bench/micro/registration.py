@@ -1,0 +1,198 @@
+"""Decoding registrations (103): CPU time of this tree, and of another one beside it.
+
+    python -m bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
+
+What is timed is ``decode_registration``: arguments and body of a request whose frame has just been read, so
+that all its texts are new. Alone it prints us of CPU for one registration. With ``--against`` (a checkout of
+another commit) each tree gets a process of its own, both are asked in turn, the smaller of two batches
+counts, and the ratio of CPU times, other tree by this one, is taken pair by pair: neighbours on the machine
+slow both. Printed are the median of all pairs and the interval that holds it with 95 % (order statistics).
+Processes are replaced now and then: where one has its memory makes a difference of some percent. By command
+only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Final, Self
+
+#: Topics, compressed, registrations timed at a time: some ms of CPU.
+CASES: Final = {
+    f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
+    for topics, count in ((1, 1000), (10, 400), (100, 100), (1000, 15))
+    for compressed in (False, True)
+}
+BROKERS: Final = 32
+VERSION: Final = 479
+_LENGTH_SIZE: Final = 4
+
+
+def frames(topics: int, *, compressed: bool) -> list[bytes]:
+    """Return what connections would receive: one registration of each broker."""
+    from remoting.codes import RequestCode
+    from remoting.command import RemotingCommand
+    from remoting.fields import RegisterBrokerFields
+    from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+
+    made = []
+    for broker in range(BROKERS):
+        names = (f"orders-of-region-{broker:02d}-{number:04d}" for number in range(topics))
+        content = RegisterBody(
+            data_version=DataVersion(counter=broker + 1, timestamp=1_700_000_000_000),
+            topic_configs=tuple(TopicConfig(topic_name=name, read_queue_nums=8) for name in names),
+            filter_servers=(),
+        )
+        body = encode_register_body(content, compressed=compressed, version=VERSION)
+        fields = RegisterBrokerFields(
+            broker_name=f"broker-{broker}",
+            broker_addr=f"10.0.0.{broker + 1}:10911",
+            cluster_name="bench",
+            ha_server_addr=f"10.0.0.{broker + 1}:10912",
+            broker_id=0,
+            compressed=compressed,
+            body_crc32=body_crc32(body),
+        )
+        command = RemotingCommand(
+            code=RequestCode.REGISTER_BROKER, version=VERSION, ext_fields=fields.to_ext(), body=body
+        )
+        made.append(command.encode())
+    return made
+
+
+def work() -> None:
+    """Be one tree: read the file of frames, then answer each case asked for with us of CPU a registration."""
+    import gc
+
+    from nameserver.types import Request
+    from remoting.command import read_command
+
+    try:
+        module = import_module("nameserver.registration")
+    except ImportError:  # where it was once
+        module = import_module("nameserver.handlers")
+    decode = module.decode_registration
+
+    cases: dict[str, tuple[list[str], int]] = json.loads(Path(sys.argv[2]).read_text())
+    for line in sys.stdin:
+        digits, count = cases[line.strip()]
+        sent = [bytes.fromhex(frame) for frame in digits]
+        print(_batch(decode, Request, read_command, sent, count, gc.collect), flush=True)
+
+
+def _batch(
+    decode: Callable[[Any], Any],
+    request: Any,
+    read: Callable[..., Any],
+    sent: Sequence[bytes],
+    count: int,
+    collect: Callable[[], object],
+) -> float:
+    asked = [
+        request.of(read(frame, 0, len(frame) - _LENGTH_SIZE))
+        for frame in (sent[number % len(sent)] for number in range(count))
+    ]
+    collect()
+    began = time.thread_time_ns()
+    for one in asked:
+        decoded = decode(one)
+    took = time.thread_time_ns() - began
+    assert decoded.table, decoded
+    return took / count / 1e3
+
+
+class Worker:
+    """A process that imports one tree."""
+
+    def __init__(self, tree: Path, cases: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).resolve()), "--worker", str(cases)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate(timeout=10)
+
+    def time(self, case: str) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{case}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the order statistics between which the median lies with 95 %, for 6 values and more."""
+    ordered = sorted(values)
+    apart = int(0.98 * len(ordered) ** 0.5) + 1
+    middle = len(ordered) // 2
+    return ordered[max(middle - apart, 0)], ordered[min(middle + apart, len(ordered) - 1)]
+
+
+def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:
+    here = Path(__file__).resolve().parents[2]
+    took: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
+    for _ in range(processes):
+        with Worker(other, cases) as old, Worker(here, cases) as new:
+            for number in range(-1, pairs // processes):
+                for case in CASES:
+                    first, second = (old, new) if number % 2 else (new, old)
+                    a, b, c, d = first.time(case), second.time(case), second.time(case), first.time(case)
+                    figures = min(a, d), min(b, c)
+                    if number >= 0:
+                        took[case].append(figures if number % 2 else figures[::-1])
+    print(f"{'':24} {'other us':>9} {'this us':>9}   other / this")
+    for case, figure in took.items():
+        ratios = [before / after for before, after in figure]
+        low, high = interval(ratios)
+        old_us, new_us = (median(column) for column in zip(*figure, strict=True))
+        print(
+            f"{case:24} {old_us:9.2f} {new_us:9.2f}   {median(ratios):.3f} ({low:.3f} to {high:.3f}), "
+            f"{len(ratios)} pairs"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.registration", description=__doc__)
+    parser.add_argument("--against", type=Path, help="checkout of another commit")
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--processes", type=int, default=4, help="pairs of processes, one after the other")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        cases = Path(directory) / "cases"
+        cases.write_text(
+            json.dumps(
+                {
+                    case: ([frame.hex() for frame in frames(topics, compressed=compressed)], count)
+                    for case, (topics, compressed, count) in CASES.items()
+                }
+            )
+        )
+        if arguments.against is not None:
+            compare(cases, arguments.against.resolve(), pairs=arguments.pairs, processes=arguments.processes)
+            return
+        with Worker(Path(__file__).resolve().parents[2], cases) as worker:
+            for case in CASES:
+                print(f"{case:24} {min(worker.time(case) for _ in range(arguments.pairs)):9.2f} us")
+
+
+if __name__ == "__main__":
+    work() if sys.argv[1:2] == ["--worker"] else main()
