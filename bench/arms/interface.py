@@ -1,0 +1,184 @@
+"""What every arm offers to simulated brokers and clients: announce, withdraw, look up, watch."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from bench.events import SIMULATED_FROM, Outcome
+from client.blocking import Client
+from client.config import ClientConfig
+from remoting.route import TopicRouteData
+from remoting.transport import Hook
+
+CLUSTER: Final = "Bench"
+_BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
+#: Brokers that somebody else has named get numbers from here on.
+FOREIGN_FROM: Final = 1_000_000
+FOREIGN_COUNT: Final = 1_000_000_000
+
+ArmKind = Literal["remoting", "zookeeper"]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses that one group of users dials; a fault may cut it off from some of them."""
+
+    name: str
+    servers: list[str]
+    """Nameservers or ZooKeeper servers, by index."""
+    http: list[str] = []
+    brokers: dict[str, str] = {}
+    """Address that a broker announces to the one that this side dials."""
+
+
+class ArmConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What users need to know of the arm they stand before."""
+
+    kind: ArmKind
+    sides: list[Side]
+    lease_ms: int
+    """How long a silent broker stays listed: lease, or session time-out."""
+    refresh_ms: int
+    heartbeat_ms: int
+    divisor: float
+    timeout_s: float
+    watches: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What one simulated broker says of itself.
+
+    Attributes:
+        topics: Topic to queues.
+        version: Counts its changes; also the queues of its changing topic.
+    """
+
+    index: int
+    addr: str
+    topics: Mapping[str, int]
+    version: int
+    stamp: int = 0
+
+    @property
+    def name(self) -> str:
+        return broker_name(self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What one server said to an announcement."""
+
+    target: int | None
+    outcome: Outcome
+    sent_ns: int
+    done_ns: int
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a look-up brought."""
+
+    outcome: Outcome
+    target: int | None = None
+    code: int | None = None
+    remark: str | None = None
+    brokers: list[int] | None = None
+    version: int | None = None
+    attempts: int = 1
+
+
+class BrokerSession(Protocol):
+    """One simulated broker's standing with its arm. An arm keeps it listed as long as it lives."""
+
+    def announce(self, listing: Listing) -> list[Told]:
+        """Tell what has changed; returns when every server that was told has answered or failed."""
+
+    def heartbeat(self, listing: Listing) -> list[Told]:
+        """Say what was said before, where the arm wants that; else nothing."""
+
+    def withdraw(self) -> None:
+        """Say farewell."""
+
+    def close(self) -> None:
+        """Close the connections, which is what a broker's death looks like."""
+
+
+class ClientSession(Protocol):
+    """One client's connections to its arm; routes are not cached here."""
+
+    def look_up(self, topic: str) -> Looked:
+        """Ask for a topic's route, one server after the other."""
+
+    def close(self) -> None: ...
+
+
+class Arm(Protocol):
+    """The user's side of one arm."""
+
+    config: ArmConfig
+
+    def broker(self, side: Side) -> BrokerSession: ...
+
+    def client(self, side: Side, user: int) -> ClientSession: ...
+
+    def newcomer(self, side: Side, target: int, topic: str) -> Looked:
+        """Come as a new client to one server, ask for one topic, go."""
+
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+        """Return a client of the product whose routes come from this arm; its routes are kept fresh."""
+
+
+def broker_name(index: int) -> str:
+    return f"sim-{index}" if index >= SIMULATED_FROM else f"broker-{index}"
+
+
+def broker_index(name: str) -> int | None:
+    """Return the number of a broker: the one in its name, else one drawn from its name; None for no name."""
+    found = _BROKER.fullmatch(name)
+    if found:
+        return int(found[1] or found[2])
+    return FOREIGN_FROM + zlib.crc32(name.encode()) % FOREIGN_COUNT if name else None
+
+
+def broker_indexes(names: Iterable[str]) -> list[int]:
+    return sorted(index for name in names if (index := broker_index(name)) is not None)
+
+
+def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -> Looked:
+    """Say what a route shows: brokers with queues and an address, and the most queues of one of them."""
+    with_addr = {data.broker_name for data in route.broker_datas if data.broker_addrs}
+    queues = [data for data in route.queue_datas if data.broker_name in with_addr]
+    return Looked(
+        outcome="ok",
+        target=target,
+        brokers=broker_indexes(data.broker_name for data in queues),
+        version=max((data.read_queue_nums for data in queues), default=None),
+        attempts=attempts,
+    )
+
+
+def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteData:
+    """Return a route with the addresses that a side dials in place of those announced."""
+    return replace(
+        route,
+        broker_datas=tuple(
+            replace(
+                data,
+                broker_addrs={number: addrs.get(addr, addr) for number, addr in data.broker_addrs.items()},
+            )
+            for data in route.broker_datas
+        ),
+    )
+
+
+def client_config(config: ArmConfig, servers: Iterable[str]) -> ClientConfig:
+    return ClientConfig(
+        nameservers=tuple(servers), timer_divisor=config.divisor, call_timeout_s=config.timeout_s
+    )

@@ -1,0 +1,97 @@
+"""How RocketMQ's predecessor MetaQ lays brokers out in ZooKeeper (pure).
+
+Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker, ephemeral
+``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` how many queues it has of a topic.
+
+Source: MetaZookeeper of metamorphosis (MetaQ 1.4): brokerIdsPath, brokerTopicsPubPath, brokerIdsPathOf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bench.arms.interface import CLUSTER, broker_name
+from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from remoting.route import BrokerData, QueueData, TopicRouteData
+
+ROOT: Final = "/meta/brokers"
+IDS: Final = f"{ROOT}/ids"
+TOPICS_PUB: Final = f"{ROOT}/topics-pub"
+TOPICS_SUB: Final = f"{ROOT}/topics-sub"
+_SCHEME: Final = "meta://"
+_MASTER: Final = "-m"
+
+
+def master_path(index: int) -> str:
+    return f"{IDS}/{index}/master"
+
+
+def topic_path(topic: str) -> str:
+    """Return the node whose children are the brokers to which the topic can be sent."""
+    return f"{TOPICS_PUB}/{topic}"
+
+
+def topic_child(index: int) -> str:
+    return f"{index}{_MASTER}"
+
+
+def child_index(name: str) -> int | None:
+    """Return the broker that a topic's child names; None for a slave's."""
+    number, mark, rest = name.partition(_MASTER)
+    return int(number) if mark and not rest and number.isdigit() else None
+
+
+def encode_addr(addr: str) -> bytes:
+    return f"{_SCHEME}{addr}".encode()
+
+
+def decode_addr(data: bytes) -> str:
+    """Return ``host:port``.
+
+    Raises:
+        ValueError: If it is something else than MetaQ's address.
+    """
+    text = data.decode()
+    if not text.startswith(_SCHEME):
+        raise ValueError(f"broker address {text!r} does not start with {_SCHEME}")
+    return text[len(_SCHEME) :]
+
+
+def nodes_of(index: int, addr: str, topics: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield path and data of every ephemeral node of a broker.
+
+    Topics come first: who finds a broker's address finds its topics, too.
+    """
+    for topic, queues in topics.items():
+        for root in (TOPICS_PUB, TOPICS_SUB):
+            yield f"{root}/{topic}/{topic_child(index)}", str(queues).encode()
+    yield master_path(index), encode_addr(addr)
+
+
+def route_of(queues: Mapping[int, bytes], masters: Mapping[int, bytes]) -> TopicRouteData:
+    """Return a topic's route; a broker without address or queues is left out.
+
+    Args:
+        queues, masters: Data of the nodes, by broker.
+    """
+    both = sorted(queues.keys() & masters.keys())
+    return TopicRouteData(
+        queue_datas=tuple(
+            QueueData(
+                broker_name=broker_name(index),
+                read_queue_nums=int(queues[index]),
+                write_queue_nums=int(queues[index]),
+                perm=PERM_READ | PERM_WRITE,
+            )
+            for index in both
+        ),
+        broker_datas=tuple(
+            BrokerData(
+                cluster=CLUSTER,
+                broker_name=broker_name(index),
+                broker_addrs={MASTER_ID: decode_addr(masters[index])},
+            )
+            for index in both
+        ),
+    )

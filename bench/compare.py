@@ -1,0 +1,188 @@
+"""Make a comparison: block by block, every arm in random order, gone on with where it was left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from bench.attached import AttachedSession
+from bench.plan import PlanError
+from bench.processes import ClusterError
+from bench.runfolder import ManifestError, read_manifest, run_folder
+from bench.schedule import ATTEMPTS_MAX, REPORT_S, Comparison, Turn, blocks_of, expected_s
+from bench.session import Session, SessionPlan
+
+FILE_NAME: Final = "comparison.json"
+
+
+class Teller:
+    """Says on stderr what is going on: one line that renews itself on a terminal, else one line per step."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._begun = time.monotonic()
+        self._number = 0
+        self._what = ""
+        self._end = ""
+        self._last = ""
+
+    def begin(self, number: int, what: str, left_s: float) -> None:
+        """Another run begins; all of it takes about ``left_s`` from now."""
+        self._number = number
+        self._what = what
+        self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"
+        self._last = ""
+
+    def __call__(self, step: str) -> None:
+        if step == self._last:
+            return
+        self._last = step
+        elapsed = time.monotonic() - self._begun
+        place = f"run {self._number} of {self._total}, {self._what}"
+        line = f"[{elapsed:4.0f} s] {place}: {step}; ends about {self._end}"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def say(self, line: str) -> None:
+        """Say something that stays."""
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{clear}mqbench: {line}", file=sys.stderr, flush=True)
+
+
+def begin(out: Path, comparison: Comparison) -> None:
+    """Make a comparison's folder."""
+    out.mkdir(parents=True)
+    (out / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n")
+
+
+def load(out: Path) -> Comparison:
+    """Read what a folder's comparison is.
+
+    Raises:
+        PlanError: If there is none that this program understands.
+    """
+    try:
+        return msgspec.json.decode((out / FILE_NAME).read_bytes(), type=Comparison)
+    except OSError as error:
+        raise PlanError(f"{out} holds no comparison: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise PlanError(f"{out / FILE_NAME} is of another version of mqbench: {error}") from None
+
+
+def is_whole(out: Path, comparison: Comparison, block: list[Turn]) -> bool:
+    """Say whether every run of a block is there, over and not void."""
+    series = {one.name: one for one in comparison.plan.series}
+    for turn in block:
+        names = series[turn.series].scenarios or [one.name for one in comparison.plan.scenarios]
+        for scenario in names:
+            folder = run_folder(out, series=turn.series, scenario=scenario, block=turn.block, arm=turn.arm)
+            try:
+                manifest = read_manifest(folder)
+            except ManifestError:
+                return False
+            if manifest.ended_ns is None or manifest.void is not None or manifest.seed != turn.seed:
+                return False
+    return True
+
+
+def make_runs(out: Path, comparison: Comparison) -> list[Path]:
+    """Make every block that is not whole; return the folders of the runs that were made.
+
+    A block is the unit: one that was interrupted is made anew, so that its arms ran side by side.
+    """
+    plan = comparison.plan
+    blocks = blocks_of(plan, comparison.seed)
+    missing = [block for block in blocks if not is_whole(out, comparison, block)]
+    turns = [turn for block in missing for turn in block]
+    teller = Teller(sum(map(len, blocks)))
+    made = sum(map(len, blocks)) - len(turns)
+    if made:
+        teller.say(f"{made} runs are there already")
+    total_s = expected_s(plan, turns, done_s=[]) + REPORT_S
+    teller.say(f"{len(turns)} runs, about {total_s / 60:.0f} minutes; everything goes to {out}")
+    series = {one.name: one for one in plan.series}
+    done: list[tuple[Turn, float]] = []
+    with Ending(teller) as ending:
+        for position, turn in enumerate(turns):
+            left_s = expected_s(plan, turns[position:], done_s=done) + REPORT_S
+            what = f"{turn.series}, block {turn.block} of {series[turn.series].blocks}, {turn.arm}"
+            begun = time.monotonic()
+            for attempt in range(1, ATTEMPTS_MAX + 1):
+                teller.begin(made + position + 1, what, left_s)
+                given = SessionPlan(
+                    out=out,
+                    plan=plan,
+                    series=series[turn.series],
+                    arm=turn.arm,
+                    block=turn.block,
+                    order_in_block=turn.order,
+                    attempt=attempt,
+                    profile=comparison.profile,
+                    seed=turn.seed,
+                    command=tuple(comparison.command),
+                )
+                session = _session(given, comparison, teller)
+                try:
+                    session.measure(ending.wait)
+                except ClusterError as error:
+                    teller.say(f"{what}: attempt {attempt} is void: {error}")
+                else:
+                    ending.begin(session.end, what)
+                    break
+            done.append((turn, time.monotonic() - begun))
+    return ending.folders
+
+
+class Ending:
+    """Ends one run's cluster while the next one starts: only what is measured needs a quiet machine."""
+
+    def __init__(self, teller: Teller) -> None:
+        self.folders: list[Path] = []
+        self._teller = teller
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[list[Path]] | None = None
+        self._what = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._pool:
+            self.wait()
+
+    def begin(self, end: Callable[[], list[Path]], what: str) -> None:
+        """Let a run end by itself; ``end`` returns its folders."""
+        self.wait()
+        self._what = what
+        self._running = self._pool.submit(end)
+
+    def wait(self) -> None:
+        """Return when nothing is ending any more; what failed to end is void: ``--resume`` makes it again."""
+        if self._running is None:
+            return
+        try:
+            self.folders += self._running.result()
+        except ClusterError as error:
+            self._teller.say(f"{self._what} is void: {error}")
+        self._running = None
+
+
+def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Session:
+    if comparison.given is None:
+        return Session(given, teller)
+    return AttachedSession(given, comparison.given, teller)
+
+
+def expected_minutes(comparison: Comparison) -> float:
+    """Return about how long a whole comparison takes."""
+    turns = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
+    return (expected_s(comparison.plan, turns, done_s=[]) + REPORT_S) / 60

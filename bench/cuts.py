@@ -1,0 +1,48 @@
+"""Which links a fault cuts (pure): who is on which side, and in which directions nothing passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bench.links import Direction, between_groups, both_ways
+from bench.plan import Kind
+
+SIDES: Final = ("side-a", "side-b")
+"""Groups of clients; in a partition the first sits with the server that is alone."""
+
+
+def directions(
+    kind: Kind, case: str, *, servers: Sequence[str], target: int, brokers: Sequence[str], broker: int | None
+) -> list[Direction]:
+    """Return the directions that a fault cuts; none for a fault that cuts no link.
+
+    Args:
+        servers, brokers: Names by index.
+        target: The server that is struck.
+        broker: The broker that is struck; None if servers are.
+    """
+    me = servers[target]
+    match kind:
+        case "cable" if broker is not None:
+            return both_ways([brokers[broker]], [*servers, *SIDES])
+        case "cable":
+            return both_ways([me], [*servers, *brokers, *SIDES])
+        case "oneway":
+            return [(me, other) for other in [*servers, *brokers, *SIDES] if other != me]
+        case "partition" if case == "broker-nameserver":
+            assert broker is not None, "this case strikes a broker, too"
+            return both_ways([brokers[broker]], [me])
+        case "partition":
+            turn = [servers[(target + step) % len(servers)] for step in range(len(servers))]
+            alone = turn if case == "1-1-1" else turn[:1]
+            groups = [[name] for name in alone]
+            if case == "1-2":
+                groups.append(turn[1:])
+            for position, name in enumerate(brokers):
+                groups[min(position, len(groups) - 1)].append(name)
+            for position, side in enumerate(SIDES):
+                groups[min(position, len(groups) - 1)].append(side)
+            return between_groups(groups)
+        case _:
+            return []

@@ -1,0 +1,273 @@
+"""What a run of the comparison writes down: one struct per kind of event, and the files they go to.
+
+Rules that hold for every event:
+
+- Instants are integers of nanoseconds on ``CLOCK_MONOTONIC`` (``time.monotonic_ns()``), which all processes
+  of one host share. They are compared only within a run.
+- What is constant for a run is not repeated here: it is in the path and in the manifest, see
+  :mod:`bench.runfolder`.
+- An absent value is left out or ``null``, never 0 or "".
+- One JSON object per line, one file per process and kind. A file is written by one process only.
+- Nobody judges here: a lookup that was answered is ``ok`` whatever it said. What was true stands in
+  ``truth``.
+
+Nothing here reads a clock: instants come from the caller, so a test can set them.
+"""
+
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal
+
+import msgspec
+
+from bench.recorder import FLUSH_INTERVAL_NS, Recorder
+
+Op = Literal["lookup", "newcomer", "announce", "send", "send_once"]
+"""``lookup``: a client asks for a route over a connection that it keeps, and tries the next server itself;
+``newcomer``: a client that has just come asks one server, once; ``announce``: a broker's registration at one
+server; ``send``: a message by a producer with RocketMQ's two retries; ``send_once``: the same without."""
+
+Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
+"""How an operation ended, as its caller sees it:
+
+- ``ok``: answered with success, whether or not what it says is true;
+- ``absent``: answered that there is no such route;
+- ``refused``: the server said that it did not do it (``[NO_QUORUM]``, busy);
+- ``error``: certainly not done for another reason: nothing could be sent, or an error code;
+- ``unknown``: something was sent and no verdict came by the deadline. A write may have been applied or not.
+"""
+
+Role = Literal["nameserver", "broker", "generator", "prober", "proxy", "harness"]
+Fact = Literal["up", "down", "cut", "healed", "changing", "changed"]
+Observer = Literal["nameserver", "client"]
+ViewState = Literal["routed", "absent", "refused", "silent", "end"]
+
+SIMULATED_FROM: Final = 100
+"""Brokers that the generator plays are numbered from here; real ones from 0."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One operation of the load; errors and unknown outcomes are rows too."""
+
+    op: Op
+    user: int
+    """Simulated user, unique within the run."""
+    target: int | None = None
+    """Index of the server asked last; for sends of the broker."""
+    due_ns: int
+    """When the open-loop schedule wanted it sent. Latency counts from here."""
+    sent_ns: int
+    """When it really began (connecting included). ``due_ns <= sent_ns``."""
+    done_ns: int
+    """When its outcome was known."""
+    outcome: Outcome
+    queued: bool = False
+    """At its due instant no user was free: it waited for one, which is the load's limit."""
+    code: int | None = None
+    remark: str | None = None
+    topic: str | None = None
+    brokers: list[int] | None = None
+    """Brokers that the answer lists for the topic, ascending; null without an answer."""
+    version: int | None = None
+    """Version of a changing topic: shown (lookups) or carried (announcements)."""
+    change: int | None = None
+    """The change that an announcement carried; null for a heartbeat that changes nothing."""
+    attempts: int = 1
+    message: int | None = None
+    """Sends: which message, unique within the run."""
+    client_side: str | None = None
+    """Side of a partition on which the user sits; null if it reaches everybody."""
+
+
+class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fact that the harness knows because it caused it.
+
+    A broker is dead from ``down`` until the next ``up``, unreachable from ``cut`` until ``healed``. The clock
+    of a topic's change starts with ``changing``.
+    """
+
+    subject: Literal["broker", "topic"]
+    broker: int
+    topic: str | None = None
+    what: Fact
+    version: int | None = None
+    change: int | None = None
+    t_ns: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one observer shows of a topic from some instant on: readings compressed to transitions.
+
+    The true instant lies in ``(unseen_ns, seen_ns]``. The view holds until the next row of the same observer,
+    index and topic; the state ``end`` only says how far it was observed.
+    """
+
+    observer: Observer
+    index: int
+    topic: str
+    state: ViewState
+    brokers: list[int] | None = None
+    version: int | None = None
+    unseen_ns: int | None = None
+    """When the last reading that still showed the view before was sent; null for the first view."""
+    seen_ns: int
+    """When the first reading with this view had been read."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fault that the harness caused. Its window is ``[begin_ns, until_ns)``."""
+
+    n: int
+    kind: str
+    case: str
+    targets: list[str]
+    """Processes by name: ``nameserver-0``, ``broker-2``."""
+    role: str | None = None
+    """What the first target was just before: ``leader``, ``follower``, ``independent``, ``broker``."""
+    cut: list[list[str]] | None = None
+    """Directions ``[from, to]`` that let nothing through."""
+    from_ns: int
+    """The quiet time ``[from_ns, begin_ns)`` is what the window is compared with."""
+    begin_ns: int
+    """Just before the first signal or cut."""
+    healed_ns: int | None = None
+    """When it was taken back: links healed, process continued, or its restart begun."""
+    end_ns: int | None = None
+    """When the last restarted process had printed its ready line; ``healed_ns`` where none restarts."""
+    until_ns: int
+
+
+class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one process had used by one instant.
+
+    The CPU of a span is the sum over pids of the difference between last and first row, where ``start`` is
+    0 and ``exit`` is exact, so that processes that come and go are counted in full.
+    """
+
+    role: Role
+    index: int
+    """Survives a restart; the pid does not."""
+    pid: int
+    t_ns: int
+    event: Literal["start", "sample", "exit"] = "sample"
+    cpu_ns: int
+    rss_bytes: int
+    threads: int | None = None
+    written_bytes: int | None = None
+    """Handed to the block layer since it began."""
+    code: int | None = None
+    """``exit``: exit code, negative for a signal."""
+    wanted: bool | None = None
+    """``exit``: whether the harness ended it."""
+
+
+class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes that had passed one link of the proxy by one instant, since the run began."""
+
+    dialler: str
+    acceptor: str
+    t_ns: int
+    forward_bytes: int
+    """From the dialler."""
+    back_bytes: int
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One time that a consumer was handed a message; repeats are rows of their own."""
+
+    message: int
+    user: int
+    t_ns: int
+
+
+Event = Operation | Truth | View | Fault | ProcessSample | LinkSample | Delivery
+
+FILE_PREFIX: Final[dict[type[Event], str]] = {
+    Operation: "ops",
+    Truth: "truth",
+    View: "views",
+    Fault: "faults",
+    ProcessSample: "processes",
+    LinkSample: "links",
+    Delivery: "deliveries",
+}
+"""Event kind to the beginning of its files' names: ``ops-PROCESS.jsonl``."""
+
+_PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def instant_of(event: Event) -> int:
+    """Return the instant by which an event belongs to a slot."""
+    match event:
+        case Operation():
+            return event.due_ns
+        case Truth() | ProcessSample() | LinkSample() | Delivery():
+            return event.t_ns
+        case View():
+            return event.seen_ns
+        case Fault():
+            return event.begin_ns
+
+
+class EventLog:
+    """All event files of one process in one folder, opened when their first event comes.
+
+    A process that forks opens its log after the fork. Someone must call ``flush_if_due``: else a kill loses
+    up to 64 KiB a file.
+    """
+
+    def __init__(self, folder: Path, process: str) -> None:
+        """Write to ``folder``, which exists, under the name ``process``.
+
+        Raises:
+            ValueError: If the name would not make a file name.
+        """
+        if _PROCESS_NAME.fullmatch(process) is None:
+            raise ValueError(f"process name {process!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
+        self._folder = folder
+        self._process = process
+        self._recorders: dict[type[Event], Recorder] = {}
+        self._flush_at_ns = 0
+
+    def record(self, event: Event) -> None:
+        """Append one event to the file of its kind."""
+        recorder = self._recorders.get(type(event))
+        if recorder is None:
+            recorder = Recorder(event_file(self._folder, type(event), self._process))
+            self._recorders[type(event)] = recorder
+        recorder.record(event)
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        for recorder in self._recorders.values():
+            recorder.flush()
+
+    def flush_if_due(self, now_ns: int) -> None:
+        """Flush if ``FLUSH_INTERVAL_NS`` have passed since the last time."""
+        if now_ns >= self._flush_at_ns:
+            self.flush()
+            self._flush_at_ns = now_ns + FLUSH_INTERVAL_NS
+
+    def close(self) -> None:
+        """Flush and close all files."""
+        for recorder in self._recorders.values():
+            recorder.close()
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def event_file(folder: Path, kind: type[Event], process: str) -> Path:
+    """Return where events of ``kind`` by ``process`` go: ``FOLDER/ops-PROCESS.jsonl``."""
+    return folder / f"{FILE_PREFIX[kind]}-{process}.jsonl"
+
+
+def event_files(folder: Path, kind: type[Event]) -> list[Path]:
+    """Return the files of one kind in a run folder, sorted; empty if there are none."""
+    return sorted(folder.glob(f"{FILE_PREFIX[kind]}-*.jsonl"))

@@ -1,0 +1,612 @@
+"""The load of the comparison: Locust users that stand before any arm, each operation recorded raw.
+
+Started by :mod:`bench.session` as ``locust --headless -f bench/generator.py --bench-config FILE``. All users
+of a kind share one open-loop schedule: whoever is free takes the next due operation, and latency counts from
+its due instant, so a stalled server shows as latency instead of as fewer requests. Users stay, with their
+connections and sessions, until the last scenario is over and a linger has passed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import gevent
+import msgspec
+from gevent.event import Event as GreenEvent
+from kazoo.handlers.gevent import SequentialGeventHandler
+from locust import User, constant, events, task
+from locust.exception import StopUser
+
+from bench.arms.interface import (
+    Arm,
+    ArmConfig,
+    BrokerSession,
+    ClientSession,
+    Listing,
+    Looked,
+    Side,
+    broker_index,
+    looked_at,
+)
+from bench.arms.remoting import LastAsked, RemotingArm
+from bench.arms.zookeeper import Waits, ZooKeeperArm
+from bench.arrivals import Arrivals
+from bench.chance import stream
+from bench.events import SIMULATED_FROM, Delivery, EventLog, Op, Operation, Outcome, Truth, View, ViewState
+from bench.generator_config import (
+    GeneratorConfig,
+    changing_topic,
+    end_path,
+    is_versioned,
+    observed_topics,
+    sim_addr,
+    topic_name,
+)
+from bench.recorder import FLUSH_INTERVAL_NS, short_remark
+from bench.waiting import at_once
+from client.blocking import Client
+from client.blocking_parts import PushConsumer
+from client.config import ConsumeFrom, ConsumerConfig, ProducerConfig
+from client.errors import NotApplied, OutcomeUnknown
+from client.producer import Message
+from client.queue_reader import ReceivedMessage
+from remoting.errors import RemotingError, ResponseError
+from remoting.route import TopicRouteData
+
+#: How often the configuration is looked for, s.
+AWAIT_S: Final = 0.01
+#: RocketMQ's default of retryTimesWhenSendFailed.
+RETRIES: Final = 2
+#: User property that tells a message of this run from another.
+MESSAGE_NUMBER: Final = "benchNumber"
+
+
+def arm_of(config: ArmConfig) -> Arm:
+    """Return the users' side of an arm, with gevent's ways of waiting."""
+    if config.kind == "zookeeper":
+        return ZooKeeperArm(config, Waits(SequentialGeventHandler, (gevent.Timeout,)))
+    return RemotingArm(config, at_once)
+
+
+class Generator:
+    """What all users of this process share."""
+
+    def __init__(self, config: GeneratorConfig, environment: Any) -> None:
+        self.config = config
+        self.environment = environment
+        self.log = EventLog(Path(config.folder), "generator-0")
+        self.leaving = GreenEvent()
+        self.schedules: list[Arrivals[Any]] = []
+        self.arm = arm_of(config.arm)
+        load = config.load
+        topics = [topic_name(number) for number in range(load.topics)]
+        observed = observed_topics(load)
+        self.lookups = self.arrivals("lookup", load.lookup_per_s, [*topics, *observed])
+        servers = range(len(config.arm.sides[0].servers))
+        self.newcomers = self.arrivals(
+            "newcomer", load.newcomer_per_s, [(server, topic) for server in servers for topic in topics]
+        )
+        self.sends = {
+            op: self.arrivals(op, rate, topics)
+            for op, rate in (("send", load.send_per_s), ("send_once", load.send_once_per_s))
+        }
+        self.body = stream(config.seed, "bodies").randbytes(load.message_bytes)
+        self.changes = itertools.count()
+        self.counters: dict[str, itertools.count[int]] = {}
+        self.lookup_sessions: list[tuple[Side, ClientSession]] = [
+            (side, self.arm.client(side, number))
+            for number in range(load.lookup_clients)
+            for side in [self.side(number)]
+        ]
+        self.producers = {
+            op: [ProducingClient(self, op, number) for number in range(load.send_clients)]
+            for op in ("send", "send_once")
+        }
+        self.readers = [ReadingClient(self, number) for number in range(load.consumers)]
+        self.active = (
+            load.lookup_users
+            + load.newcomer_users
+            + load.send_users
+            + load.send_once_users
+            + load.sim_brokers
+        )
+
+    def arrivals(
+        self, name: str, rate_per_s: float, choices: list[Any], phase: float | None = None
+    ) -> Arrivals[Any]:
+        made = Arrivals(
+            start_ns=self.config.start_ns,
+            rate_per_s=rate_per_s,
+            choices=choices,
+            chance=stream(self.config.seed, f"arrivals of {name}"),
+            phase=phase,
+        )
+        self.schedules.append(made)
+        return made
+
+    def await_end(self, path: Path) -> None:
+        """Wait until the harness says when the load ends, and then let users go."""
+        while not path.exists():
+            gevent.sleep(AWAIT_S)
+        end_ns = int(path.read_text())
+        for schedule in self.schedules:
+            schedule.end(end_ns)
+        sleep_until(end_ns + self.config.linger_ns)
+        self.leaving.set()
+
+    def side(self, number: int) -> Side:
+        sides = self.config.arm.sides
+        return sides[number % len(sides)]
+
+    def number(self, kind: str) -> int:
+        """Return the next number of a kind of users, from 0."""
+        return next(self.counters.setdefault(kind, itertools.count()))
+
+    def record(self, operation: Operation) -> None:
+        self.log.record(operation)
+        self.environment.events.request.fire(
+            request_type="RMQ",
+            name=operation.op,
+            response_time=(operation.done_ns - operation.due_ns) / 1e6,
+            response_length=0,
+            exception=None if operation.outcome == "ok" else RuntimeError(operation.outcome),
+            context={},
+        )
+
+    def flush_always(self) -> None:
+        while True:
+            gevent.sleep(FLUSH_INTERVAL_NS / 1e9)
+            self.log.flush()
+
+    def leave(self) -> None:
+        """Take one user out; the last one closes what they share and ends the process."""
+        self.active -= 1
+        if self.active == 0:
+            for clients in self.producers.values():
+                for client in clients:
+                    client.end()
+            for reader in self.readers:
+                reader.end()
+            self.log.close()
+            self.environment.runner.quit()
+
+
+class ObservedClient:
+    """A client whose route cache is observed."""
+
+    def __init__(self, generator: Generator, op: str, number: int) -> None:
+        self.side = generator.side(number)
+        self.asked = LastAsked()
+        load = generator.config.load
+        self.index = {"send": 0, "send_once": load.send_clients, "read": 2 * load.send_clients}[op] + number
+        seed = stream(generator.config.seed, f"client {op} {number}").getrandbits(63)
+        self.client: Client = generator.arm.producer_client(
+            self.side, self.index, seed=seed, hooks=(self.asked,)
+        )
+        self.broker_addrs = dict(
+            zip(self.side.brokers.values(), generator.config.brokers, strict=True)
+        )  # address to index
+        self._log = generator.log
+        self._observed = observed_topics(load)
+        self._shown: dict[str, tuple[ViewState, list[int] | None, int | None]] = {}
+        self._ended = False
+        directory = self.client.core.directory
+        for topic in self._observed:
+            directory.routes.use(topic)
+        directory.watchers.append(self.look)
+        self.client.start()
+
+    def look(self) -> None:
+        """Record what the cache shows since just now."""
+        now_ns = time.monotonic_ns()
+        for topic in self._observed:
+            route = self.client.core.directory.routes.route(topic)
+            shown = view_of(topic, route)
+            before = self._shown.get(topic)
+            if self._ended or route is None or shown == before:
+                continue
+            self._shown[topic] = shown
+            self._record(topic, *shown, seen_ns=now_ns, unseen_ns=None if before is None else now_ns)
+
+    def _record(
+        self,
+        topic: str,
+        state: ViewState,
+        brokers: list[int] | None,
+        version: int | None,
+        *,
+        seen_ns: int,
+        unseen_ns: int | None,
+    ) -> None:
+        self._log.record(
+            View(
+                observer="client",
+                index=self.index,
+                topic=topic,
+                state=state,
+                brokers=brokers,
+                version=version,
+                unseen_ns=unseen_ns,
+                seen_ns=seen_ns,
+            )
+        )
+
+    def end(self) -> None:
+        """Record how far the cache was observed."""
+        self._ended = True
+        for topic in self._shown:
+            self._record(topic, "end", None, None, seen_ns=time.monotonic_ns(), unseen_ns=None)
+
+
+class ProducingClient(ObservedClient):
+    """A producer's client."""
+
+    def __init__(self, generator: Generator, op: Op, number: int) -> None:
+        super().__init__(generator, op, number)
+        self.producer = self.client.producer(
+            ProducerConfig(
+                group="mqbench",
+                send_timeout_s=generator.config.load.timeout_s,
+                retry_times=RETRIES if op == "send" else 0,
+                retry_unknown=op == "send",
+            )
+        )
+
+
+class ReadingClient(ObservedClient):
+    """A member of the group that reads what is sent."""
+
+    def __init__(self, generator: Generator, number: int) -> None:
+        super().__init__(generator, "read", number)
+        self.topics = {topic_name(place): "*" for place in range(generator.config.load.topics)}
+        self.consumer: PushConsumer | None = None
+        gevent.spawn(self.join)
+
+    def join(self) -> None:
+        """Join the group once routes can be had: a session with ZooKeeper takes a moment."""
+        directory = self.client.core.directory
+        for topic in self.topics:
+            while not self._ended:
+                try:
+                    self.client.run(directory.refresh(topic))
+                    break
+                except RemotingError:
+                    gevent.sleep(AWAIT_S)
+        if not self._ended:
+            config = ConsumerConfig(group="mqbench-readers", consume_from=ConsumeFrom.FIRST_OFFSET)
+            self.consumer = self.client.consume(config, self.topics, self.read)
+
+    def read(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Record that these were handed over; each time is a row."""
+        now_ns = time.monotonic_ns()
+        for message in messages:
+            number = int(message.properties[MESSAGE_NUMBER])
+            self._log.record(Delivery(message=number, user=self.index, t_ns=now_ns))
+
+    def end(self) -> None:
+        super().end()
+        if self.consumer is not None:
+            self.consumer.close()
+
+
+def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[int] | None, int | None]:
+    """Return what a route shows: state, brokers, version."""
+    if route is None:
+        return "absent", None, None
+    shown = looked_at(route, target=None)
+    return "routed", shown.brokers, shown.version if is_versioned(topic) else None
+
+
+class Shared:
+    """Holder of the generator; Locust makes users itself, so it cannot be handed to them."""
+
+    generator: Generator
+
+
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def add_arguments(parser: Any) -> None:
+    parser.add_argument("--bench-config", required=True, help="JSON file written by mqbench")
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def open_log(environment: Any, **_: Any) -> None:
+    path = Path(environment.parsed_options.bench_config)
+    print("generator ready", flush=True)
+    while not path.exists():  # everything is loaded: the harness now says when it begins
+        gevent.sleep(AWAIT_S)
+    config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
+    load = config.load
+    Lookup.fixed_count = load.lookup_users
+    Newcomer.fixed_count = load.newcomer_users
+    Sender.fixed_count = load.send_users
+    SenderOnce.fixed_count = load.send_once_users
+    SimulatedBroker.fixed_count = load.sim_brokers
+    Shared.generator = Generator(config, environment)
+    gevent.spawn(Shared.generator.flush_always)
+    gevent.spawn(Shared.generator.await_end, end_path(path))
+
+
+@events.user_error.add_listener  # type: ignore[untyped-decorator]
+def void_run(exception: Exception, **_: Any) -> None:
+    """A user's own failure is a bug of ours, not of what is measured: the run must not be used."""
+    Shared.generator.environment.process_exit_code = 3
+    Shared.generator.environment.runner.quit()
+
+
+def sleep_until(instant_ns: int) -> None:
+    ahead_ns = instant_ns - time.monotonic_ns()
+    if ahead_ns > 0:
+        gevent.sleep(ahead_ns / 1e9)
+
+
+class Staying(User):
+    """A user of the shared generator that stays until all may go."""
+
+    abstract = True
+    wait_time = constant(0)
+    op: Op
+
+    def on_start(self) -> None:
+        self.generator = Shared.generator
+        self.config = self.generator.config
+        self.user = self.generator.number("user")
+        self.place = self.generator.number(self.op)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make what this user needs, inside its greenlet."""
+
+    def stay(self) -> NoReturn:
+        """Wait until all may go, and leave."""
+        self.generator.leaving.wait()
+        self.generator.leave()
+        raise StopUser
+
+
+class Paced(Staying):
+    """Takes due operations of one kind until the schedule is over."""
+
+    abstract = True
+
+    @property
+    @abstractmethod
+    def arrivals(self) -> Arrivals[Any]:
+        """The schedule of this kind."""
+
+    @abstractmethod
+    def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
+        """Do one operation now and return what came of it; ``queued`` is set by the caller."""
+
+    @task
+    def go_on(self) -> None:
+        taken = self.arrivals.take()
+        if taken is None:
+            self.stay()
+        number, due_ns, chosen = taken
+        queued = due_ns < time.monotonic_ns()
+        sleep_until(due_ns)
+        if self.arrivals.is_over(due_ns):
+            self.stay()
+        operation = self.operate(number, due_ns, chosen)
+        self.generator.record(msgspec.structs.replace(operation, queued=queued))
+
+    def looked(self, topic: str, due_ns: int, side: Side, ask: Callable[[], Looked]) -> Operation:
+        sent_ns = time.monotonic_ns()
+        found = ask()
+        return Operation(
+            op=self.op,
+            user=self.user,
+            target=found.target,
+            due_ns=due_ns,
+            sent_ns=sent_ns,
+            done_ns=time.monotonic_ns(),
+            outcome=found.outcome,
+            code=found.code,
+            remark=found.remark,
+            topic=topic,
+            brokers=found.brokers,
+            version=found.version if is_versioned(topic) else None,
+            attempts=found.attempts,
+            client_side=side.name,
+        )
+
+
+class Lookup(Paced):
+    """Asks for routes over connections that are kept, without a cache."""
+
+    op = "lookup"
+
+    @property
+    def arrivals(self) -> Arrivals[Any]:
+        return self.generator.lookups
+
+    def prepare(self) -> None:
+        sessions = self.generator.lookup_sessions
+        self.side, self.session = sessions[self.place % len(sessions)]
+
+    def operate(self, number: int, due_ns: int, chosen: str) -> Operation:
+        return self.looked(chosen, due_ns, self.side, lambda: self.session.look_up(chosen))
+
+
+class Newcomer(Paced):
+    """Comes as a new client to one server."""
+
+    op = "newcomer"
+
+    @property
+    def arrivals(self) -> Arrivals[Any]:
+        return self.generator.newcomers
+
+    def operate(self, number: int, due_ns: int, chosen: tuple[int, str]) -> Operation:
+        target, topic = chosen
+        side = self.generator.side(number)
+        return self.looked(topic, due_ns, side, lambda: self.generator.arm.newcomer(side, target, topic))
+
+
+class Sender(Paced):
+    """Sends messages through the brokers that its client's routes name."""
+
+    op: Op = "send"
+
+    @property
+    def arrivals(self) -> Arrivals[Any]:
+        return self.generator.sends[self.op]
+
+    def prepare(self) -> None:
+        clients = self.generator.producers[self.op]
+        self.producing = clients[self.place % len(clients)]
+
+    def operate(self, number: int, due_ns: int, chosen: str) -> Operation:
+        producing = self.producing
+        outcome: Outcome = "ok"
+        code = remark = None
+        target: int | None = None
+        attempts: int | None = None
+        producing.asked.count = 0
+        message = 2 * number + (self.op == "send_once")
+        sent_ns = time.monotonic_ns()
+        try:
+            result = producing.producer.send(
+                Message(topic=chosen, body=self.generator.body, properties={MESSAGE_NUMBER: str(message)})
+            )
+            target, attempts = broker_index(result.queue.broker_name), result.tries
+        except OutcomeUnknown as error:
+            outcome, remark = "unknown", short_remark(str(error))
+        except ResponseError as error:
+            outcome, code, remark = "error", error.code, short_remark(str(error))
+        except (NotApplied, RemotingError, OSError) as error:
+            outcome, remark = "error", short_remark(str(error))
+        if target is None:
+            target = producing.broker_addrs.get(producing.asked.addr)
+        return Operation(
+            op=self.op,
+            user=self.user,
+            target=target,
+            due_ns=due_ns,
+            sent_ns=sent_ns,
+            done_ns=time.monotonic_ns(),
+            outcome=outcome,
+            code=code,
+            remark=remark,
+            topic=chosen,
+            attempts=attempts or max(1, producing.asked.count),
+            message=message,
+            client_side=producing.side.name,
+        )
+
+
+class SenderOnce(Sender):
+    """The same without retries."""
+
+    op = "send_once"
+
+
+class SimulatedBroker(Staying):
+    """A broker that reports each period, and that one of its topics has changed when that is due.
+
+    No report waits for an earlier one: a nameserver that does not answer keeps the others from nothing.
+    """
+
+    op = "announce"
+
+    def prepare(self) -> None:
+        config = self.config
+        self.index = SIMULATED_FROM + self.place
+        # The brokers take turns: a change is due at even intervals, so that short outages meet one.
+        self.own = self.generator.arrivals(
+            f"change {self.index}",
+            config.load.change_per_s / config.load.sim_brokers,
+            [None],
+            phase=(self.place + stream(config.seed, "phase of changes").random()) / config.load.sim_brokers,
+        )
+        self.side = self.generator.side(self.place)
+        self.session: BrokerSession = self.generator.arm.broker(self.side)
+        self.version = 1
+        # DataVersions are compared by equality: the stamp tells this run's broker from another's.
+        self.stamp = time.time_ns() // 1_000_000
+        self.steady = {
+            f"sim-{self.index}-{number}": 4 for number in range(config.load.topics_per_sim_broker - 1)
+        }
+        self.running: set[gevent.Greenlet] = set()
+        self.spawn(lambda: self.announced(time.monotonic_ns(), self.change()))
+        beats = stream(config.seed, f"heartbeats of {self.index}")
+        self.spawn(lambda: self.beat(beats.random()))
+
+    def spawn(self, work: Callable[[], object]) -> None:
+        greenlet = gevent.spawn(work)
+        self.running.add(greenlet)
+        greenlet.link(self.running.discard)
+        greenlet.link_exception(lambda failed: void_run(failed.exception))
+
+    def listing(self) -> Listing:
+        return Listing(
+            index=self.index,
+            addr=sim_addr(self.index),
+            topics=self.steady | {changing_topic(self.index): self.version},
+            version=self.version,
+            stamp=self.stamp,
+        )
+
+    def change(self) -> int:
+        self.version += 1
+        return next(self.generator.changes)
+
+    def beat(self, phase: float) -> None:
+        period_ns = self.config.arm.heartbeat_ms * 1_000_000
+        due_ns = time.monotonic_ns() + round(phase * period_ns)
+        while not self.generator.leaving.is_set():
+            sleep_until(due_ns)
+            self.spawn(lambda due_ns=due_ns: self.announced(due_ns, None))  # type: ignore[misc]
+            due_ns += period_ns
+
+    def announced(self, due_ns: int, change: int | None) -> None:
+        """Announce to every server at once and record what each said."""
+        listing = self.listing()
+        begun_ns = time.monotonic_ns()
+        facts = {
+            "subject": "topic",
+            "broker": self.index,
+            "topic": changing_topic(self.index),
+            "version": listing.version,
+            "change": change,
+        }
+        if change is not None:
+            self.generator.log.record(Truth(**facts, what="changing", t_ns=begun_ns))  # type: ignore[arg-type]
+        told = (self.session.heartbeat if change is None else self.session.announce)(listing)
+        acked = [one.done_ns for one in told if one.outcome == "ok"]
+        if change is not None and acked:
+            self.generator.log.record(Truth(**facts, what="changed", t_ns=min(acked)))  # type: ignore[arg-type]
+        for one in told:
+            self.generator.record(
+                Operation(
+                    op="announce",
+                    user=self.user,
+                    target=one.target,
+                    due_ns=min(due_ns, one.sent_ns),
+                    sent_ns=one.sent_ns,
+                    done_ns=one.done_ns,
+                    outcome=one.outcome,
+                    remark=one.remark,
+                    topic=changing_topic(self.index),
+                    version=listing.version,
+                    change=change,
+                    client_side=self.side.name,
+                )
+            )
+
+    @task
+    def go_on(self) -> None:
+        taken = self.own.take()
+        if taken is None:
+            self.generator.leaving.wait()
+            gevent.joinall(list(self.running), timeout=self.config.load.timeout_s)
+            self.stay()
+        due_ns = taken[1]
+        sleep_until(due_ns)
+        change = self.change()
+        self.spawn(lambda: self.announced(due_ns, change))

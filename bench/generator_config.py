@@ -1,0 +1,54 @@
+"""What the harness tells the load generator (pure)."""
+
+from pathlib import Path
+
+import msgspec
+
+from bench.arms.interface import ArmConfig
+from bench.events import SIMULATED_FROM
+from bench.plan import Load
+
+
+class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Handed over as a JSON file, which the generator awaits."""
+
+    folder: str
+    """Where events go."""
+    arm: ArmConfig
+    load: Load
+    brokers: list[int]
+    """Numbers of the real brokers, in the order in which sides name them."""
+    seed: int
+    start_ns: int
+    linger_ns: int
+    """How long users stay after the load's end, which :func:`end_path` names once it is known."""
+
+
+def end_path(config: Path) -> Path:
+    """Return the file in which the harness writes when the load ends, in ns, beside the configuration."""
+    return config.with_suffix(".end")
+
+
+def topic_name(number: int) -> str:
+    """Return one of the topics that the real brokers hold."""
+    return f"bench-{number}"
+
+
+def changing_topic(sim: int) -> str:
+    """Return the topic of a simulated broker that changes."""
+    return f"sim-{sim}-changing"
+
+
+def observed_topics(load: Load) -> list[str]:
+    """Return the topics whose views are recorded."""
+    return [topic_name(0), *(changing_topic(SIMULATED_FROM + number) for number in range(load.observed_sims))]
+
+
+def is_versioned(topic: str) -> bool:
+    """Return whether the topic's queues count its changes."""
+    return topic.startswith("sim-")
+
+
+def sim_addr(index: int) -> str:
+    """Return what a simulated broker gives as its address; nobody dials it."""
+    return f"127.0.0.1:{40_000 + index}"

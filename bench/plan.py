@@ -1,0 +1,263 @@
+"""What a comparison does, read from ``plans/NAME.toml`` and checked, and how long it takes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from bench.runfolder import Arm, Durability, Line, Series
+from bench.timers import Timers
+
+if TYPE_CHECKING:
+    import random
+
+FOLDER: Final = Path(__file__).parent / "plans"
+LINES_MAX: Final = 8
+
+Kind = Literal["stop", "kill", "freeze", "cable", "oneway", "partition", "empty", "rolling"]
+"""``stop``: SIGTERM and a restart; ``kill``: SIGKILL and a restart; ``freeze``: SIGSTOP, later SIGCONT;
+``cable``: both directions of every link of a process; ``oneway``: only what it sends; ``partition``: between
+groups; ``empty``: SIGKILL, and its disk is empty when it starts again; ``rolling``: SIGTERM and a restart,
+one after the other."""
+
+CASES: Final[dict[str, dict[str, Kind]]] = {
+    "quiet": {},
+    "staleness": {},
+    "idle-300": {},
+    "broker-dies": {"stop": "stop", "kill": "kill", "freeze": "freeze", "cable": "cable"},
+    "nameserver-restarts": {"one-empty": "kill", "all": "kill", "rolling": "rolling", "disk-lost": "empty"},
+    "leader-fails": {"kill": "kill", "freeze": "freeze", "cable": "cable", "oneway": "oneway"},
+    "partition": {"1-2": "partition", "1-1-1": "partition", "broker-nameserver": "partition"},
+    "messages": {
+        "broker-kill": "kill",
+        "broker-cable": "cable",
+        "leader-kill": "kill",
+        "leader-cable": "cable",
+        "1-2": "partition",
+    },
+}
+"""Scenario to its cases, and what each does."""
+
+
+def strikes_broker(scenario: str, case: str) -> bool:
+    """Return whether a case takes a broker away; else it is servers that are struck."""
+    return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
+
+
+class PlanError(ValueError):
+    """A plan is missing or a value in it is not allowed."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Open-loop rates and sizes; rates are operations per second over all users of a kind."""
+
+    lookup_per_s: float
+    newcomer_per_s: float
+    send_per_s: float
+    send_once_per_s: float
+    change_per_s: float
+    """Changes of simulated brokers' topics."""
+    lookup_users: int
+    newcomer_users: int
+    send_users: int
+    send_once_users: int
+    lookup_clients: int
+    """Clients that the users of look-ups share: their connections."""
+    send_clients: int
+    """Producer clients of each of the two kinds of sends; their route caches are observed."""
+    sim_brokers: int
+    observed_sims: int
+    """Changing topics of so many simulated brokers are observed at servers and clients."""
+    topics: int
+    topics_per_sim_broker: int
+    message_bytes: int
+    timeout_s: float
+    consumers: int = 0
+    """Members of one group that reads what is sent; each is a client of its own."""
+
+
+class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One fault of a scenario. Its seconds follow each other: quiet, jitter (drawn), down, after.
+
+    ``after_s`` begins when everything is back, however long a restart took.
+    """
+
+    case: str
+    quiet_s: float = 0.6
+    jitter_s: float = 0.5
+    down_s: float
+    after_s: float
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    quiet_s: float = 0.0
+    """How long it lasts without faults, before them."""
+    faults: list[PlannedFault] = []
+
+
+class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Runs with the same timers."""
+
+    name: Series
+    blocks: int
+    timers: Timers
+    watches: bool = False
+    """Whether ZooKeeper's clients watch; else they poll like the others."""
+    scenarios: list[str] = []
+    """Which of the plan's scenarios; all if empty."""
+    stretch: float = 1.0
+    """Multiplies the seconds of every fault: larger timers need longer windows."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One comparison; see ``plans/compare.toml`` for what each value means."""
+
+    arms: list[Arm]
+    servers: int
+    brokers: int
+    durability: Durability
+    warmup_s: float
+    linger_s: float
+    """How long users stay after the last measured operation."""
+    series: list[SeriesPlan]
+    load: Load
+    scenarios: list[Scenario]
+    lines: list[Line] = []
+
+
+def seconds_of(fault: PlannedFault, series: SeriesPlan) -> float:
+    """Return how long a fault takes in all."""
+    return fault.quiet_s + fault.jitter_s / 2 + (fault.down_s + fault.after_s) * series.stretch
+
+
+def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
+    """Return the scenarios of a series, in order."""
+    return [
+        scenario for scenario in plan.scenarios if not series.scenarios or scenario.name in series.scenarios
+    ]
+
+
+def run_seconds(plan: Plan, series: SeriesPlan) -> float:
+    """Return how long the load of one run lasts where restarts take no time, s."""
+    scenarios = scenarios_of(plan, series)
+    return (
+        plan.warmup_s
+        + plan.linger_s
+        + sum(scenario.quiet_s for scenario in scenarios) * series.stretch
+        + sum(seconds_of(fault, series) for scenario in scenarios for fault in scenario.faults)
+    )
+
+
+def drawn_order(arms: Sequence[Arm], chance: random.Random) -> list[Arm]:
+    """Return the arms of one block in random order."""
+    order = list(arms)
+    chance.shuffle(order)
+    return order
+
+
+def plans() -> list[str]:
+    """Return the names of the plans that come with the program."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_plan(name: str) -> Plan:
+    """Read and check a named plan.
+
+    Raises:
+        PlanError: Unknown name, or a value out of its range; the message names value and range.
+    """
+    if name not in plans():
+        raise PlanError(f"unknown profile {name!r}, known are: {', '.join(plans())}")
+    return parse_plan((FOLDER / f"{name}.toml").read_text())
+
+
+def parse_plan(text: str) -> Plan:
+    """Check the text of a plan; see :func:`load_plan`."""
+    try:
+        plan = msgspec.convert(tomllib.loads(text), Plan)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise PlanError(str(error)) from None
+    _check_load(plan)
+    _in_range("servers", plan.servers, 1, 9)
+    _in_range("brokers", plan.brokers, 1, 20)
+    _in_range("warmup_s", plan.warmup_s, 0, 600)
+    _in_range("linger_s", plan.linger_s, 0.1, 600)
+    _not_twice("arms", plan.arms)
+    _not_twice("series", [series.name for series in plan.series])
+    _not_twice("scenarios", [scenario.name for scenario in plan.scenarios])
+    names = {scenario.name for scenario in plan.scenarios}
+    for series in plan.series:
+        where = f"series.{series.name}"
+        _in_range(f"{where}.blocks", series.blocks, 1, 1000)
+        _in_range(f"{where}.stretch", series.stretch, 0.1, 1000)
+        _in_range(f"{where}.timers.divisor", series.timers.divisor, 1, 100)
+        _in_range(f"{where}.timers.election_timeout_ms", series.timers.election_timeout_ms, 50, 60_000)
+        for name in ("zookeeper_tick_ms", "zookeeper_session_ms"):
+            given = getattr(series.timers, name)
+            if given is not None:
+                _in_range(f"{where}.timers.{name}", given, 10, 600_000)
+        _known(f"{where}.scenarios", series.scenarios, names)
+    for scenario in plan.scenarios:
+        if scenario.name not in CASES:
+            raise PlanError(f"scenario {scenario.name!r} is unknown, known are: {', '.join(CASES)}")
+        _in_range(f"{scenario.name}.quiet_s", scenario.quiet_s, 0, 86_400)
+        for fault in scenario.faults:
+            _known(f"{scenario.name}.faults.case", [fault.case], set(CASES[scenario.name]))
+            where = f"{scenario.name}.{fault.case}"
+            _in_range(f"{where}.quiet_s", fault.quiet_s, 0, 3600)
+            _in_range(f"{where}.jitter_s", fault.jitter_s, 0, 3600)
+            _in_range(f"{where}.down_s", fault.down_s, 0, 3600)
+            _in_range(f"{where}.after_s", fault.after_s, 0.1, 3600)
+        _not_twice(f"cases of {scenario.name}", [fault.case for fault in scenario.faults])
+        if not scenario.quiet_s and not scenario.faults:
+            raise PlanError(f"scenario {scenario.name!r} has neither quiet_s nor faults")
+    if len(plan.lines) > LINES_MAX:
+        raise PlanError(f"{len(plan.lines)} primary lines, allowed are {LINES_MAX}")
+    _not_twice("lines", [line.name for line in plan.lines])
+    for line in plan.lines:
+        _known(f"lines.{line.name}.scenario", [line.scenario], names)
+        if line.case is not None:
+            _known(f"lines.{line.name}.case", [line.case], set(CASES[line.scenario]))
+        _known(f"lines.{line.name}.arms", list(line.arms), set(plan.arms))
+        if line.margin <= 0:
+            raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
+    return plan
+
+
+def _check_load(plan: Plan) -> None:
+    load = plan.load
+    for name in ("lookup_per_s", "newcomer_per_s", "send_per_s", "send_once_per_s", "change_per_s"):
+        _in_range(f"load.{name}", getattr(load, name), 0, 20_000)
+    for name in ("lookup_users", "newcomer_users", "send_users", "send_once_users", "sim_brokers"):
+        _in_range(f"load.{name}", getattr(load, name), 0, 1_000)
+    _in_range("load.lookup_clients", load.lookup_clients, 1, 1_000)
+    _in_range("load.send_clients", load.send_clients, 1, 1_000)
+    _in_range("load.observed_sims", load.observed_sims, 0, load.sim_brokers)
+    _in_range("load.topics", load.topics, 1, 100_000)
+    _in_range("load.topics_per_sim_broker", load.topics_per_sim_broker, 2, 10_000)
+    _in_range("load.consumers", load.consumers, 0, 100)
+    if "messages" in {scenario.name for scenario in plan.scenarios} and not load.consumers:
+        raise PlanError("load.consumers=0 is too few for the scenario 'messages': who is to read them?")
+    _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
+    _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
+
+
+def _known(name: str, values: Sequence[str], known: set[str]) -> None:
+    for value in values:
+        if value not in known:
+            raise PlanError(f"{name}={value!r} is unknown, known are: {', '.join(sorted(known))}")
+
+
+def _not_twice(name: str, values: Sequence[str]) -> None:
+    if len(set(values)) < len(values):
+        raise PlanError(f"{name} has one value twice: {', '.join(values)}")
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise PlanError(f"{name}={value:g} is out of range, allowed are {low:g} to {high:g}")

@@ -1,0 +1,323 @@
+"""Processes of a run: started, killed, restarted, and every CPU second of them recorded."""
+
+import contextlib
+import os
+import queue
+import random
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from bench.events import ProcessSample, Role
+from bench.links import Command, Count, Direction, Done, Link
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+HOST: Final = "127.0.0.1"
+#: Ports are taken from below the range that systems give to outgoing connections, so that a killed server
+#: can have its port again.
+_PORTS: Final = range(20_000, 32_000)
+
+
+class ClusterError(Exception):
+    """The harness could not do what it was to do: the run is void."""
+
+
+class ServerDied(Exception):
+    """A server ended by itself: its arm has lost."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ``count`` different ports that nobody listens on now."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            probe = held.enter_context(socket.socket())
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise ClusterError(f"only {len(found)} free ports in {_PORTS.start}..{_PORTS.stop}, need {count}")
+
+
+def allow_connections() -> None:
+    """Let this process and all that it starts open as many connections as the system lets them.
+
+    Where 1,024 are the custom, the proxy between three servers and 300 brokers runs out of them.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+Record = Callable[[ProcessSample], object]
+
+
+@dataclass(kw_only=True)
+class Process:
+    """One process that can be killed and started again with the same command line.
+
+    Attributes:
+        serves: Whether it is part of what is measured, so that its death is its arm's loss.
+        record: Gets a row at each start, sample and end.
+    """
+
+    role: Role
+    index: int
+    command: Sequence[str]
+    log: Path
+    record: Record = lambda sample: None
+    serves: bool = False
+    pipe_in: bool = False
+    ready_mark: str = " ready"
+    child: subprocess.Popen[str] | None = None
+    _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+    _ending: bool = False
+    _ends: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.index}"
+
+    def launch(self) -> None:
+        """Start it; :meth:`wait_ready` then waits for its ready line."""
+        with self._ends, open(self.log, "ab") as log:
+            self._lines = queue.Queue()
+            self.child = subprocess.Popen(
+                self.command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.PIPE if self.pipe_in else subprocess.DEVNULL,
+                text=True,
+            )
+            self._ending = False
+        self.record(
+            ProcessSample(
+                role=self.role,
+                index=self.index,
+                pid=self.child.pid,
+                t_ns=time.monotonic_ns(),
+                event="start",
+                cpu_ns=0,
+                rss_bytes=0,
+            )
+        )
+        # A pipe that nobody reads would stop the server one day.
+        threading.Thread(target=self._drain, args=(self.child, self._lines), daemon=True).start()
+
+    @staticmethod
+    def _drain(child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    def next_line(self, deadline: float) -> str:
+        """Return the next line it prints.
+
+        Raises:
+            ClusterError: If it ended or was silent until ``deadline``; the message ends in its log.
+        """
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ClusterError(f"{self.name} was silent for too long\n{self.log_tail()}") from None
+        if line is None:
+            raise ClusterError(f"{self.name} ended with {self._reap()}\n{self.log_tail()}")
+        return line
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> str:
+        """Return the ready line.
+
+        Raises:
+            ClusterError: If the process ended or was silent for ``timeout_s``; the message ends in its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.ready_mark not in (line := self.next_line(deadline)):
+            pass
+        return line
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; a process that ended is reaped and its end recorded."""
+        with self._ends:
+            return self._runs()
+
+    def _runs(self) -> bool:
+        if self.child is None or self.child.returncode is not None:
+            return False
+        if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            return True
+        self._reap()
+        return False
+
+    def died(self) -> str | None:
+        """Return how it ended if it did so by itself."""
+        with self._ends:
+            if self.child is None or self._ending or self.alive:
+                return None
+        return f"{self.name} ended with {self.child.returncode}"
+
+    def _reap(self) -> int:
+        """Wait for its end, and record what it used: exact, as the kernel keeps it until then."""
+        with self._ends:
+            return self._reaped()
+
+    def _reaped(self) -> int:
+        assert self.child is not None
+        if self.child.returncode is not None:
+            return self.child.returncode
+        os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            times = psutil.Process(self.child.pid).cpu_times()
+            cpu_ns: int | None = round((times.user + times.system) * 1e9)
+        except psutil.Error:  # a system that forgets at once
+            cpu_ns = None
+        code = self.child.wait()
+        if self.child.stdin is not None:
+            with contextlib.suppress(OSError):  # a last line that nobody reads any more
+                self.child.stdin.close()
+        if cpu_ns is not None:
+            self.record(
+                ProcessSample(
+                    role=self.role,
+                    index=self.index,
+                    pid=self.child.pid,
+                    t_ns=time.monotonic_ns(),
+                    event="exit",
+                    cpu_ns=cpu_ns,
+                    rss_bytes=0,
+                    code=code,
+                    wanted=self._ending,
+                )
+            )
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal that is not meant to end it."""
+        if self.child is not None and self.child.returncode is None:
+            self.child.send_signal(number)
+
+    def strike(self) -> None:
+        """SIGKILL, without waiting for its end."""
+        if self.alive:
+            assert self.child is not None
+            self._ending = True
+            self.child.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self.strike()
+        if self.child is not None:
+            self._reap()
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        if self.alive:
+            assert self.child is not None
+            self._ending = True
+            self.child.send_signal(signal.SIGCONT)
+            self.child.send_signal(signal.SIGTERM)
+
+    def join(self) -> None:
+        """Wait for its end; SIGKILL if that takes too long."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.alive:
+            if time.monotonic() > deadline:
+                self.kill()
+            time.sleep(0.005)
+
+    def log_tail(self) -> str:
+        """Return the last lines it logged, for error messages."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-8:]) if self.log.exists() else ""
+
+    def sample(self) -> None:
+        """Record what it has used so far, if it runs."""
+        if self.alive:
+            assert self.child is not None
+            sample = sample_process(self.child.pid, role=self.role, index=self.index)
+            if sample is not None:
+                self.record(sample)
+
+
+def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
+    """Return what a process has used as of now; None if it is gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            times = process.cpu_times()
+            return ProcessSample(
+                role=role,
+                index=index,
+                pid=pid,
+                t_ns=time.monotonic_ns(),
+                cpu_ns=round((times.user + times.system) * 1e9),
+                rss_bytes=process.memory_info().rss,
+                threads=process.num_threads(),
+                written_bytes=_written(process),
+            )
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def _written(process: psutil.Process) -> int | None:
+    try:
+        return int(process.io_counters().write_bytes)
+    except (AttributeError, psutil.AccessDenied):  # not every system counts, or tells
+        return None
+
+
+class Network:
+    """The proxy's process, and the harness's hold on it."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._asking = threading.Lock()
+
+    def _do(self, command: Command) -> Done:
+        child = self.process.child
+        assert child is not None
+        assert child.stdin is not None
+        with self._asking:
+            try:
+                child.stdin.write(msgspec.json.encode(command).decode() + "\n")
+                child.stdin.flush()
+            except OSError as error:
+                raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
+            return msgspec.json.decode(self.process.next_line(time.monotonic() + 10.0), type=Done)
+
+    def cut(self, directions: Iterable[Direction]) -> int:
+        """Let nothing through from the first to the second of each; return the instant since when."""
+        return self._do(Command(do="cut", directions=list(directions))).t_ns
+
+    def heal(self) -> int:
+        """End all cuts."""
+        return self._do(Command(do="heal")).t_ns
+
+    def counts(self) -> list[Count]:
+        return self._do(Command(do="count")).counts
+
+
+def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> Network:
+    """Return the proxy of these links, not yet started."""
+    path = folder / "links.json"
+    path.write_bytes(msgspec.json.encode(list(links)))
+    command = [python, "-m", "bench.proxy", str(path)]
+    return Network(
+        Process(role="proxy", index=0, command=command, log=folder / "proxy.log", record=record, pipe_in=True)
+    )

@@ -1,0 +1,79 @@
+"""Which runs a comparison consists of, in which order, and when it will be over (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from bench.chance import stream
+from bench.given import Given
+from bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
+from bench.runfolder import Arm, Series
+
+#: Starting and stopping a cluster, and the parts of the report, s: for the estimate before anything has run.
+OVERHEAD_S: Final = 9.0
+REPORT_S: Final = 70.0
+ATTEMPTS_MAX: Final = 3
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; lies in the comparison's folder, so that it can be gone on with."""
+
+    profile: str
+    plan: Plan
+    seed: int
+    command: list[str]
+    given: Given | None = None
+    """The cluster that is driven; null for clusters of our own."""
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn in one block."""
+
+    series: Series
+    block: int
+    arm: Arm
+    order: int
+    seed: int
+
+
+def block_seed(seed: int, series: str, block: int) -> int:
+    """Return a block's seed: every arm of the block draws its load and faults from it."""
+    return stream(seed, f"{series} {block}").randrange(2**31)
+
+
+def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> list[Turn]:
+    """Return a block's turns in random order; a void run is made again at its place."""
+    own = block_seed(seed, series.name, block)
+    order = drawn_order(plan.arms, stream(own, "order of arms"))
+    return [
+        Turn(series=series.name, block=block, arm=arm, order=place, seed=own)
+        for place, arm in enumerate(order)
+    ]
+
+
+def blocks_of(plan: Plan, seed: int) -> list[list[Turn]]:
+    """Return every block of every series, in the order in which they are run."""
+    return [
+        turns_of_block(plan, series, block, seed)
+        for series in plan.series
+        for block in range(1, series.blocks + 1)
+    ]
+
+
+def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn, float]]) -> float:
+    """Return how long these turns will still take, from how long others took.
+
+    Args:
+        done_s: Turns that are over, each with the seconds that it took.
+    """
+    by_name = {series.name: series for series in plan.series}
+
+    def load_s(turn: Turn) -> float:
+        return run_seconds(plan, by_name[turn.series])
+
+    over = [seconds - load_s(turn) for turn, seconds in done_s]
+    overhead_s = sum(over) / len(over) if over else OVERHEAD_S
+    return sum(load_s(turn) + overhead_s for turn in turns)

@@ -1,0 +1,706 @@
+"""One cluster's life: servers of one arm, brokers, load, faults by a timetable, everything recorded."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
+from bench.arms.servers import Servers, servers_of, wait_until
+from bench.chance import stream
+from bench.cuts import SIDES, directions
+from bench.events import Event, EventLog, Fact, Fault, LinkSample, Role, Truth
+from bench.generator_config import GeneratorConfig, end_path, observed_topics, topic_name
+from bench.links import Direction, Link
+from bench.machine import commit, cpu_name, versions
+from bench.observer import ObserverConfig
+from bench.plan import CASES, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
+from bench.processes import (
+    HOST,
+    ClusterError,
+    Network,
+    Process,
+    allow_connections,
+    free_ports,
+    network_process,
+    sample_process,
+)
+from bench.runfolder import Arm as ArmName
+from bench.runfolder import Machine, Manifest, run_folder, void_folder, write_manifest
+from bench.split import Slot, split
+from bench.timers import DOCUMENTED_MS
+from client.blocking import Client
+from client.config import ClientConfig
+from remoting.errors import RemotingError
+from remoting.route import TopicConfig
+
+#: From the moment everything is ready until the warm-up begins: users are made meanwhile.
+LEAD_S: Final = 0.4
+SAMPLE_EVERY_S: Final = 0.2
+COUNT_EVERY_S: Final = 0.5
+TICK_S: Final = 0.01
+#: A server that was started again and does not serve within this time makes the run void, s.
+RESTART_MAX_S: Final = 60.0
+#: After the last user may go: the longest request, and Locust's way out.
+GENERATOR_END_S: Final = 20.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """Which part of a comparison a cluster's life is."""
+
+    out: Path
+    plan: Plan
+    series: SeriesPlan
+    arm: ArmName
+    block: int
+    order_in_block: int
+    attempt: int
+    profile: str
+    seed: int
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.series.name}-{self.block}-{self.arm}-{self.attempt}"
+
+    def folder(self, scenario: str) -> Path:
+        return run_folder(
+            self.out, series=self.series.name, scenario=scenario, block=self.block, arm=self.arm
+        )
+
+
+class Session:
+    """Makes one run of every scenario of a block, with one arm."""
+
+    def __init__(self, given: SessionPlan, progress: Progress) -> None:
+        self.given = given
+        self.plan, self.series = given.plan, given.series
+        self._progress = progress
+        self._jitter = stream(given.seed, "jitter of faults")
+        self._work = given.out / "work" / given.name
+        self._spool = self._work / "events"
+        self._spool.mkdir(parents=True, exist_ok=True)
+        self._recording = threading.Lock()
+        self._log = EventLog(self._spool, "harness")
+        self._slots: list[Slot] = []
+        self._scenario = ""
+        self._start_ns = time.monotonic_ns()
+        self._over = threading.Event()
+        self._director: threading.Thread | None = None
+        self._lost: dict[str, str] = {}
+        self._failures: list[BaseException] = []
+        self._helpers: list[Process] = []
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    def run(self) -> list[Path]:
+        """Make the runs and return their folders; see :meth:`measure`."""
+        self.measure(lambda: None)
+        return self.end()
+
+    def measure(self, before_load: Callable[[], object]) -> None:
+        """Start everything, let the load and the faults go by; what runs is ended by :meth:`end`.
+
+        Args:
+            before_load: Called when everything has started; returns when nothing else needs the machine.
+
+        Raises:
+            ClusterError: If the harness failed: the runs are void, and their manifests lie in the folder of
+                void attempts. Nothing is left running.
+        """
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._spool.mkdir(parents=True)
+        allow_connections()
+        try:
+            self._build()
+            self._start()
+            before_load()
+            self._begin()
+            self._drive()
+        except BaseException as error:
+            self._give_up(error)
+            if isinstance(error, OSError):
+                raise ClusterError(_reason(error)) from error
+            raise
+
+    def end(self) -> list[Path]:
+        """Stop everything and return the runs' folders.
+
+        Raises:
+            ClusterError: As for :meth:`measure`.
+        """
+        try:
+            self._stop()
+        except BaseException as error:
+            self._give_up(error)
+            if isinstance(error, OSError):
+                raise ClusterError(_reason(error)) from error
+            raise
+        self._end_all()
+        return self._sort()
+
+    def _give_up(self, error: BaseException) -> None:
+        try:
+            if isinstance(error, (ClusterError, OSError, KeyboardInterrupt)):
+                self._set_aside(_reason(error))
+        finally:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        self._over.set()
+        for process in [*self._helpers, *self._cluster()]:
+            process.kill()
+        if self._director is not None:  # it may have been starting what it had struck
+            self._director.join(RESTART_MAX_S)
+            for process in self._cluster():
+                process.kill()
+        self._log.close()
+
+    def _sort(self) -> list[Path]:
+        """Cut what was recorded into runs, and say of each what it is."""
+        for slot in self._slots:
+            shutil.rmtree(slot.folder, ignore_errors=True)
+            slot.folder.mkdir(parents=True)
+        split(self._spool, self._slots)
+        for slot in self._slots:
+            done = msgspec.structs.replace(
+                self._manifest(slot.scenario, slot.begin_ns, slot.end_ns),
+                ended_ns=time.monotonic_ns(),
+                lost=self._lost.get(slot.scenario),
+            )
+            write_manifest(slot.folder, done)
+        self._keep_logs()
+        return [slot.folder for slot in self._slots]
+
+    def _set_aside(self, reason: str) -> None:
+        if not hasattr(self, "_servers"):
+            return  # there was no run yet
+        for scenario in scenarios_of(self.plan, self.series):
+            manifest = msgspec.structs.replace(
+                self._manifest(scenario.name, 0, 0), void=reason, ended_ns=time.monotonic_ns()
+            )
+            aside = void_folder(self.given.out, manifest)
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            write_manifest(aside, manifest)
+
+    def _keep_logs(self) -> None:
+        """What servers stored is not kept, what they said is."""
+        for path in self._work.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def _record(self, event: Event) -> None:
+        with self._recording:
+            self._log.record(event)
+
+    def _truth(self, broker: int, what: Fact, t_ns: int | None = None) -> None:
+        self._record(
+            Truth(
+                subject="broker", broker=broker, what=what, t_ns=time.monotonic_ns() if t_ns is None else t_ns
+            )
+        )
+
+    def _build(self) -> None:
+        self._servers: Servers = servers_of(
+            self.given.arm, self._work, self.series.timers, self._record, count=self.plan.servers
+        )
+        servers, brokers = self._servers, self.plan.brokers
+        diallers = [*(f"broker-{index}" for index in range(brokers)), *SIDES]
+        ports = iter(free_ports(brokers + len(diallers) * self.plan.servers + len(SIDES) * brokers))
+        self._broker_addrs = [f"{HOST}:{next(ports)}" for _ in range(brokers)]
+        links: list[Link] = [*servers.links]
+        dialled: dict[str, list[str]] = {}
+        for dialler in diallers:
+            for name, to in zip(servers.names, servers.clients, strict=True):
+                links.append(Link(dialler=dialler, acceptor=name, listen=f"{HOST}:{next(ports)}", to=to))
+                dialled.setdefault(dialler, []).append(links[-1].listen)
+        self._sides = []
+        for side in SIDES:
+            through = {}
+            for index, addr in enumerate(self._broker_addrs):
+                links.append(
+                    Link(dialler=side, acceptor=f"broker-{index}", listen=f"{HOST}:{next(ports)}", to=addr)
+                )
+                through[addr] = links[-1].listen
+            self._sides.append(Side(name=side, servers=dialled[side], http=servers.http, brokers=through))
+        self._network: Network = network_process(links, self._work, sys.executable, self._record)
+        self._brokers = [self._broker(index, dialled[f"broker-{index}"]) for index in range(brokers)]
+        self._helpers = [self._network.process, *self._load_processes()]
+
+    def _load_processes(self) -> list[Process]:
+        """Make observer and generator, not yet started."""
+        self._observer = self._helper("observer", "prober", ["-m", "bench.observer", self._path("observer")])
+        locustfile = Path(__file__).with_name("generator.py")
+        load = self.plan.load
+        users = (
+            load.lookup_users
+            + load.newcomer_users
+            + load.send_users
+            + load.send_once_users
+            + load.sim_brokers
+        )
+        options = ["-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
+        options += ["-f", str(locustfile), "--users", str(users), "--spawn-rate", str(users)]
+        options += ["--stop-timeout", f"{load.timeout_s:g}", "--exit-code-on-error", "0"]
+        options += ["--bench-config", self._path("generator")]
+        self._generator = self._helper("generator", "generator", options)
+        return [self._observer, self._generator]
+
+    def _path(self, name: str) -> str:
+        return str(self._work / f"{name}.json")
+
+    def _helper(self, name: str, role: Role, options: list[str]) -> Process:
+        return Process(
+            role=role,
+            index=0,
+            command=[sys.executable, *options],
+            log=self._work / f"{name}.log",
+            record=self._record,
+        )
+
+    def _broker(self, index: int, servers: list[str]) -> Process:
+        divisor = self.series.timers.divisor
+        program = "bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "broker"
+        command = [sys.executable, "-m", program, "-n", ";".join(servers)]
+        command += ["--set", f"timerDivisor={divisor:g}", "--set", "autoCreateTopicEnable=false"]
+        command += ["--listen", self._broker_addrs[index], "--name", f"broker-{index}"]
+        command += ["--cluster", CLUSTER, "--store", str(self._work / f"broker-{index}")]
+        return Process(
+            role="broker",
+            index=index,
+            command=command,
+            log=self._work / f"broker-{index}.log",
+            record=self._record,
+        )
+
+    @property
+    def _kind(self) -> ArmKind:
+        return "zookeeper" if self.given.arm == "zookeeper" else "remoting"
+
+    def _cluster(self) -> list[Process]:
+        found: list[Process] = []
+        if hasattr(self, "_servers"):
+            found += self._servers.processes
+        if hasattr(self, "_brokers"):
+            found += self._brokers
+        return found
+
+    def _arm_config(self) -> ArmConfig:
+        timers = self.series.timers
+        divisor = timers.divisor
+        return ArmConfig(
+            kind=self._kind,
+            sides=self._sides,
+            lease_ms=timers.session_ms() if self._kind == "zookeeper" else timers.lease_ms(),
+            refresh_ms=round(DOCUMENTED_MS["pollNameServerInterval"] / divisor),
+            heartbeat_ms=round(DOCUMENTED_MS["registerNameServerPeriod"] / divisor),
+            divisor=divisor,
+            timeout_s=self.plan.load.timeout_s,
+            watches=self.series.watches,
+        )
+
+    # -- start and end ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start everything; returns when every server lists every broker and the load can begin."""
+        self._progress("starting")
+        self._network.process.launch()
+        self._servers.start()
+        self._generator.launch()
+        self._network.process.wait_ready()
+        for process in self._brokers:
+            process.launch()
+        wait_until(self._servers.ready, "servers are not ready", self._servers.processes)
+        for index, process in enumerate(self._brokers):
+            process.wait_ready()
+            self._truth(index, "up")
+        self._launch_observer()
+        self._create_topics()
+        self._await_routes()
+
+    def _broker_indexes(self) -> list[int]:
+        """Return the numbers of the real brokers, in the order of their addresses."""
+        return list(range(self.plan.brokers))
+
+    def _await_routes(self) -> None:
+        """Wait until every server lists every broker for every topic."""
+        direct = self._arm_config()
+        arm = _threaded_arm(direct)
+        try:
+            everybody = self._broker_indexes()
+            sessions = [arm.client(Side(name="harness", servers=[addr]), 0) for addr in self._servers.clients]
+            for session in sessions:
+                for number in range(self.plan.load.topics):
+                    wait_until(
+                        lambda session=session, number=number: (  # type: ignore[misc]
+                            session.look_up(topic_name(number)).brokers == everybody
+                        ),
+                        "not every server lists every broker",
+                        self._cluster(),
+                    )
+        finally:
+            for session in sessions:
+                session.close()
+
+    def _create_topics(self) -> None:
+        """Create the topics at each broker, as an administrator does."""
+        client = Client(ClientConfig(nameservers=tuple(self._servers.clients)))
+        try:
+            for number in range(self.plan.load.topics):
+                config = TopicConfig(topic_name=topic_name(number), read_queue_nums=4, write_queue_nums=4)
+                for addr in self._broker_addrs:
+                    client.run(client.admin.create_topic(addr, config))
+        except RemotingError as error:
+            raise ClusterError(f"topics cannot be created: {error}") from error
+        finally:
+            client.close()
+
+    def _begin(self) -> None:
+        """Let the load go."""
+        self._generator.wait_ready()
+        self._observer.wait_ready()
+        self._start_ns = time.monotonic_ns() + round(LEAD_S * 1e9)
+        self._tell_generator()
+
+    def _launch_observer(self) -> None:
+        arm = self._arm_config()
+        Path(self._path("observer")).write_bytes(
+            msgspec.json.encode(
+                ObserverConfig(
+                    kind=arm.kind,
+                    servers=self._servers.clients,
+                    topics=observed_topics(self.plan.load),
+                    folder=str(self._spool),
+                    session_ms=arm.lease_ms,
+                )
+            )
+        )
+        self._observer.launch()
+
+    def _tell_generator(self) -> None:
+        config = GeneratorConfig(
+            folder=str(self._spool),
+            arm=self._arm_config(),
+            load=self.plan.load,
+            brokers=self._broker_indexes(),
+            seed=self.given.seed,
+            start_ns=self._start_ns,
+            linger_ns=round(self.plan.linger_s * 1e9),
+        )
+        path = Path(self._path("generator"))
+        path.with_suffix(".new").write_bytes(msgspec.json.encode(config))
+        path.with_suffix(".new").rename(path)  # in one step: the generator waits for it
+
+    def _manifest(self, scenario: str, begin_ns: int, end_ns: int) -> Manifest:
+        load = self.plan.load
+        return Manifest(
+            arm=self.given.arm,
+            series=self.series.name,
+            scenario=scenario,
+            block=self.given.block,
+            order_in_block=self.given.order_in_block,
+            attempt=self.given.attempt,
+            session=self.given.name,
+            profile=self.given.profile,
+            seed=self.given.seed,
+            durability=self._servers.durability,
+            servers=self.plan.servers,
+            brokers=self.plan.brokers,
+            sim_brokers=load.sim_brokers,
+            clients=2 * load.send_clients + load.consumers,
+            divisor=self.series.timers.divisor,
+            timers=self._servers.timers(),
+            watches=self.series.watches and self._kind == "zookeeper",
+            links="proxy",
+            workload=msgspec.to_builtins(msgspec.structs.replace(self.plan, lines=[])),
+            lines=self.plan.lines,
+            machine=Machine(
+                cpu=cpu_name(),
+                cores=len(os.sched_getaffinity(0)),
+                memory_bytes=psutil.virtual_memory().total,
+                system=f"{platform.system()} {platform.release()}",
+            ),
+            versions=versions(),
+            commit=commit(),
+            command=list(self.given.command),
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_ns=self._start_ns,
+            measure_begin_ns=begin_ns,
+            measure_end_ns=end_ns,
+        )
+
+    def _stop(self) -> None:
+        """Stop everything, brokers first as an operator would."""
+        groups = [[self._observer], self._brokers, self._servers.processes, [self._network.process]]
+        for group in groups:
+            for process in group:
+                process.terminate()
+            for process in group:
+                process.join()
+
+    # -- time goes by -------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        """Sample and watch over everybody, while a thread of its own carries out the timetable."""
+        director = self._director = threading.Thread(target=self._direct, daemon=True)
+        director.start()
+        end_ns = None
+        sample_ns = count_ns = 0
+        while self._generator.alive:
+            now_ns = time.monotonic_ns()
+            if now_ns >= sample_ns:
+                sample_ns = now_ns + round(SAMPLE_EVERY_S * 1e9)
+                self._sample(now_ns)
+            if now_ns >= count_ns:
+                count_ns = now_ns + round(COUNT_EVERY_S * 1e9)
+                self._count()
+            self._look_after()
+            if self._failures:
+                raise ClusterError(str(self._failures[0])) from self._failures[0]
+            if end_ns is None and not director.is_alive():
+                end_ns = self._slots[-1].end_ns
+                end_path(Path(self._path("generator"))).write_text(str(end_ns))
+            if end_ns is not None and now_ns > end_ns + round(GENERATOR_END_S * 1e9):
+                raise ClusterError(f"the generator did not end\n{self._generator.log_tail()}")
+            time.sleep(TICK_S)
+        assert self._generator.child is not None
+        code = self._generator.child.returncode
+        if code != 0 or end_ns is None:
+            raise ClusterError(f"the generator ended early, with {code}\n{self._generator.log_tail()}")
+
+    def _direct(self) -> None:
+        """Carry out the timetable: scenario by scenario, fault by fault."""
+        try:
+            self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
+            for scenario in scenarios_of(self.plan, self.series):
+                self._scenario = scenario.name
+                if scenario.name == "idle-300":
+                    self._await_brokers()
+                begin_ns = at_ns = time.monotonic_ns()
+                if scenario.quiet_s:
+                    self._progress(scenario.name)
+                    at_ns += round(scenario.quiet_s * self.series.stretch * 1e9)
+                    self._sleep_until(at_ns)
+                for n, fault in enumerate(scenario.faults):
+                    self._progress(f"{scenario.name}: {fault.case}")
+                    at_ns = self._strike(scenario.name, n, fault, at_ns)
+                self._slots.append(
+                    Slot(
+                        scenario=scenario.name,
+                        folder=self.given.folder(scenario.name),
+                        begin_ns=begin_ns,
+                        end_ns=at_ns,
+                    )
+                )
+        except Exception as error:  # the thread's boundary: the main one makes the run void
+            self._failures.append(error)
+
+    def _await_brokers(self) -> None:
+        """Wait until every server lists every broker: what idles elsewhere costs nothing."""
+        wanted = self.plan.brokers + self.plan.load.sim_brokers
+        servers = self._servers
+        wait_until(
+            lambda: all(servers.listed(index) >= wanted for index in range(self.plan.servers)),
+            f"not every server lists {wanted} brokers",
+            servers.processes,
+        )
+
+    def _sample(self, now_ns: int) -> None:
+        for process in [*self._cluster(), *self._helpers]:
+            process.sample()
+        own = sample_process(os.getpid(), role="harness", index=0)
+        if own is not None:
+            self._record(own)
+        with self._recording:
+            self._log.flush_if_due(now_ns)
+
+    def _count(self) -> None:
+        t_ns = time.monotonic_ns()
+        for count in self._network.counts():
+            self._record(
+                LinkSample(
+                    dialler=count.dialler,
+                    acceptor=count.acceptor,
+                    t_ns=t_ns,
+                    forward_bytes=count.forward,
+                    back_bytes=count.back,
+                )
+            )
+
+    def _look_after(self) -> None:
+        """A server that ended by itself has lost for its arm and is started again; others void the run."""
+        for process in self._servers.processes:
+            end = process.died()
+            if end is not None:
+                self._lost.setdefault(self._scenario, end)
+                process.launch()
+        for process in [*self._brokers, self._observer, self._network.process]:
+            end = process.died()
+            if end is not None:
+                raise ClusterError(f"{end}\n{process.log_tail()}")
+
+    # -- faults -------------------------------------------------------------------------------------------
+
+    def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
+        """Carry out one fault: choose, wait, strike, wait, take back, wait for those who start again.
+
+        Returns:
+            The end of its window: ``after_s`` after everything was back, however long a restart took.
+        """
+        kind = CASES[scenario][fault.case]
+        stretch = self.series.stretch
+        chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
+        servers = self._targets(scenario, fault.case, chance)
+        broker = self._brokers[chance.randrange(len(self._brokers))]
+        takes_broker = strikes_broker(scenario, fault.case)
+        processes = [broker] if takes_broker else servers
+        role = "broker" if takes_broker else self._servers.role(servers[0].index)
+        cut = directions(
+            kind,
+            fault.case,
+            servers=self._servers.names,
+            target=servers[0].index,
+            brokers=[process.name for process in self._brokers],
+            broker=broker.index if takes_broker or fault.case == "broker-nameserver" else None,
+        )
+        self._sleep_until(from_ns + round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9))
+        begin_ns = time.monotonic_ns()
+        self._go_down(kind, processes, cut, begin_ns)
+        self._sleep_until(begin_ns + round(fault.down_s * stretch * 1e9))
+        healed_ns = time.monotonic_ns()
+        end_ns = self._come_back(kind, processes, cut)
+        until_ns = end_ns + round(fault.after_s * stretch * 1e9)
+        names = [process.name for process in processes]
+        if fault.case == "broker-nameserver":
+            names.append(broker.name)
+        self._record(
+            Fault(
+                n=n,
+                kind=kind,
+                case=fault.case,
+                targets=names,
+                role=role,
+                cut=[list(direction) for direction in cut] or None,
+                from_ns=from_ns,
+                begin_ns=begin_ns,
+                healed_ns=healed_ns,
+                end_ns=end_ns,
+                until_ns=until_ns,
+            )
+        )
+        self._sleep_until(until_ns)
+        return until_ns
+
+    def _sleep_until(self, at_ns: int) -> None:
+        """Sleep, unless the run is over before.
+
+        Raises:
+            ClusterError: If it is.
+        """
+        if self._over.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
+            raise ClusterError("the run was given up")
+
+    def _targets(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
+        """Choose servers: the leader where there is one, or whoever does not lead, or the one drawn."""
+        everybody = self._servers.processes
+        drawn = chance.randrange(len(everybody))
+        if case in ("all", "rolling"):
+            return list(everybody)
+        leader = self._servers.leader()
+        if scenario == "nameserver-restarts":
+            if drawn == leader:
+                drawn = (drawn + 1) % len(everybody)
+            return [everybody[drawn]]
+        return [everybody[drawn if leader is None else leader]]
+
+    def _go_down(self, kind: Kind, processes: list[Process], cut: list[Direction], begin_ns: int) -> None:
+        brokers = [process.index for process in processes if process.role == "broker"]
+        match kind:
+            case "stop":
+                for process in processes:
+                    process.terminate()
+            case "kill" | "empty":
+                for process in processes:
+                    process.strike()
+            case "freeze":
+                for process in processes:
+                    process.signal(signal.SIGSTOP)
+            case "cable" | "oneway" | "partition":
+                self._network.cut(cut)
+            case "rolling":
+                return  # one by one, when they come back
+        for broker in brokers:
+            self._truth(broker, "cut" if cut else "down", begin_ns)
+
+    def _come_back(self, kind: Kind, processes: list[Process], cut: list[Direction]) -> int:
+        """Take a fault back; return when that was complete."""
+        if cut:
+            done_ns = self._network.heal()
+            for process in processes:
+                if process.role == "broker":
+                    self._truth(process.index, "healed", done_ns)
+            return done_ns
+        if kind == "freeze":
+            for process in processes:
+                process.signal(signal.SIGCONT)
+                if process.role == "broker":
+                    self._truth(process.index, "up")
+            return time.monotonic_ns()
+        if kind == "rolling":
+            for process in processes:
+                process.terminate()
+                process.join()
+                process.launch()
+                self._serves_again(process)
+                # An operator goes on when all are well: else two of them are away at a time.
+                wait_until(self._servers.ready, f"{process.name} is not ready", [process], RESTART_MAX_S)
+            return time.monotonic_ns()
+        for process in processes:
+            process.join()
+            if kind == "empty":
+                self._servers.empty_disk(process.index)
+            process.launch()
+        for process in processes:
+            self._serves_again(process)
+        return time.monotonic_ns()
+
+    def _serves_again(self, process: Process) -> None:
+        if process.role == "broker":
+            process.wait_ready(RESTART_MAX_S)
+            self._truth(process.index, "up")
+        else:
+            self._servers.wait_serving(process, RESTART_MAX_S)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _threaded_arm(config: ArmConfig) -> Arm:
+    if config.kind == "zookeeper":
+        from bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this arm only
+
+        return ZooKeeperArm(config)
+    from bench.arms.remoting import RemotingArm
+
+    return RemotingArm(config)

@@ -1,0 +1,106 @@
+"""Cut what one cluster's life recorded into the runs of its scenarios.
+
+All processes write to one folder while the cluster lives. When it is over, an event goes to the run that
+holds its instant; what lies before the first or between two runs goes to the next one. After the last one
+only views and deliveries are kept: they tell of what was changed or sent before. Each run can be read on its
+own: at its begin every view and every broker's state is stated once more.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.events import FILE_PREFIX, Delivery, Event, Truth, View, event_file, event_files, instant_of
+from bench.recorder import Recorder
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a cluster's life that belongs to one run folder: ``[begin_ns, end_ns)``."""
+
+    scenario: str
+    folder: Path
+    begin_ns: int
+    end_ns: int
+
+
+def split(spool: Path, slots: list[Slot]) -> None:
+    """Distribute every event file of ``spool`` to the folders of ``slots``, which exist, in order of time."""
+    for kind in FILE_PREFIX:
+        for path in event_files(spool, kind):
+            process = path.stem.partition("-")[2]
+            events = (msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines())
+            recorders: dict[int, Recorder] = {}
+            for place, event in placed(events, slots):
+                if place not in recorders:
+                    recorders[place] = Recorder(event_file(slots[place].folder, kind, process))
+                recorders[place].record(event)
+            for recorder in recorders.values():
+                recorder.close()
+
+
+def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Event]]:
+    """Yield the events of one file, in the order of its lines, each with the place of its slot."""
+    ends = [slot.end_ns for slot in slots]
+    standing: dict[object, Event] = {}
+    stated = 0
+    for event in _by_time(events):
+        place = bisect.bisect_right(ends, instant_of(event))
+        while stated < min(place, len(slots) - 1):
+            stated += 1
+            for key in list(standing):
+                again = _again(standing[key], slots[stated].begin_ns)
+                if again is not None:
+                    yield stated, again
+        key = _key(event)
+        if key is not None:
+            standing[key] = event
+        if place < len(slots):
+            yield place, event
+        elif isinstance(event, (View, Delivery)):  # what was sent or changed last is seen after the end
+            yield len(slots) - 1, event
+    for rest in range(stated + 1, len(slots)):
+        for event in standing.values():
+            again = _again(event, slots[rest].begin_ns)
+            if again is not None:
+                yield rest, again
+
+
+def _by_time(events: Iterable[Event]) -> Iterator[Event]:
+    """Views and truths in the order of their instants; a file of operations is large and needs no order."""
+    iterator = iter(events)
+    first = next(iterator, None)
+    if first is None:
+        return
+    if isinstance(first, (View, Truth)):
+        yield from sorted([first, *iterator], key=instant_of)
+    else:
+        yield first
+        yield from iterator
+
+
+def _key(event: Event) -> object | None:
+    """Return whose state an event says; None if it says none that lasts."""
+    match event:
+        case View():
+            return event.observer, event.index, event.topic
+        case Truth(subject="broker"):
+            return event.broker
+        case _:
+            return None
+
+
+def _again(event: Event, t_ns: int) -> Event | None:
+    """Return what states the same at another instant; None for what has ended."""
+    match event:
+        case View(state="end"):
+            return None
+        case View():
+            return msgspec.structs.replace(event, unseen_ns=None, seen_ns=t_ns)
+        case Truth():
+            return msgspec.structs.replace(event, t_ns=t_ns)
+        case _:
+            return None

@@ -1,0 +1,41 @@
+"""Reads what producers send, as members of one group; a response time is a message's whole way."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from bench.users.common import LoadUser, topic_names
+from bench.users.producer_user import DUE
+from client.config import ConsumeFrom, PullConsumerConfig
+
+#: How long one poll waits for a message, s: how soon a consumer notices that it shall stop.
+POLL_S: Final = 0.2
+
+
+class ConsumerUser(LoadUser):
+    """Takes messages as they come; what was sent before it was spawned is read and not counted."""
+
+    name = "receive"
+
+    def begin(self) -> None:
+        self.client = self.new_client()
+        self.client.start()
+        self.spawned_ms = time.time() * 1000
+        self.consumer = self.client.pull_consumer(
+            PullConsumerConfig(group=self.options.group, consume_from=ConsumeFrom.LAST_OFFSET),
+            dict.fromkeys(topic_names(self.options.topics), "*"),
+        )
+        self.consumer.start()
+
+    def end(self) -> None:
+        self.consumer.close()
+        self.client.close()
+
+    def step(self) -> None:
+        messages = self.consumer.poll(timeout_s=POLL_S)
+        now_ms = time.time() * 1000
+        for message in messages:
+            due_ms = float(message.properties.get(DUE, message.born_ms))
+            if due_ms >= self.spawned_ms:
+                self.tell(now_ms - due_ms, len(message.body), None)

@@ -1,0 +1,34 @@
+"""Sends messages, with the two retries that RocketMQ's producers have."""
+
+from __future__ import annotations
+
+import time
+
+from bench.users.common import NS_PER_MS, ScheduledUser
+from client.config import ProducerConfig
+from client.producer import Message
+
+#: When the message was due, Unix ms: consumers count from there.
+DUE: str = "locustDue"
+
+
+class ProducerUser(ScheduledUser):
+    """Has a client of its own, whose routes are kept fresh in the background."""
+
+    name = "send"
+
+    def begin(self) -> None:
+        self.client = self.new_client()
+        self.client.start()
+        self.producer = self.client.producer(
+            ProducerConfig(group=self.options.group, send_timeout_s=self.options.request_timeout_s)
+        )
+        self.body = self.chance.randbytes(self.options.message_bytes)
+
+    def end(self) -> None:
+        self.client.close()
+
+    def operate(self, topic: str, due_ns: int) -> int:
+        due_ms = time.time() * 1000 - (time.monotonic_ns() - due_ns) / NS_PER_MS
+        self.producer.send(Message(topic=topic, body=self.body, properties={DUE: f"{due_ms:.3f}"}))
+        return 0

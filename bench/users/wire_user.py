@@ -1,0 +1,20 @@
+"""Asks for routes over RocketMQ's protocol, as a client does that refreshes them."""
+
+from __future__ import annotations
+
+from bench.users.common import ScheduledUser
+
+
+class WireUser(ScheduledUser):
+    """Keeps its connection and tries the next nameserver by itself."""
+
+    name = "route"
+
+    def begin(self) -> None:
+        self.client = self.new_client()
+
+    def end(self) -> None:
+        self.client.close()
+
+    def operate(self, topic: str, due_ns: int) -> int:
+        return len(self.client.route(topic).queue_datas)

@@ -1,0 +1,72 @@
+"""What the arms show of brokers: MetaQ's nodes as routes, routes as look-ups, readings as transitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.arms.interface import as_dialled, looked_at
+from bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
+from bench.views import Views
+
+
+def test_a_broker_is_laid_out_as_metaq_did() -> None:
+    assert dict(nodes_of(3, "10.0.0.1:10911", {"Orders": 4})) == {
+        "/meta/brokers/topics-pub/Orders/3-m": b"4",
+        "/meta/brokers/topics-sub/Orders/3-m": b"4",
+        "/meta/brokers/ids/3/master": b"meta://10.0.0.1:10911",
+    }
+
+
+def test_topics_are_made_before_the_address() -> None:
+    paths = [path for path, _ in nodes_of(3, "10.0.0.1:10911", {"A": 1, "B": 1})]
+    assert paths[-1] == "/meta/brokers/ids/3/master"
+
+
+def test_broker_without_address_or_without_queues_is_left_out_of_the_route() -> None:
+    route = route_of({0: b"4", 1: b"4"}, {0: encode_addr("h:1"), 2: encode_addr("h:3")})
+    assert [data.broker_name for data in route.queue_datas] == ["broker-0"]
+    assert [dict(data.broker_addrs) for data in route.broker_datas] == [{0: "h:1"}]
+
+
+def test_look_up_shows_brokers_and_version_of_a_route() -> None:
+    masters = {index: encode_addr(f"h:{index}") for index in (0, 2, 101)}
+    found = looked_at(route_of({2: b"4", 0: b"4", 101: b"17"}, masters), target=1)
+    assert (found.outcome, found.target, found.brokers, found.version) == ("ok", 1, [0, 2, 101], 17)
+
+
+def test_side_dials_its_own_addresses() -> None:
+    route = as_dialled(route_of({0: b"4"}, {0: encode_addr("h:1")}), {"h:1": "127.0.0.1:9"})
+    assert [dict(data.broker_addrs) for data in route.broker_datas] == [{0: "127.0.0.1:9"}]
+
+
+@pytest.mark.parametrize(("name", "index"), [("12-m", 12), ("12-s1", None), ("m", None), ("x-m", None)])
+def test_only_masters_count(name: str, index: int | None) -> None:
+    assert child_index(name) == index
+
+
+def test_foreign_address_is_refused() -> None:
+    with pytest.raises(ValueError, match="meta://"):
+        decode_addr(b"http://h:1")
+
+
+def test_view_is_recorded_when_it_changes_with_the_instants_around_it() -> None:
+    views = Views("nameserver", 1)
+    first = views.reading("T", "routed", brokers=[0, 1], sent_ns=10, seen_ns=12)
+    assert first is not None
+    assert first.unseen_ns is None
+    assert views.reading("T", "routed", brokers=[0, 1], sent_ns=20, seen_ns=22) is None
+    second = views.reading("T", "routed", brokers=[0], sent_ns=30, seen_ns=33)
+    assert second is not None
+    assert (second.unseen_ns, second.seen_ns, second.brokers) == (20, 33, [0])
+    (end,) = views.end()
+    assert (end.state, end.seen_ns) == ("end", 33)
+
+
+def test_last_change_before_the_end_is_seen() -> None:
+    views = Views("nameserver", 0)
+    views.reading("T", "routed", version=1, brokers=[100], sent_ns=10, seen_ns=12)
+    last = views.reading("T", "routed", version=2, brokers=[100], sent_ns=20, seen_ns=22)
+    assert last is not None
+    assert last.version == 2
+    (end,) = views.end()
+    assert end.seen_ns == 22

@@ -1,0 +1,174 @@
+"""Plans of comparisons: what is checked, and that every arm of a block gets the same."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import msgspec
+import pytest
+
+from bench.arrivals import Arrivals
+from bench.chance import stream
+from bench.plan import (
+    CASES,
+    FOLDER,
+    PlanError,
+    load_plan,
+    parse_plan,
+    plans,
+    run_seconds,
+    scenarios_of,
+    strikes_broker,
+)
+from bench.timers import DOCUMENTED_MS
+
+SMOKE = (FOLDER / "smoke.toml").read_text()
+
+
+@pytest.mark.parametrize("name", plans())
+def test_shipped_plan_is_valid(name: str) -> None:
+    plan = load_plan(name)
+    for series in plan.series:
+        assert run_seconds(plan, series) > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("divisor = 60.0", "divisor = 0.5", "series.equal.timers.divisor=0.5 is out of range, allowed are 1"),
+        ('name = "quiet"', 'name = "noisy"', "scenario 'noisy' is unknown"),
+        ('case = "kill"', 'case = "tickle"', "'tickle' is unknown, known are: cable, freeze, kill, stop"),
+        ("blocks = 1", "blocks = 0", "series.equal.blocks=0 is out of range"),
+        ("warmup_s = 1.5", "warmup_s = 1.5\nwarm = 1", "unknown field `warm`"),
+        ("quiet_s = 2.0", "quiet_s = 0.0", "scenario 'quiet' has neither quiet_s nor faults"),
+        (
+            "observed_sims = 1",
+            "observed_sims = 9",
+            "load.observed_sims=9 is out of range, allowed are 0 to",
+        ),
+    ],
+)
+def test_bad_value_is_named_with_what_is_allowed(old: str, new: str, said: str) -> None:
+    assert old in SMOKE
+    with pytest.raises(PlanError, match=re.escape(said)):
+        parse_plan(SMOKE.replace(old, new, 1))
+
+
+def a_line(**changes: object) -> str:
+    line = {
+        "name": "x",
+        "scenario": "leader-fails",
+        "case": "kill",
+        "measure": "right_again_s",
+        "arms": ["raft", "independent"],
+        "unit": "s",
+        "margin": 0.5,
+    } | changes
+    fields = "\n".join(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in line.items())
+    return f"\n[[lines]]\n{fields}\n"
+
+
+def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> None:
+    plan = load_plan("full")
+    planned = {scenario.name: {fault.case for fault in scenario.faults} for scenario in plan.scenarios}
+    idle = {
+        scenario.name for scenario in load_plan("idle").scenarios
+    }  # 300 brokers are another cluster's life
+    assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
+    equal, *described = plan.series
+    assert (equal.name, equal.blocks, equal.scenarios) == ("equal", 10, [])
+    assert {series.name for series in described} == {"equal-watches", "equal-undivided", "defaults"}
+    assert all(series.blocks <= 2 for series in described)
+
+
+@pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
+def test_a_dead_broker_is_watched_for_longer_than_any_timer_may_let_it_live(name: str) -> None:
+    """Lease, scan of the nameserver and poll of the client fit into the fault, in every series."""
+    plan = load_plan(name)
+    for series in plan.series:
+        divided = sum(
+            DOCUMENTED_MS[timer]
+            for timer in ("brokerLease", "scanNotActiveBrokerInterval", "pollNameServerInterval")
+        )
+        longest_s = divided / 1000 / series.timers.divisor
+        for scenario in scenarios_of(plan, series):
+            for fault in scenario.faults:
+                if strikes_broker(scenario.name, fault.case) and fault.case != "stop":
+                    assert fault.down_s * series.stretch > longest_s, (series.name, fault.case)
+
+
+def test_messages_need_somebody_to_read_them() -> None:
+    text = (FOLDER / "full.toml").read_text().replace("consumers = 2 ", "consumers = 0 ")
+    with pytest.raises(PlanError, match=re.escape("load.consumers=0 is too few for the scenario 'messages'")):
+        parse_plan(text)
+
+
+def test_series_of_documented_timers_leaves_no_system_with_anothers() -> None:
+    defaults = next(series.timers for series in load_plan("full").series if series.name == "defaults")
+    assert (defaults.lease_ms(), defaults.session_ms(), defaults.zookeeper_tick_ms) == (120_000, 30_000, 2000)
+    equal = load_plan("compare").series[0].timers
+    assert equal.session_ms() == equal.lease_ms() == 2000
+
+
+def test_at_most_eight_lines_with_arms_and_scenarios_of_the_plan() -> None:
+    eight = "".join(a_line(name=f"line {number}") for number in range(8))
+    assert len(parse_plan(SMOKE + eight).lines) == 8
+    for bad, said in (
+        (eight + a_line(), "9 primary lines, allowed are 8"),
+        (a_line(arms=["raft", "apache"]), "lines.x.arms='apache' is unknown"),
+        (a_line(scenario="partition"), "lines.x.scenario='partition' is unknown"),
+        (a_line(margin=0), "lines.x.margin=0 must be above 0"),
+        (a_line() + a_line(), "lines has one value twice"),
+    ):
+        with pytest.raises(PlanError, match=re.escape(said)):
+            parse_plan(SMOKE + bad)
+
+
+def test_load_lasts_as_long_as_its_scenarios() -> None:
+    plan = load_plan("smoke")
+    series = plan.series[0]
+    faults = [fault for scenario in plan.scenarios for fault in scenario.faults]
+    quiet = sum(fault.quiet_s + fault.jitter_s / 2 for fault in faults)
+    struck = sum(fault.down_s + fault.after_s for fault in faults)
+    assert run_seconds(plan, series) == pytest.approx(1.5 + 0.5 + 2.0 + quiet + struck)
+    stretched = msgspec.structs.replace(series, stretch=2.0, scenarios=["quiet"])
+    assert run_seconds(plan, stretched) == pytest.approx(1.5 + 0.5 + 4.0)
+
+
+def drawn(seed: int, rate_per_s: float, name: str = "lookup") -> list[str]:
+    arrivals = Arrivals(start_ns=0, rate_per_s=rate_per_s, choices=["a", "b", "c"], chance=stream(seed, name))
+    arrivals.end(10**10)
+    found = []
+    while (taken := arrivals.take()) is not None:
+        found.append(taken[2])
+    return found
+
+
+def test_each_stream_draws_from_its_own_source() -> None:
+    alone = drawn(7, 10.0)
+    stream(7, "another").random()  # whatever another stream takes
+    assert drawn(7, 10.0) == alone
+    assert drawn(8, 10.0) != alone
+    assert drawn(7, 10.0, "send") != alone
+
+
+def test_operations_are_due_at_the_rate_whoever_takes_them_when() -> None:
+    arrivals = Arrivals(start_ns=1_000, rate_per_s=10.0, choices=[None], chance=stream(1, "x"))
+    arrivals.end(2 * 10**9 + 1_000)
+    due = []
+    while (taken := arrivals.take()) is not None:
+        due.append(taken[1])
+    assert len(due) in (20, 21)
+    assert {later - sooner for sooner, later in itertools.pairwise(due)} <= {
+        10**8,
+        10**8 - 1,
+        10**8 + 1,
+    }
+    assert 1_000 <= due[0] < 10**8 + 1_000
+
+
+def test_a_rate_of_zero_is_never_due_and_a_negative_one_is_refused() -> None:
+    assert drawn(1, 0.0) == []
+    with pytest.raises(ValueError, match="rate_per_s=-1"):
+        drawn(1, -1.0)

@@ -1,0 +1,70 @@
+"""Processes of a run: none of their CPU time is lost, and who died by itself is told from who was ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from bench.events import ProcessSample
+from bench.processes import Process
+
+BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+
+
+def a_process(code: str, folder: Path, rows: list[ProcessSample]) -> Process:
+    return Process(
+        role="nameserver",
+        index=0,
+        command=[sys.executable, "-c", code],
+        log=folder / "log",
+        record=rows.append,
+        serves=True,
+    )
+
+
+def wait_for_death(process: Process) -> str:
+    deadline = time.monotonic() + 30
+    while True:
+        death = process.died()
+        if death is not None:
+            return death
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_cpu_of_a_process_that_nobody_sampled_is_in_its_last_row(tmp_path: Path) -> None:
+    rows: list[ProcessSample] = []
+    process = a_process(BURN, tmp_path, rows)
+    process.launch()
+    death = wait_for_death(process)
+    assert death == "nameserver-0 ended with 0"
+    assert [row.event for row in rows] == ["start", "exit"]
+    assert rows[0].cpu_ns == 0
+    assert rows[1].cpu_ns >= 300_000_000
+    assert rows[1].wanted is False
+
+
+def test_killed_process_has_not_died_by_itself_and_can_start_again(tmp_path: Path) -> None:
+    rows: list[ProcessSample] = []
+    process = a_process("print('x ready', flush=True)\nimport time; time.sleep(60)", tmp_path, rows)
+    for _ in range(2):
+        process.launch()
+        process.wait_ready()
+        assert process.died() is None
+        process.kill()
+        assert process.died() is None
+    assert [(row.event, row.code, row.wanted) for row in rows] == [
+        ("start", None, None),
+        ("exit", -9, True),
+    ] * 2
+    assert rows[0].pid != rows[2].pid
+
+
+def test_death_after_a_restart_is_noticed(tmp_path: Path) -> None:
+    rows: list[ProcessSample] = []
+    process = a_process("print('x ready', flush=True)\nimport sys; sys.exit(7)", tmp_path, rows)
+    process.launch()
+    process.kill()
+    process.launch()
+    assert wait_for_death(process) == "nameserver-0 ended with 7"

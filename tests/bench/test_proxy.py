@@ -1,0 +1,193 @@
+"""The proxy between the processes of a run: what it cuts, whom it refuses, what it counts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.links import Link, between_groups, both_ways
+from bench.processes import Network, network_process
+from tests.ports import free_addresses
+
+pytestmark = pytest.mark.faults
+
+WAIT_S = 10.0
+
+
+class Echo:
+    """Answers each byte with itself, until it is closed."""
+
+    def __init__(self, addr: str) -> None:
+        host, _, port = addr.rpartition(":")
+        self._listening = socket.create_server((host, int(port)))
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self._open.append(connection)
+                threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    def _echo(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := connection.recv(1024):
+                connection.sendall(data)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+
+class Dialler:
+    """Makes connections, and closes them in the end."""
+
+    def __init__(self) -> None:
+        self.made = contextlib.ExitStack()
+
+    def __call__(self, addr: str) -> socket.socket:
+        host, _, port = addr.rpartition(":")
+        return self.made.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S))
+
+    def when_open(self, addr: str) -> socket.socket:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return self(addr)
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+
+    def until_refused(self, addr: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self(addr)
+
+
+@pytest.fixture
+def dial() -> Iterator[Dialler]:
+    dialler = Dialler()
+    with dialler.made:
+        yield dialler
+
+
+def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) -> bool:
+    """Send a word and say whether it comes back in time."""
+    connection.settimeout(within_s)
+    connection.sendall(word)
+    try:
+        return connection.recv(1024) == word
+    except TimeoutError:
+        return False
+
+
+@contextlib.contextmanager
+def proxied(links: list[Link], folder: Path) -> Iterator[Network]:
+    network = network_process(links, folder, sys.executable, lambda sample: None)
+    network.process.launch()
+    try:
+        network.process.wait_ready()
+        yield network
+    finally:
+        network.process.kill()
+
+
+def test_cut_holds_both_what_is_said_and_who_dials_and_healing_delivers_it(
+    tmp_path: Path, dial: Dialler
+) -> None:
+    to, of_one, of_other = free_addresses(3)
+    links = [
+        Link(dialler="broker-0", acceptor="nameserver-0", listen=of_one, to=to),
+        Link(dialler="broker-1", acceptor="nameserver-0", listen=of_other, to=to),
+    ]
+    echo = Echo(to)
+    with proxied(links, tmp_path) as network:
+        one, other = dial.when_open(of_one), dial.when_open(of_other)
+        assert passes(one, b"a")
+        assert passes(other, b"a")
+        network.cut(both_ways(["broker-0"], ["nameserver-0"]))
+        assert not passes(one, b"held", within_s=0.2)
+        assert passes(other, b"b")
+        late = dial(of_one)
+        assert not passes(late, b"late", within_s=0.2)
+        network.heal()
+        for connection, word in ((one, b"held"), (late, b"late")):
+            connection.settimeout(WAIT_S)
+            assert connection.recv(1024) == word
+        counts = {count.dialler: (count.forward, count.back) for count in network.counts()}
+        assert counts == {"broker-0": (9, 9), "broker-1": (2, 2)}
+    echo.close()
+
+
+def test_one_way_cut_lets_the_other_direction_through(tmp_path: Path, dial: Dialler) -> None:
+    to, listen = free_addresses(2)
+    host, _, port = to.rpartition(":")
+    with (
+        socket.create_server((host, int(port))) as server,
+        proxied([Link(dialler="side-a", acceptor="broker-0", listen=listen, to=to)], tmp_path) as network,
+    ):
+        client = dial.when_open(listen)
+        server.settimeout(WAIT_S)
+        accepted = dial.made.enter_context(server.accept()[0])
+        network.cut([("broker-0", "side-a")])
+        client.sendall(b"question")
+        accepted.settimeout(WAIT_S)
+        assert accepted.recv(1024) == b"question"
+        accepted.sendall(b"answer")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1024)
+
+
+def test_dialler_is_refused_while_nobody_listens_and_served_once_somebody_does(
+    tmp_path: Path, dial: Dialler
+) -> None:
+    to, listen = free_addresses(2)
+    with proxied([Link(dialler="side-a", acceptor="broker-0", listen=listen, to=to)], tmp_path):
+        with pytest.raises(ConnectionRefusedError):
+            dial(listen)
+        echo = Echo(to)
+        connection = dial.when_open(listen)
+        assert passes(connection, b"a")
+        echo.close()
+        assert connection.recv(1024) == b""
+        with pytest.raises(ConnectionRefusedError):
+            dial.until_refused(listen)
+
+
+def test_raft_member_is_known_by_its_first_frame(tmp_path: Path, dial: Dialler) -> None:
+    to, listen = free_addresses(2)
+    names = {"127.0.0.1:1": "nameserver-1", "127.0.0.1:2": "nameserver-2"}
+    echo = Echo(to)
+    link = Link(acceptor="nameserver-0", listen=listen, to=to, peek="raft", names=names)
+    with proxied([link], tmp_path) as network:
+
+        def hello(identity: str) -> bytes:
+            frame = msgspec.msgpack.encode([1, identity, "cluster"])
+            return struct.pack(">I", len(frame)) + frame
+
+        one, two = dial.when_open(listen), dial.when_open(listen)
+        assert passes(one, hello("127.0.0.1:1"))
+        network.cut(both_ways(["nameserver-2"], ["nameserver-0"]))
+        assert not passes(two, hello("127.0.0.1:2"), within_s=0.2)
+        assert passes(one, b"x")
+    echo.close()
+
+
+def test_directions_between_groups_lead_out_of_each_and_never_stay_inside() -> None:
+    assert sorted(between_groups([["a", "b"], ["c"]])) == [("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")]
+    assert len(between_groups([["a"], ["b"], ["c"]])) == 6

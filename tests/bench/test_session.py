@@ -1,0 +1,241 @@
+"""One cluster's life with live processes: planted truths are found again in what was recorded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View, event_files
+from bench.plan import parse_plan
+from bench.runfolder import read_manifest
+from bench.session import Session, SessionPlan
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+E = TypeVar("E", Delivery, Fault, Operation, ProcessSample, Truth, View)
+
+PLAN = """
+arms = ["independent", "raft", "zookeeper"]
+servers = 3
+brokers = 2
+durability = "fsync"
+warmup_s = 1.0
+linger_s = 0.5
+[[series]]
+name = "equal"
+blocks = 1
+timers = { divisor = 30.0, election_timeout_ms = 500 }
+[load]
+lookup_per_s = 20.0
+newcomer_per_s = 2.0
+send_per_s = 5.0
+send_once_per_s = 5.0
+change_per_s = 2.0
+lookup_users = 60
+newcomer_users = 10
+send_users = 10
+send_once_users = 10
+lookup_clients = 3
+send_clients = 1
+sim_brokers = 2
+observed_sims = 1
+topics = 1
+topics_per_sim_broker = 3
+message_bytes = 64
+consumers = 1
+timeout_s = 3.0
+[[scenarios]]
+name = "quiet"
+quiet_s = 3.0
+[[scenarios]]
+name = "leader-fails"
+faults = [{ case = "freeze", jitter_s = 0.0, down_s = 2.0, after_s = 1.0 }]
+[[scenarios]]
+name = "partition"
+faults = [{ case = "broker-nameserver", jitter_s = 0.0, down_s = 6.0, after_s = 1.5 }]
+"""
+#: What the observer, a poll or a busy machine may add to an instant, ns.
+SLACK_NS = 700_000_000
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Run independent nameservers through the plan; one of them is ended from outside in the quiet time."""
+    plan = parse_plan(PLAN)
+    series = plan.series[0]
+    given = SessionPlan(
+        out=tmp_path_factory.mktemp("life"),
+        plan=plan,
+        series=series,
+        arm="independent",
+        block=1,
+        order_in_block=0,
+        attempt=1,
+        profile="planted",
+        seed=11,
+        command=("pytest",),
+    )
+    session: Session
+    steps: list[str] = []
+    listed: list[int] = []
+
+    def progress(step: str) -> None:
+        steps.append(step)
+        if step == "quiet":
+            child = session._servers.processes[2].child
+            assert child is not None
+            pid = child.pid
+            threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
+
+        if step.startswith("partition"):
+            listed.extend(session._servers.listed(index) for index in range(3))
+
+    session = Session(given, progress)
+    folders = session.run()
+    assert listed == [4, 4, 4]  # two real brokers and two that the generator plays
+    assert steps[0] == "starting"
+    return folders
+
+
+def rows(folder: Path, kind: type[E]) -> list[E]:
+    return [
+        msgspec.json.decode(line, type=kind)
+        for path in event_files(folder, kind)
+        for line in path.read_bytes().splitlines()
+    ]
+
+
+def the_fault(folder: Path) -> Fault:
+    (fault,) = rows(folder, Fault)
+    return fault
+
+
+def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[Path]) -> None:
+    quiet, leader_fails, partition = map(read_manifest, life)
+    assert quiet.void is None
+    assert quiet.lost == "nameserver-2 ended with -9"
+    assert (leader_fails.lost, partition.lost) == (None, None)
+    ends = [row for row in rows(life[0], ProcessSample) if row.event == "exit"]
+    assert [(row.role, row.index, row.code, row.wanted) for row in ends] == [("nameserver", 2, -9, False)]
+    assert ends[0].cpu_ns > 0
+    starts = [
+        row
+        for row in rows(life[0], ProcessSample)
+        if row.event == "start" and row.t_ns >= quiet.measure_begin_ns
+    ]
+    assert [(row.role, row.index, row.cpu_ns) for row in starts] == [("nameserver", 2, 0)]
+
+
+def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_so(life: list[Path]) -> None:
+    fault = the_fault(life[1])
+    assert fault.healed_ns is not None
+    assert 2.0e9 <= fault.healed_ns - fault.begin_ns < 2.5e9
+    frozen = int(fault.targets[0].rpartition("-")[2])
+    views = [
+        row
+        for row in rows(life[1], View)
+        if row.observer == "nameserver" and row.index == frozen and row.topic == "bench-0"
+    ]
+    first = next(place for place, row in enumerate(views) if row.state == "silent")
+    assert fault.begin_ns - 50_000_000 <= (views[first].unseen_ns or 0) <= fault.begin_ns + SLACK_NS
+    assert fault.healed_ns <= views[first + 1].seen_ns <= fault.healed_ns + SLACK_NS
+    struck = [
+        row
+        for row in rows(life[1], Operation)
+        if row.op == "announce" and row.target == frozen and fault.begin_ns <= row.due_ns < fault.healed_ns
+    ]
+    waited = [row for row in struck if row.outcome == "ok"]
+    assert waited
+    for row in waited:  # no report was answered while its nameserver stood still
+        assert row.done_ns >= fault.healed_ns
+
+
+def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameservers(life: list[Path]) -> None:
+    """A send names its message and each hand-over is a row: so lost and repeated ones can be counted."""
+    handed = [row.message for folder in life for row in rows(folder, Delivery)]
+    last_ns = read_manifest(life[-1]).measure_end_ns - 2_000_000_000
+    acknowledged = {
+        row.message
+        for folder in life
+        for row in rows(folder, Operation)
+        if row.op in ("send", "send_once") and row.outcome == "ok" and row.due_ns < last_ns
+    }
+    assert len(acknowledged) > 50
+    assert acknowledged <= set(handed)
+
+
+def test_sends_do_not_wait_for_routes(life: list[Path]) -> None:
+    """C3: routes are kept fresh in the background; a look-up in a send would wait for the frozen one."""
+    fault = the_fault(life[1])
+    assert fault.healed_ns is not None
+    sends = [
+        row
+        for row in rows(life[1], Operation)
+        if row.op in ("send", "send_once") and fault.begin_ns <= row.due_ns < fault.healed_ns
+    ]
+    assert len(sends) >= 15
+    waited = [row for row in sends if row.done_ns - row.due_ns > 1_000_000_000]
+    assert len(waited) <= len(sends) / 5
+
+
+def test_cut_between_one_broker_and_one_nameserver_is_disagreement_until_it_heals(life: list[Path]) -> None:
+    fault = the_fault(life[2])
+    assert fault.healed_ns is not None
+    server, broker = (int(name.rpartition("-")[2]) for name in fault.targets)
+    views = [row for row in rows(life[2], View) if row.observer == "nameserver" and row.topic == "bench-0"]
+
+    def lists(index: int, at_ns: int) -> bool:
+        seen = [row for row in views if row.index == index and row.seen_ns <= at_ns]
+        return broker in (seen[-1].brokers or [])
+
+    others = [index for index in range(3) if index != server]
+    # Brokers report once a second: the last report that came through is up to a second older than the cut.
+    lease_ns, heartbeat_ns = 4_000_000_000, 1_000_000_000
+    assert lists(server, fault.begin_ns + lease_ns - heartbeat_ns - SLACK_NS)
+    assert not lists(server, fault.healed_ns)
+    for instant in (fault.begin_ns, fault.healed_ns - 1, fault.until_ns):
+        assert all(lists(index, instant) for index in others)
+    assert lists(server, fault.until_ns)
+
+
+def test_every_run_says_who_lives_and_what_is_shown_when_it_begins(life: list[Path]) -> None:
+    for folder in life:
+        manifest = read_manifest(folder)
+        lives = {row.broker for row in rows(folder, Truth) if row.subject == "broker" and row.what == "up"}
+        assert lives == {0, 1}
+        begun = [row for row in rows(folder, View) if row.unseen_ns is None]
+        assert {(row.observer, row.index) for row in begun if row.topic == "bench-0"} >= {
+            ("client", 0),
+            ("client", 1),
+            ("nameserver", 0),
+            ("nameserver", 1),
+        }
+        for operation in rows(folder, Operation):  # the first run's file holds the warm-up, too
+            assert operation.due_ns < manifest.measure_end_ns
+
+
+def test_users_stay_until_the_end_and_a_linger(life: list[Path]) -> None:
+    """Brokers that the generator plays are listed until the last run's end."""
+    manifest = read_manifest(life[2])
+    changing = [
+        row
+        for row in rows(life[2], View)
+        if row.topic == "sim-100-changing" and row.observer == "nameserver" and row.state != "end"
+    ]
+    for index in range(3):
+        last = [row for row in changing if row.index == index and row.seen_ns < manifest.measure_end_ns][-1]
+        assert last.state == "routed"
+
+
+def test_load_is_late_by_little_and_says_when_it_waited_for_a_free_user(life: list[Path]) -> None:
+    operations = [row for folder in life for row in rows(folder, Operation)]
+    assert {row.op for row in operations} == {"lookup", "newcomer", "announce", "send", "send_once"}
+    waited = [row for row in operations if row.queued]
+    assert len(waited) <= len(operations) / 100
+    assert all(row.due_ns <= row.sent_ns <= row.done_ns for row in operations)
