@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help compare test check lint unit unit-other remoting-and-nameserver sim clean
 help:
-	@echo "make compare  run both modes under load and faults, write the report ($(OUT)/report.html)"
+	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"

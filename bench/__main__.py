@@ -1,6 +1,6 @@
 """``mqbench``: run the comparison, single runs, and the report."""
 
-from remoting.interrupt import end_quietly_when_interrupted
+from remoting.interrupt import end_quietly_when_interrupted, ending_signals
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
@@ -12,97 +12,24 @@ import signal
 import subprocess
 import sys
 import time
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NoReturn
 
-from bench.cluster import Addresses, ClusterError
-from bench.manifest import Mode, run_folder
-from bench.run import RunPlan, run_once
-from bench.workload import Workload, WorkloadError, load_workload, profiles
+import msgspec
+
+from bench import compare as comparing
+from bench.given import ARMS, given_cluster, plan_for
+from bench.plan import PlanError, load_plan, plans
+from bench.runfolder import find_run_folders
+from bench.schedule import Comparison
+
+ATTACHED: Final = "attached"
+"""The profile for a cluster that runs already: load only."""
 
 _INTERRUPT_S: Final = 5.0
 """How long the report may take to end Spark after an interrupt, s."""
-
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-
-
-class Teller:
-    """Says on stderr what is going on: one line that renews itself on a terminal, else one line per step."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._begun = time.monotonic()
-        self._done = 0
-        self._what = ""
-        self._last = ""
-
-    def begin(self, what: str) -> None:
-        self._what = what
-        self._last = ""
-
-    def finish(self) -> None:
-        self._done += 1
-
-    def __call__(self, step: str) -> None:
-        elapsed = time.monotonic() - self._begun
-        line = f"[{elapsed:4.0f} s] run {self._done + 1} of {self._total}, {self._what}: {step}"
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        elif not step.startswith("second ") or (step != self._last and step.split()[1].endswith(("0", "5"))):
-            print(line, file=sys.stderr, flush=True)
-        self._last = step
-
-    def end(self) -> None:
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def plans(
-    *, pairs: int, modes: Sequence[Mode], profile: str, seed: int, command: Sequence[str]
-) -> list[RunPlan]:
-    """Return the runs in order: pair by pair, and which mode begins alternates from pair to pair.
-
-    A machine that grows slower over the minutes then slows both modes alike.
-    """
-    chance = random.Random(seed)
-    found: list[RunPlan] = []
-    for pair in range(1, pairs + 1):
-        run_seed = chance.randrange(2**31)  # both runs of a pair get the same load
-        order = list(modes) if pair % 2 else list(reversed(modes))
-        for position, mode in enumerate(order):
-            found.append(
-                RunPlan(
-                    mode=mode,
-                    scenario=profile,
-                    profile=profile,
-                    rep=pair,
-                    pair=pair,
-                    order_in_pair=position,
-                    seed=run_seed,
-                    command=tuple(command),
-                )
-            )
-    return found
-
-
-def make_runs(
-    out: Path, schedule: Sequence[RunPlan], workload: Workload, attached: Addresses | None = None
-) -> list[Path]:
-    """Make the runs one after the other; a void one is said and left in its folder for the report."""
-    teller = Teller(len(schedule))
-    folders = []
-    for plan in schedule:
-        teller.begin(f"pair {plan.pair}, {plan.mode}")
-        try:
-            folders.append(run_once(out, plan, workload, teller, attached=attached))
-        except ClusterError as error:
-            teller.end()
-            print(f"mqbench: run is void: {error}", file=sys.stderr)
-            folders.append(run_folder(out, mode=plan.mode, scenario=plan.scenario, rep=plan.rep))
-        teller.finish()
-    teller.end()
-    return folders
 
 
 def make_report(folders: Sequence[Path], out: Path, master: str | None = None) -> int:
@@ -131,60 +58,64 @@ def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
+def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Path, Comparison]:
+    """Return the folder and what is to be run there; a new folder is made, one of before is read.
+
+    Raises:
+        PlanError: If what is asked for cannot be.
+    """
+    if arguments.resume is not None:
+        return arguments.resume, comparing.load(arguments.resume)
+    plan = load_plan(arguments.profile)
+    given = None
+    if arguments.nameservers or arguments.http or arguments.arm is not None:
+        given = given_cluster(arguments.arm, arguments.nameservers, arguments.http)
+        plan = plan_for(plan, given)
+    elif arguments.profile == ATTACHED:
+        raise PlanError(
+            f"profile {ATTACHED!r} drives a cluster that runs: name it by --arm and --nameservers"
+        )
+    if arguments.blocks is not None:
+        series = [msgspec.structs.replace(one, blocks=arguments.blocks) for one in plan.series]
+        plan = msgspec.structs.replace(plan, series=series)
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31)
+    out = arguments.out / time.strftime("%Y%m%d-%H%M%S")
+    comparison = Comparison(
+        profile=arguments.profile, plan=plan, seed=seed, command=list(command), given=given
+    )
+    comparing.begin(out, comparison)
+    return out, comparison
+
+
+def make_runs(out: Path, comparison: Comparison) -> list[Path]:
+    """Make what is missing, and say how to go on if that is interrupted."""
+    try:
+        return comparing.make_runs(out, comparison)
+    except KeyboardInterrupt:
+        print(f"\nmqbench: go on with: mqbench compare --resume {out}", file=sys.stderr)
+        raise
+
+
 def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    workload = load_workload(arguments.profile)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    out = arguments.out / stamp
-    out.mkdir(parents=True)
-    schedule = plans(
-        pairs=arguments.pairs,
-        modes=MODES,
-        profile=arguments.profile,
-        seed=arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31),
-        command=command,
-    )
-    seconds = len(schedule) * (workload.warmup_s + workload.measure_s + 10)
-    print(
-        f"mqbench: {arguments.pairs} pairs of runs, each once per mode, about {seconds / 60:.0f} minutes; "
-        f"everything goes to {out}",
-        file=sys.stderr,
-    )
-    folders = make_runs(out, schedule, workload)
+    out, comparison = asked_for(arguments, command)
+    make_runs(out, comparison)
+    if not find_run_folders([out]):
+        print("mqbench: there is no run to report", file=sys.stderr)
+        return 1
     print("mqbench: runs are done, making the report", file=sys.stderr)
-    return make_report(folders, out)
+    code = make_report([out / "runs"], out)
+    page = out / "report.html"
+    if code == 0 and arguments.open:
+        webbrowser.open(page.resolve().as_uri())
+    return code
 
 
 def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    workload = load_workload(arguments.profile)
-    schedule = plans(
-        pairs=arguments.pairs,
-        modes=[arguments.mode],
-        profile=arguments.profile,
-        seed=arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31),
-        command=command,
-    )
-    existing = [
-        folder
-        for plan in schedule
-        if (
-            folder := run_folder(arguments.out, mode=plan.mode, scenario=plan.scenario, rep=plan.rep)
-        ).exists()
-    ]
-    if existing:
-        print(f"mqbench: {existing[0]} exists already; name another --out", file=sys.stderr)
-        return 2
-    attached = None
-    if arguments.nameservers:
-        attached = Addresses(wire=arguments.nameservers, http=arguments.http, brokers=arguments.brokers)
-        if len(attached.wire) != len(attached.http) or not attached.brokers:
-            raise WorkloadError(
-                "--nameservers, --http and --brokers go together, an HTTP address per nameserver"
-            )
-        if workload.faults:
-            raise WorkloadError(f"profile {arguments.profile!r} has faults, a given cluster has none")
-    for folder in make_runs(arguments.out, schedule, workload, attached):
+    out, comparison = asked_for(arguments, command)
+    folders = make_runs(out, comparison)
+    for folder in folders:
         print(folder)
-    return 0
+    return 0 if folders else 1
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
@@ -202,6 +133,36 @@ def positive(text: str) -> int:
     return value
 
 
+def addresses(text: str) -> list[str]:
+    return [addr.strip() for addr in text.split(";")]
+
+
+def add_run_arguments(child: argparse.ArgumentParser) -> None:
+    """Add what says which runs are made."""
+    child.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder for runs and report (default: out)"
+    )
+    child.add_argument(
+        "--profile",
+        default="compare",
+        help=f"what is compared (default: compare; known: {', '.join(plans())})",
+    )
+    child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
+    child.add_argument("--seed", type=int, help="seed of loads and faults (default: drawn, and kept)")
+    child.add_argument(
+        "--resume", type=Path, metavar="FOLDER", help="go on with the comparison in this folder"
+    )
+    given = child.add_argument_group("a cluster that runs already", f"as for --profile {ATTACHED}")
+    given.add_argument("--arm", choices=ARMS, help="which design it is")
+    for name, what in (
+        ("nameservers", "its nameservers"),
+        ("http", "the same over HTTP, to see they are ready"),
+    ):
+        given.add_argument(
+            f"--{name}", type=addresses, default=[], metavar="HOST:PORT;...", help=f"{what} (default: none)"
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line of ``mqbench``."""
     version = importlib.metadata.version("routekeeper")
@@ -211,40 +172,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"mqbench {version}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    def common(child: argparse.ArgumentParser, pairs: int) -> None:
-        child.add_argument(
-            "--out", type=Path, default=Path("out"), help="folder for runs and report (default: out)"
-        )
-        child.add_argument(
-            "--profile",
-            default="compare",
-            help=f"workload (default: compare; known: {', '.join(profiles())})",
-        )
-        child.add_argument("--pairs", type=positive, default=pairs, help=f"repetitions (default: {pairs})")
-        child.add_argument(
-            "--seed", type=int, help="seed of the load (default: drawn, and kept in the manifest)"
-        )
-
     child = commands.add_parser(
-        "compare", help="run both modes in turn under load and faults, then the report"
+        "compare", help="run three designs in turn under load and faults, then the report"
     )
-    common(child, 5)
+    add_run_arguments(child)
+    child.add_argument("--open", action="store_true", help="show the page in the browser when it is made")
     child.set_defaults(do=compare)
-    child = commands.add_parser("run", help="make runs of one mode; prints their folders")
-    common(child, 1)
-    child.add_argument("--mode", choices=MODES, required=True, help="consistency mode")
-    for name, what in (
-        ("nameservers", "over the wire"),
-        ("http", "over HTTP"),
-        ("brokers", "of the brokers"),
-    ):
-        child.add_argument(
-            f"--{name}",
-            type=lambda text: text.split(";"),
-            default=[],
-            metavar="HOST:PORT;...",
-            help=f"drive a running cluster: addresses {what} (default: a cluster of our own)",
-        )
+    child = commands.add_parser("run", help="the same without the report; prints the runs' folders")
+    add_run_arguments(child)
     child.set_defaults(do=run)
     child = commands.add_parser("report", help="make the report of run folders; prints its path last")
     child.add_argument(
@@ -256,12 +191,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _interrupt(*_: object) -> NoReturn:
+    """Have what runs end its servers, also where nobody sits at a terminal: nothing may be left behind."""
+    raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
+    for number in ending_signals():
+        signal.signal(number, _interrupt)
     try:
         return int(arguments.do(arguments, ["mqbench", *words]))
-    except WorkloadError as error:
+    except PlanError as error:
         print(f"mqbench: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

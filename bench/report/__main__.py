@@ -1,4 +1,4 @@
-"""``python -m bench.report RUN_FOLDER... [--out DIR]``."""
+"""``python -m bench.report RUNS... [--out DIR]``."""
 
 from remoting.interrupt import end_quietly_when_interrupted
 

@@ -1,95 +1,132 @@
-"""The whole comparison once, small: real clusters, load, faults, Spark report."""
+"""The whole comparison once, small: three arms, real clusters, load, faults, Spark report."""
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from bench import compare
+from bench.schedule import blocks_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
-MODES = ("independent", "raft")
+ARMS = ("independent", "raft", "zookeeper")
+SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare`` and return the report's path and what was said meanwhile."""
+    """Run ``mqbench compare`` and return the page's path and what was said meanwhile."""
     out = tmp_path_factory.mktemp("compare")
-    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--pairs", "1", "--seed", "7"]
+    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--seed", "7"]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return Path(done.stdout.splitlines()[-1]), done.stderr
 
 
-def rows(report: Path, mode: str, prefix: str) -> list[dict[str, Any]]:
-    folder = report.parent / "runs" / f"mode={mode}" / "scenario=smoke" / "rep=1"
+def folder(page: Path, arm: str, scenario: str) -> Path:
+    return page.parent / "runs" / "series=equal" / f"scenario={scenario}" / "block=1" / f"arm={arm}"
+
+
+def rows(page: Path, arm: str, scenario: str, prefix: str) -> list[dict[str, Any]]:
     return [
         json.loads(line)
-        for path in sorted(folder.glob(f"{prefix}-*.jsonl"))
+        for path in sorted(folder(page, arm, scenario).glob(f"{prefix}-*.jsonl"))
         for line in path.read_text().splitlines()
     ]
 
 
-def mart(report: Path, name: str) -> list[dict[str, str]]:
-    with open(report.parent / "marts" / f"{name}.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_compare_writes_one_self_contained_page_and_shows_progress(comparison: tuple[Path, str]) -> None:
-    report, said = comparison
-    page = report.read_text()
-    assert page.lower().startswith("<!doctype html>")
-    assert "src=" not in page.replace('src="data:', "")
-    assert "<svg" in page
-    for word in ("run 1 of 2", "run 2 of 2", "fault: kill_one", "fault: kill_all"):
+def test_compare_writes_one_self_contained_page_and_says_when_it_will_end(
+    comparison: tuple[Path, str],
+) -> None:
+    page, said = comparison
+    text = page.read_text()
+    assert text.lower().startswith("<!doctype html>")
+    assert "src=" not in text.replace('src="data:', "")
+    for word in ("run 1 of 3", "run 3 of 3", "broker-dies: kill", "leader-fails: kill", "ends about "):
         assert word in said
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_both_modes_were_really_run_and_served_every_kind(comparison: tuple[Path, str], mode: str) -> None:
-    report, _ = comparison
-    assert [row["left_out"] for row in mart(report, "runs")] == ["", ""]
-    served = {row["op"] for row in rows(report, mode, "ops") if row["outcome"] == "ok"}
-    assert served == {"route_wire", "route_http", "send", "register"}
-    kinds = [row["kind"] for row in rows(report, mode, "faults")]
-    assert kinds == ["kill_one", "kill_all"]
-    roles = [row.get("role") for row in rows(report, mode, "faults")]
-    assert roles[0] == ("leader" if mode == "raft" else "independent")
+def test_kill_in_the_middle_of_a_run_leaves_nobody_behind(tmp_path: Path) -> None:
+    """As in the background, where no terminal interrupts whatever was started."""
+    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--out", str(tmp_path)]
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert program.stderr is not None
+    said = next((line for line in program.stderr if ": quiet; ends about" in line), None)
+    started = psutil.Process(program.pid).children(recursive=True)
+    program.terminate()
+    _, rest = program.communicate(timeout=60)
+    assert said is not None
+    assert len(started) > 5
+    assert program.returncode == 130, rest
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert [process.cmdline() for process in alive] == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_report_counts_are_those_of_the_raw_events(comparison: tuple[Path, str], mode: str) -> None:
-    report, _ = comparison
-    manifest = json.loads(
-        (report.parent / "runs" / f"mode={mode}" / "scenario=smoke" / "rep=1" / "manifest.json").read_text()
-    )
-    begin, end = manifest["measure_begin_ns"], manifest["measure_end_ns"]
-    raw = Counter(
-        (row["op"], row["outcome"]) for row in rows(report, mode, "ops") if begin <= row["due_ns"] < end
-    )
-    told: Counter[tuple[str, str]] = Counter()
-    for row in mart(report, "outcomes"):
-        if row["run"].startswith(f"{mode}/"):
-            told[row["op"], row["outcome"]] += int(row["n"])
-    assert told == raw
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_was_really_run_and_served_every_kind(comparison: tuple[Path, str], arm: str) -> None:
+    page, _ = comparison
+    for scenario in SCENARIOS:
+        manifest = json.loads((folder(page, arm, scenario) / "manifest.json").read_text())
+        assert (manifest["void"], manifest["lost"]) == (None, None)
+        assert manifest["durability"] == (None if arm == "independent" else "fsync")
+        served = {row["op"] for row in rows(page, arm, scenario, "ops") if row["outcome"] == "ok"}
+        assert served == {"lookup", "newcomer", "announce", "send", "send_once"}
+    (fault,) = rows(page, arm, "leader-fails", "faults")
+    assert fault["role"] == ("independent" if arm == "independent" else "leader")
 
 
-def test_raft_routes_are_never_wrong_even_when_all_nameservers_come_back(
-    comparison: tuple[Path, str],
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_back(
+    comparison: tuple[Path, str], arm: str
 ) -> None:
-    report, _ = comparison
-    wrong = [row for row in rows(report, "raft", "ops") if row["outcome"] == "wrong"]
-    assert wrong == []
+    page, _ = comparison
+    (fault,) = rows(page, arm, "broker-dies", "faults")
+    dead = int(fault["targets"][0].removeprefix("broker-"))
+    shown: dict[tuple[str, int], list[list[int]]] = {}
+    for row in rows(page, arm, "broker-dies", "views"):
+        if row["topic"] == "bench-0" and row["state"] == "routed":
+            shown.setdefault((row["observer"], row["index"]), []).append(row["brokers"])
+    assert len([key for key in shown if key[0] == "nameserver"]) == 3
+    assert len([key for key in shown if key[0] == "client"]) == 4
+    for key, brokers in shown.items():
+        assert any(dead not in listed for listed in brokers), key
+        assert dead in brokers[-1], key
 
 
-def test_independent_nameservers_know_nothing_right_after_all_restarted(
-    comparison: tuple[Path, str],
-) -> None:
-    report, _ = comparison
-    assert any(row["outcome"] == "wrong" for row in rows(report, "independent", "ops"))
+def test_arms_of_a_block_get_the_same_operations_in_the_same_order(comparison: tuple[Path, str]) -> None:
+    page, _ = comparison
+    asked = {
+        arm: [
+            row["topic"]
+            for row in sorted(rows(page, arm, "quiet", "ops"), key=lambda row: row["due_ns"])
+            if row["op"] == "lookup"
+        ][:30]
+        for arm in ARMS
+    }
+    assert asked["independent"] == asked["raft"] == asked["zookeeper"]
+    assert len(set(asked["raft"])) > 1
+
+
+def test_comparison_that_is_whole_is_not_made_again(comparison: tuple[Path, str]) -> None:
+    page, _ = comparison
+    made = (folder(page, "raft", "quiet") / "manifest.json").read_bytes()
+    assert compare.make_runs(page.parent, compare.load(page.parent)) == []
+    assert (folder(page, "raft", "quiet") / "manifest.json").read_bytes() == made
+
+
+def test_block_with_a_run_missing_is_made_anew_as_a_whole(comparison: tuple[Path, str]) -> None:
+    page, _ = comparison
+    asked = compare.load(page.parent)
+    (block,) = blocks_of(asked.plan, asked.seed)
+    assert compare.is_whole(page.parent, asked, block)
+    manifest = folder(page, "zookeeper", "quiet") / "manifest.json"
+    aside = manifest.rename(manifest.with_name("aside"))
+    assert not compare.is_whole(page.parent, asked, block)
+    aside.rename(manifest)

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
 
@@ -28,11 +29,12 @@ def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
-    tmp_path: Path, write_synthetic_runs: Callable[..., list[Path]]
+    tmp_path: Path,
 ) -> None:
     """The JVM that a report has just begun to start does not notice by itself that nobody needs it."""
-    write_synthetic_runs(tmp_path / "runs", pairs=1, rate=0.1)
-    command = [sys.executable, "-m", "bench", "report", f"{tmp_path}/runs", "--out", f"{tmp_path}/out"]
+    with PlantedRun(tmp_path, scenario="quiet") as run:
+        run.op("lookup", 1.0, 0.001)
+    command = [sys.executable, "-m", "bench", "report", str(tmp_path), "--out", f"{tmp_path}/out"]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -1,0 +1,479 @@
+"""What the values say: rows of the tables, primary lines, the four claims, and what to choose (pure).
+
+Every difference is the first arm's value minus the second's. Nothing is called better without a primary line
+of ten blocks; with fewer, the words are "in 6 of 6 blocks" or "mixed".
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bench.report.blocks import Estimate, Line, Split, Verdict, differences, estimate, judge, split
+from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Values
+from bench.runfolder import Line as NamedLine
+
+ARMS: Final = ("independent", "raft", "zookeeper")
+PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))
+CONTROLS: Final = (("apache", "independent"), ("independent-again", "independent"))
+
+LEANING_BLOCKS_MIN: Final = 6
+"""Blocks that must all agree before a difference is told; six do by chance once in 32."""
+
+Leaning = Literal["lower", "higher", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One arm's values of one measure over its blocks.
+
+    ``floor``: what a value of 0 may be in truth, because less is not noticed.
+    """
+
+    middle: float
+    low: float
+    high: float
+    blocks: int
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One pair of arms: the difference first minus second, block by block."""
+
+    arms: tuple[str, str]
+    found: list[float]
+    estimate: Estimate | None
+    material: float
+    verdict: Verdict
+
+    @property
+    def leaning(self) -> Leaning:
+        """Whether the first arm's value is lower or higher in every block, and the middle of it matters."""
+        if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
+            return "none"
+        if abs(self.estimate.value) < self.material:
+            return "none"
+        if self.estimate.below == self.estimate.blocks:
+            return "lower"
+        return "higher" if self.estimate.above == self.estimate.blocks else "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measure of one case, in every arm."""
+
+    place: Place
+    measure: Measure
+    arms: Mapping[str, Summary]
+    pairs: list[Pair]
+
+    @property
+    def differs(self) -> bool:
+        """Whether any pair of arms differs in every block, by as much as matters."""
+        return any(pair.leaning != "none" for pair in self.pairs)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether it has so many blocks that a difference, or none, can be told."""
+        return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
+
+    def pair(self, first: str, second: str) -> Pair | None:
+        """Return one pair of arms."""
+        return next((each for each in self.pairs if each.arms == (first, second)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primary:
+    """One primary line as it came out."""
+
+    named: NamedLine
+    series: str
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """One recovery of one arm, taken apart into what the timers scale and what they do not."""
+
+    place: Place
+    arm: str
+    split: Split
+    divisors: tuple[float, ...]
+
+
+def rows(values: Values, floors: Mapping[Place, Mapping[str, float]] | None = None) -> list[Row]:
+    """Return a row per place, in the places' order.
+
+    Args:
+        floors: Of places and arms, what a value of 0 may be in truth.
+    """
+    return [_row(place, arms, (floors or {}).get(place, {})) for place, arms in values.items()]
+
+
+def _row(place: Place, arms: Mapping[str, Mapping[Block, float]], floors: Mapping[str, float]) -> Row:
+    measure = MEASURES[place.measure]
+    return Row(
+        place=place,
+        measure=measure,
+        arms={
+            arm: summary(list(blocks.values()), floors.get(arm, 0.0))
+            for arm, blocks in arms.items()
+            if blocks
+        },
+        pairs=[
+            _pair(place, pair, arms, measure.material)
+            for pair in (*PAIRS, *CONTROLS)
+            if pair[0] in arms and pair[1] in arms
+        ],
+    )
+
+
+def _pair(
+    place: Place, arms: tuple[str, str], values: Mapping[str, Mapping[Block, float]], material: float
+) -> Pair:
+    found = differences(values.get(arms[0], {}), values.get(arms[1], {}))
+    told = estimate(found)
+    described = Line(measure=place.measure, arms=arms, series=place.series)
+    return Pair(arms=arms, found=found, estimate=told, material=material, verdict=judge(told, described))
+
+
+def summary(found: Sequence[float], floor: float = 0.0) -> Summary:
+    """Return median and range."""
+    ordered = sorted(found)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    middle = low if low == high else (low + high) / 2
+    return Summary(middle=middle, low=ordered[0], high=ordered[-1], blocks=len(ordered), floor=floor)
+
+
+def primaries(named: Sequence[NamedLine], series: str, values: Values) -> list[Primary]:
+    """Return the primary lines of one series as they came out, with the verdict their margin gives."""
+    found = []
+    for line in named:
+        place = Place(series, line.scenario, line.case, line.measure)
+        arms = values.get(place, {})
+        differing = differences(arms.get(line.arms[0], {}), arms.get(line.arms[1], {}))
+        told = estimate(differing)
+        judged = Line(
+            measure=line.measure,
+            arms=line.arms,
+            series=series,
+            margin=line.margin,
+            lower_is_better=line.better == "lower",
+        )
+        pair = Pair(
+            arms=line.arms,
+            found=differing,
+            estimate=told,
+            material=line.margin,
+            verdict=judge(told, judged),
+        )
+        found.append(Primary(named=line, series=series, pair=pair))
+    return found
+
+
+def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
+    """Take each recovery apart by the series that differ in nothing but the timers' divisor.
+
+    Args:
+        divisors: Series to divisor, of ``equal`` and ``equal-undivided`` as far as they were run.
+    """
+    found = []
+    for place, arms in values.items():
+        if place.series != "equal" or place.measure not in TIMES:
+            continue
+        for arm in arms:
+            measured = {}
+            for series, divisor in divisors.items():
+                same = Place(series, place.scenario, place.case, place.measure)
+                blocks = list(values.get(same, {}).get(arm, {}).values())
+                if blocks:
+                    measured[divisor] = summary(blocks).middle
+            apart = split(measured)
+            if apart is not None and max(measured.values()) > 0:
+                found.append(Taken(place=place, arm=arm, split=apart, divisors=tuple(sorted(measured))))
+    return found
+
+
+Holds = Literal["holds", "holds in part", "does not hold", "not shown", "not measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One figure on which a claim rests.
+
+    ``against``: arms with which ``independent`` is compared. ``speaks``: whether a lower value of
+    ``independent`` speaks for the claim, or against it.
+    """
+
+    scenario: str
+    case: str | None
+    measure: str
+    words: str
+    against: tuple[str, ...] = ("raft", "zookeeper")
+    lower_speaks_for: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What the documents say, and what could show it."""
+
+    letter: str
+    said: str
+    evidence: tuple[Evidence, ...]
+
+
+CLAIMS: Final = (
+    Claim(
+        letter="a",
+        said="No election of a master is needed.",
+        evidence=(
+            Evidence(
+                scenario="leader-fails",
+                case="kill",
+                measure="announce_again_s",
+                words="The server in charge was killed: brokers could register again after",
+            ),
+            Evidence(
+                scenario="leader-fails",
+                case="kill",
+                measure="right_again_s",
+                words="The same kill: clients got right routes again after",
+            ),
+            Evidence(
+                scenario="leader-fails",
+                case="freeze",
+                measure="right_again_s",
+                words="It was paused instead: clients got right routes again after",
+            ),
+            Evidence(
+                scenario="leader-fails",
+                case="kill",
+                measure="failed_sends",
+                words="The same kill: messages that failed:",
+            ),
+        ),
+    ),
+    Claim(
+        letter="b",
+        said="A light metadata server is enough.",
+        evidence=(
+            Evidence(
+                scenario="quiet",
+                case=None,
+                measure="cpu_s_per_min",
+                words="All servers together used, of CPU per minute,",
+            ),
+            Evidence(
+                scenario="nameserver-restarts",
+                case="one-empty",
+                measure="newcomer_right_s",
+                words="One nameserver restarted: new clients got right routes again after",
+            ),
+            Evidence(
+                scenario="partition",
+                case="1-2",
+                measure="disagree_s",
+                words="One nameserver was cut off: nameservers contradicted each other for",
+            ),
+        ),
+    ),
+    Claim(
+        letter="c",
+        said="No other middleware has to be run and maintained.",
+        evidence=(
+            Evidence(
+                scenario="quiet",
+                case=None,
+                measure="rss_mib",
+                words="All servers together held, of memory,",
+            ),
+            Evidence(
+                scenario="quiet",
+                case=None,
+                measure="written_mib_per_min",
+                words="They wrote to disk, per minute,",
+            ),
+        ),
+    ),
+    Claim(
+        letter="d",
+        said="Clients ask every 30 s and may learn of a change late.",
+        evidence=(
+            Evidence(
+                scenario="broker-dies",
+                case="kill",
+                measure="left_by_clients_s",
+                words="A broker was killed: the last client dropped it after",
+                lower_speaks_for=False,
+            ),
+            Evidence(
+                scenario="broker-dies",
+                case="freeze",
+                measure="left_by_clients_s",
+                words="A broker hung: the last client dropped it after",
+                lower_speaks_for=False,
+            ),
+            Evidence(
+                scenario="broker-dies",
+                case="kill",
+                measure="failed_sends",
+                words="The kill: messages that failed despite two retries:",
+                lower_speaks_for=False,
+            ),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One piece of evidence as it came out."""
+
+    evidence: Evidence
+    row: Row
+    for_it: tuple[str, ...]
+    """Arms against which it speaks for the claim."""
+    against_it: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A claim with what was found."""
+
+    claim: Claim
+    holds: Holds
+    found: list[Judged]
+
+
+def answer(claim: Claim, table: Mapping[Place, Row], series: str) -> Answer:
+    """Say whether a claim holds: if all that differs in every block speaks for it."""
+    found = []
+    for evidence in claim.evidence:
+        row = table.get(Place(series, evidence.scenario, evidence.case, evidence.measure))
+        if row is None or "independent" not in row.arms:
+            continue
+        speaks: dict[bool, list[str]] = {True: [], False: []}
+        for arm in evidence.against:
+            pair = row.pair(arm, "independent")
+            if pair is not None and pair.leaning != "none":
+                independent_is_lower = pair.leaning == "higher"
+                speaks[independent_is_lower == evidence.lower_speaks_for].append(arm)
+        found.append(
+            Judged(evidence=evidence, row=row, for_it=tuple(speaks[True]), against_it=tuple(speaks[False]))
+        )
+    return Answer(claim=claim, holds=_holds(found), found=found)
+
+
+def _holds(found: Sequence[Judged]) -> Holds:
+    if not found:
+        return "not measured"
+    supported, opposed = any(each.for_it for each in found), any(each.against_it for each in found)
+    if supported and opposed:
+        return "holds in part"
+    if supported:
+        return "holds"
+    return "does not hold" if opposed else "not shown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a reader may care about most, and the figure that decides it."""
+
+    words: str
+    scenario: str
+    case: str | None
+    measure: str
+
+
+NEEDS: Final = (
+    Need(
+        words="Clients must stop using a dead broker soon",
+        scenario="broker-dies",
+        case="kill",
+        measure="left_by_clients_s",
+    ),
+    Need(
+        words="Clients must stop using a hung broker soon",
+        scenario="broker-dies",
+        case="freeze",
+        measure="left_by_clients_s",
+    ),
+    Need(
+        words="Messages must not fail when a broker dies",
+        scenario="broker-dies",
+        case="kill",
+        measure="failed_sends",
+    ),
+    Need(
+        words="A restarted nameserver must not mislead new clients",
+        scenario="nameserver-restarts",
+        case="one-empty",
+        measure="newcomer_right_s",
+    ),
+    Need(
+        words="Routes must return soon after all nameservers were lost",
+        scenario="nameserver-restarts",
+        case="all",
+        measure="right_again_s",
+    ),
+    Need(
+        words="Brokers must be able to register at any moment",
+        scenario="leader-fails",
+        case="kill",
+        measure="announce_again_s",
+    ),
+    Need(
+        words="Look-ups must not stall when a server is paused",
+        scenario="leader-fails",
+        case="freeze",
+        measure="slowest_lookup_s",
+    ),
+    Need(
+        words="Nameservers must not contradict each other in a partition",
+        scenario="partition",
+        case="1-2",
+        measure="disagree_s",
+    ),
+    Need(
+        words="Routes must be found on both sides of a partition",
+        scenario="partition",
+        case="1-2",
+        measure="failed_lookups",
+    ),
+    Need(words="Servers should use little CPU", scenario="quiet", case=None, measure="cpu_s_per_min"),
+    Need(words="Servers should use little memory", scenario="quiet", case=None, measure="rss_mib"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which arms serve a need: those that no other beats in every block; all of them: it does not matter."""
+
+    need: Need
+    row: Row
+    arms: tuple[str, ...]
+
+
+def choices(table: Mapping[Place, Row], series: str) -> list[Choice]:
+    """Return a choice per need that was measured in at least two arms."""
+    found = []
+    for need in NEEDS:
+        row = table.get(Place(series, need.scenario, need.case, need.measure))
+        if row is None:
+            continue
+        measured = [arm for arm in ARMS if arm in row.arms]
+        if len(measured) < 2:
+            continue
+        beaten = set()
+        for pair in row.pairs:
+            if pair.leaning != "none" and set(pair.arms) <= set(measured):
+                beaten.add(pair.arms[1] if pair.leaning == "lower" else pair.arms[0])
+        best = tuple(arm for arm in measured if arm not in beaten)
+        found.append(Choice(need=need, row=row, arms=best or tuple(measured)))
+    return found
+
+
+def endless(value: float) -> bool:
+    """Whether an arm never got there, or lost its server."""
+    return math.isinf(value)

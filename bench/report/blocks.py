@@ -1,0 +1,190 @@
+"""What blocks say of a difference: the median of their differences and its order statistics (pure).
+
+A block holds one run of every arm, in random order. Operations of one run share its processes and its bad
+luck; blocks share nothing but the machine, so the block is the unit. Order statistics suppose no
+distribution: the range of ``n`` independent differences misses their median only if all lie on one side of
+it, which happens once in ``2 ** (n - 1)``. Six blocks hold it with 96.9 %, ten with 99.8 %, whatever the
+tails look like.
+
+A difference is always the first arm's value minus the second's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+VERDICT_BLOCKS_MIN: Final = 10
+"""Fewer blocks are described; nothing is called better by them."""
+
+CONFIDENCE: Final = 1 - 2 / 2**VERDICT_BLOCKS_MIN
+"""Of one line with a verdict: 99.8 %, so that :data:`PRIMARY_MAX` lines hold together with 98 %."""
+
+PRIMARY_MAX: Final = 8
+ABOVE_MIN: Final = 10
+"""Observations that must lie above a percentile: of fewer it is a tale about single requests."""
+
+_Block = TypeVar("_Block", int, tuple[str, int])
+
+Verdict = Literal["better", "worse", "equivalent", "inconclusive", "all blocks", "mixed", "no block"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The median of the blocks' differences and the interval that their order statistics give.
+
+    ``low`` and ``high`` may be infinite: an arm that never recovered. A block in which neither arm has an end
+    says nothing of their difference; it stretches the interval to both sides.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+    """Probability that the interval holds the median; 0 for one block."""
+    blocks: int
+    below: int
+    """Blocks in which the first arm's value is the smaller one."""
+    above: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One measure, one pair of arms, one series, with the margin that was named before anything ran.
+
+    ``margin``: the smallest difference that would change a decision, in the measure's unit; None for a line
+    that is described only.
+    """
+
+    measure: str
+    arms: tuple[str, str]
+    series: str
+    margin: float | None = None
+    lower_is_better: bool = True
+
+
+def differences(first: Mapping[_Block, float], second: Mapping[_Block, float]) -> list[float]:
+    """Return first minus second of every block that has both, in the blocks' order.
+
+    A block that lost one of its runs is left out for this pair of arms only; no run of another block takes
+    its place. Two values without end give nan.
+    """
+    return [_minus(first[block], second[block]) for block in sorted(first.keys() & second.keys())]
+
+
+def _minus(first: float, second: float) -> float:
+    return math.nan if math.isinf(first) and first == second else first - second
+
+
+def estimate(found: Sequence[float]) -> Estimate | None:
+    """Return median and interval of the blocks' differences; None without any."""
+    if not found:
+        return None
+    n = len(found)
+    lowest = sorted(-math.inf if math.isnan(each) else each for each in found)
+    highest = sorted(math.inf if math.isnan(each) else each for each in found)
+    known = sorted(each for each in found if not math.isnan(each))
+    rank = order_statistic(n)
+    return Estimate(
+        value=_median(known) if known else math.nan,
+        low=lowest[rank],
+        high=highest[n - 1 - rank],
+        confidence=coverage(n, rank),
+        blocks=n,
+        below=sum(each < 0 for each in known),
+        above=sum(each > 0 for each in known),
+    )
+
+
+def _median(ordered: Sequence[float]) -> float:
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else (low + high) / 2
+
+
+def coverage(n: int, rank: int) -> float:
+    """Return with what probability the median lies between the order statistics ``rank`` from both ends."""
+    missed: float = sum(math.comb(n, k) for k in range(rank + 1)) / 2**n
+    return max(1 - 2 * missed, 0.0)
+
+
+def order_statistic(n: int) -> int:
+    """Return the rank from each end, counted from 0, that still holds the median with ``CONFIDENCE``."""
+    rank = 0
+    while 2 * (rank + 1) < n and coverage(n, rank + 1) >= CONFIDENCE:
+        rank += 1
+    return rank
+
+
+def judge(found: Estimate | None, line: Line) -> Verdict:
+    """Return what a line says of its first arm.
+
+    ``better`` and ``worse`` need the whole interval beyond the margin, ``equivalent`` needs it within: so the
+    same truth cannot be called better by one experiment and equivalent by another unless one of them missed
+    it. Between them the line is inconclusive. With fewer than ``VERDICT_BLOCKS_MIN`` blocks there is no
+    verdict, only whether all blocks agree.
+    """
+    if found is None:
+        return "no block"
+    if found.blocks < VERDICT_BLOCKS_MIN or line.margin is None:
+        return "all blocks" if found.blocks in (found.below, found.above) else "mixed"
+    if found.low > line.margin:
+        return "worse" if line.lower_is_better else "better"
+    if found.high < -line.margin:
+        return "better" if line.lower_is_better else "worse"
+    if -line.margin <= found.low and found.high <= line.margin:
+        return "equivalent"
+    return "inconclusive"
+
+
+def percentile_may_be_told(n: int, quantile: float) -> bool:
+    """Whether at least ``ABOVE_MIN`` of ``n`` observations lie above the percentile."""
+    return n * (1 - quantile) >= ABOVE_MIN - 1e-9
+
+
+def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | None:
+    """Return a percentile of (value, count) rows of merged histograms or raw values; None of too few.
+
+    The smallest value that at least the share ``quantile`` of the observations does not exceed: it never
+    interpolates, so values without end are welcome.
+    """
+    n = sum(count for _, count in rows)
+    if not percentile_may_be_told(n, quantile):
+        return None
+    wanted, seen = math.ceil(quantile * n - 1e-9), 0
+    for value, count in sorted(rows):
+        seen += count
+        if seen >= max(wanted, 1):
+            return value
+    raise AssertionError("the counts add up to n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A time of recovery, taken apart into what the timers' divisor scales and what it does not.
+
+    ``low`` and ``high``: what it is with RocketMQ's own timers. They are equal if it was measured at two
+    divisors; of one divisor only the bounds are known: nothing of it scales, or all of it does.
+    """
+
+    fixed: float | None
+    scaled: float | None
+    """At divisor 1."""
+    low: float
+    high: float
+
+
+def split(measured: Mapping[float, float]) -> Split | None:
+    """Take a recovery apart by its values at one or more divisors; None without any or if one has no end.
+
+    At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
+    largest are taken: they lie farthest apart.
+    """
+    if not measured or any(not math.isfinite(value) for value in measured.values()):
+        return None
+    small, large = min(measured), max(measured)
+    if small == large:
+        value = measured[small]
+        return Split(fixed=None, scaled=None, low=value, high=value * small)
+    scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
+    fixed = measured[small] - scaled / small
+    return Split(fixed=fixed, scaled=scaled, low=fixed + scaled, high=fixed + scaled)

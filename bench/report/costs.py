@@ -1,0 +1,82 @@
+"""What processes and links used while measuring: pure functions ``DataFrame -> DataFrame``."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say what each role used; a process that was started meanwhile counts from its first instruction.
+
+    In:  good process rows with run; ``RUNS``.
+    Out: one row per (run, role): covered_ns long, from the first to the last sample, for which the others
+        hold; cpu_ns, rss_bytes long, the latter the sum over its processes of the most each had (of several
+        lives of one index the largest); pids, processes long; written_bytes long, null if unknown; busiest
+        double, cores of the busiest process over its life; died long, processes that ended without being
+        told to.
+    """
+    t = F.col("t_ns")
+    lives = (
+        samples.join(F.broadcast(runs), on="run", how="inner")
+        .where((t >= F.col("measure_begin_ns")) & (t <= F.col("measure_end_ns")))
+        .groupBy("run", "role", "index", "pid")
+        .agg(
+            (F.max("cpu_ns") - F.min("cpu_ns")).alias("cpu_ns"),
+            (F.max("t_ns") - F.min("t_ns")).alias("alive_ns"),
+            F.min("t_ns").alias("first_ns"),
+            F.max("t_ns").alias("last_ns"),
+            F.max("rss_bytes").alias("rss_bytes"),
+            (F.max("written_bytes") - F.min("written_bytes")).alias("written_bytes"),
+            F.max(
+                (F.coalesce((F.col("event") == "exit") & ~F.col("wanted"), F.lit(False))).cast("int")
+            ).alias("died"),
+        )
+    )
+    each = lives.groupBy("run", "role", "index").agg(
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_ns").alias("last_ns"),
+        F.sum("cpu_ns").alias("cpu_ns"),
+        F.max("rss_bytes").alias("rss_bytes"),
+        F.sum("written_bytes").alias("written_bytes"),
+        F.count("*").alias("pids"),
+        F.max(F.try_divide("cpu_ns", "alive_ns")).alias("busiest"),
+        F.sum("died").alias("died"),
+    )
+    return (
+        each.groupBy("run", "role")
+        .agg(
+            (F.max("last_ns") - F.min("first_ns")).alias("covered_ns"),
+            F.sum("cpu_ns").alias("cpu_ns"),
+            F.sum("rss_bytes").alias("rss_bytes"),
+            F.sum("written_bytes").alias("written_bytes"),
+            F.sum("pids").alias("pids"),
+            F.count("*").alias("processes"),
+            F.max("busiest").alias("busiest"),
+            F.sum("died").alias("died"),
+        )
+        .select(
+            *("run", "role", "covered_ns", "cpu_ns", "rss_bytes", "written_bytes", "pids", "processes"),
+            *("busiest", "died"),
+        )
+    )
+
+
+def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say how many bytes went over the links of the harness's proxy while measuring.
+
+    In:  good link rows with run; ``RUNS``.
+    Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes
+        long, both directions, in this time.
+    """
+    t = F.col("t_ns")
+    return (
+        links.join(F.broadcast(runs), on="run", how="inner")
+        .where((t >= F.col("measure_begin_ns")) & (t <= F.col("measure_end_ns")))
+        .groupBy("run", "dialler", "acceptor")
+        .agg(
+            (F.max("t_ns") - F.min("t_ns")).alias("covered_ns"),
+            (
+                F.max("forward_bytes") - F.min("forward_bytes") + F.max("back_bytes") - F.min("back_bytes")
+            ).alias("bytes"),
+        )
+        .select("run", "dialler", "acceptor", "covered_ns", "bytes")
+    )

@@ -1,0 +1,174 @@
+"""Geometry of the page's drawings: numbers in, coordinates out; the templates make SVG of them (pure).
+
+Coordinates are units of a view box and whole or in tenths, so that a page of some hundred runs stays small.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.report.blocks import Estimate
+from bench.report.gold import Bin
+from bench.report.measures import Unit
+from bench.report.requests import BIN_NS
+from bench.report.words import quantity, signed
+
+WIDTH: Final = 320
+HEIGHT: Final = 150
+LEFT: Final = 40
+BOTTOM: Final = 118
+"""Below lies the strip of failed requests and the time axis."""
+TOP: Final = 8
+_LOW_MS: Final = 0.3
+_HIGH_MS: Final = 10_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A mark on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One arm's latency around one fault: a faint line per run, a strong one for their median."""
+
+    arm: str
+    runs: list[str]
+    """Paths of single runs, as the ``d`` of an SVG path."""
+    middle: str
+    failed: list[tuple[float, float, float]]
+    """(x, width, share) of the strip of failed requests: the median over the runs."""
+    begin: float
+    healed: float | None
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    description: str
+
+
+def timeline(
+    arm: str, rows: Mapping[str, Sequence[Bin]], *, until_s: float, healed_s: float | None, what: str
+) -> Timeline:
+    """Draw one arm's panel.
+
+    Args:
+        rows: Run to its bins around the fault, one operation.
+        until_s: End of the shared time axis; it begins with the earliest bin, at most 2 s before the fault.
+        healed_s: When the fault was taken back, if it was.
+    """
+    first_s = max(min((row.bin for bins in rows.values() for row in bins), default=-20) * BIN_NS / 1e9, -2.0)
+    scale = (WIDTH - LEFT - 6) / max(until_s - first_s, 1)
+    width = BIN_NS / 1e9
+
+    def x(second: float) -> float:
+        return round(LEFT + (second - first_s) * scale, 1)
+
+    by_bin: dict[int, list[Bin]] = defaultdict(list)
+    paths = []
+    for bins in rows.values():
+        points = []
+        for row in sorted(bins, key=lambda row: row.bin):
+            second = row.bin * width
+            if first_s - 1e-9 <= second < until_s:
+                by_bin[row.bin].append(row)
+                points.append((row.bin, x(second + width / 2), _y(row.slowest_ns / 1e6)))
+        paths.append(_path(points))
+    middles, failed, worst = [], [], 0.0
+    for place, same in sorted(by_bin.items()):
+        ordered = sorted(row.slowest_ns for row in same)
+        middle = ordered[len(ordered) // 2] / 1e6
+        worst = max(worst, middle)
+        middles.append((place, x(place * width + width / 2), _y(middle)))
+        shares = sorted(row.failed / row.n for row in same)
+        share = shares[len(shares) // 2]
+        if share > 0:
+            failed.append((x(place * width), round(width * scale, 1), round(share, 2)))
+    lost = sum(width for _ in failed)
+    return Timeline(
+        arm=arm,
+        runs=[path for path in paths if path],
+        middle=_path(middles),
+        failed=failed,
+        begin=x(0),
+        healed=None if healed_s is None or healed_s > until_s else x(healed_s),
+        x_ticks=[Tick(at=x(second), label=f"{second:g} s") for second in _seconds(first_s, until_s)],
+        y_ticks=[Tick(at=_y(ms), label=quantity(ms, "ms")) for ms in (1, 10, 100, 1000, 10_000)],
+        description=(
+            f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the middle run; "
+            + (f"requests failed in {lost:.1f} s of the time" if failed else "no request failed")
+        ),
+    )
+
+
+def _seconds(first: float, last: float) -> list[float]:
+    step = next((step for step in (1, 2, 5, 10, 20, 60) if (last - first) / step <= 6), 120)
+    return [float(second) for second in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
+
+
+def _y(ms: float) -> float:
+    share = math.log(min(max(ms, _LOW_MS), _HIGH_MS) / _LOW_MS) / math.log(_HIGH_MS / _LOW_MS)
+    return round(BOTTOM - share * (BOTTOM - TOP), 1)
+
+
+def _path(points: Sequence[tuple[int, float, float]]) -> str:
+    """Join points; a gap in the bins is a gap in the line."""
+    parts = []
+    previous = None
+    for place, x, y in points:
+        parts.append(f"{'L' if previous == place - 1 else 'M'}{x:g} {y:g}")
+        previous = place
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dots:
+    """The blocks' differences of one pair of arms on an axis around 0."""
+
+    dots: list[float]
+    off_left: int
+    """Blocks whose difference has no size, and to which side."""
+    off_right: int
+    zero: float
+    middle: float | None
+    low: float
+    high: float
+    margin: tuple[float, float] | None
+    x_ticks: list[Tick]
+    description: str
+
+
+def dots(
+    found: Sequence[float], told: Estimate | None, *, unit: Unit, margin: float | None, what: str
+) -> Dots:
+    """Draw one line's differences."""
+    finite = [value for value in found if math.isfinite(value)]
+    reach = max([abs(value) for value in finite] + [1.5 * (margin or 0), 1e-9]) * 1.12
+
+    def x(value: float) -> float:
+        return round(WIDTH / 2 + max(min(value / reach, 1), -1) * (WIDTH / 2 - 12), 1)
+
+    ticks = [Tick(at=x(value), label=signed(value, unit) if value else "0") for value in _round_steps(reach)]
+    inside = told is not None and math.isfinite(told.value)
+    return Dots(
+        dots=[x(value) for value in finite],
+        off_left=sum(value == -math.inf for value in found),
+        off_right=sum(value == math.inf for value in found),
+        zero=x(0),
+        middle=x(told.value) if told is not None and inside else None,
+        low=x(told.low) if told is not None else x(0),
+        high=x(told.high) if told is not None else x(0),
+        margin=(x(-margin), x(margin)) if margin else None,
+        x_ticks=ticks,
+        description=f"{what}: differences of {len(found)} blocks",
+    )
+
+
+def _round_steps(reach: float) -> list[float]:
+    """Return one round value to each side of 0."""
+    power = 10.0 ** math.floor(math.log10(reach))
+    step = max(factor * power for factor in (0.5, 1, 2, 5) if factor * power <= reach * 0.95)
+    return [-step, 0.0, step]

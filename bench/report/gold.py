@@ -1,0 +1,259 @@
+"""The small tables that come to the driver, one frozen row class each (pure).
+
+Column names are those of the transforms; a row class that does not fit its table fails at once. None of them
+grows with the number of requests.
+"""
+
+from dataclasses import dataclass, field
+
+from bench.report.silver import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault of one run; instants in ns since measuring began."""
+
+    run: str
+    fault: int
+    kind: str
+    case: str
+    role: str | None
+    targets: list[str]
+    from_ns: int
+    begin_ns: int
+    healed_ns: int | None
+    end_ns: int | None
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What one fault did to one kind of operation; see :func:`bench.report.requests.recoveries`."""
+
+    run: str
+    fault: int
+    op: str
+    scope: str
+    n: int
+    right: int
+    missing: int
+    ghost: int
+    failed: int
+    unknown: int
+    waited: int
+    late: int
+    queued: int
+    first_ns: int | None
+    recovered_ns: int | None
+    slowest_ns: int | None
+    stuck_ns: int
+    lateness_ns: int
+    gap_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Operations due within one tenth of a second around a fault."""
+
+    run: str
+    fault: int
+    op: str
+    bin: int
+    n: int
+    right: int
+    failed: int
+    slowest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One bucket of a latency histogram."""
+
+    run: str
+    phase: str
+    fault: int | None
+    op: str
+    measure: str
+    value_ns: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Whose views were taken."""
+
+    run: str
+    observer: str
+    observers: int
+    topics: int
+    spans: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """How long one observer listed a broker that was gone."""
+
+    run: str
+    fault: int
+    observer: str
+    index: int
+    left_out_ns: int | None
+    unsure_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """How long one observer did not list a broker that had come back."""
+
+    run: str
+    fault: int
+    observer: str
+    index: int
+    back_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """Living brokers that observers left out."""
+
+    run: str
+    fault: int
+    observer: str
+    views: int
+    given_up_ns: int
+    brokers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """For how long nameservers gave different answers."""
+
+    run: str
+    fault: int
+    disagree_ns: int
+    topics: int
+    agree_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleBucket:
+    """Changes by how long they took to be acknowledged or visible; ``value_ns`` null: never."""
+
+    run: str
+    observer: str
+    phase: str
+    fault: int | None
+    measure: str
+    value_ns: int | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleBin:
+    """Answers by how long ago the change was acknowledged."""
+
+    run: str
+    op: str
+    bin: int
+    n: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Currency:
+    """How many observers knew a change, how long after it began."""
+
+    run: str
+    observer: str
+    age_ms: int
+    n: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one role used."""
+
+    run: str
+    role: str
+    covered_ns: int
+    cpu_ns: int
+    rss_bytes: int
+    written_bytes: int | None
+    pids: int
+    processes: int
+    busiest: float | None
+    died: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBytes:
+    """Bytes over one link."""
+
+    run: str
+    dialler: str
+    acceptor: str
+    covered_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """What became of messages."""
+
+    run: str
+    fault: int | None
+    op: str
+    sent: int
+    failed: int
+    unknown: int
+    lost: int
+    repeated: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why operations failed."""
+
+    run: str
+    phase: str
+    op: str
+    outcome: str
+    code: int | None
+    remark: str | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Lines of one event file."""
+
+    run: str
+    file: str
+    lines: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gold:
+    """Everything the page is made of. Only runs that are used appear beyond ``sources`` and ``files``."""
+
+    sources: list[Source]
+    files: list[Lines] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    timelines: list[Bin] = field(default_factory=list)
+    latency: list[Bucket] = field(default_factory=list)
+    observed: list[Observed] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    back: list[Back] = field(default_factory=list)
+    given_up: list[GivenUp] = field(default_factory=list)
+    disagreements: list[Disagreement] = field(default_factory=list)
+    visible: list[VisibleBucket] = field(default_factory=list)
+    staleness: list[StaleBin] = field(default_factory=list)
+    currency: list[Currency] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    links: list[LinkBytes] = field(default_factory=list)
+    messages: list[Messages] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)

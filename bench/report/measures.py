@@ -1,0 +1,412 @@
+"""Every measure of the comparison: what it is, and its value for each run (pure).
+
+A value belongs to one series, scenario, case (the fault, or None), measure, arm and block. An arm whose
+server died by itself has lost: all its values of that run are without end.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bench.report.blocks import percentile
+from bench.report.gold import Fault, Gold, Recovery
+from bench.report.requests import WAITED_NS
+from bench.report.silver import Source
+
+Unit = Literal["s", "ms", "count", "MiB", "s/min", "MiB/min", "KiB/s", "%"]
+Block = tuple[str, int]
+"""Result folder and block number: blocks of several comparisons count together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One quantity; the smaller, the better."""
+
+    key: str
+    title: str
+    unit: Unit
+    material: float
+    """The smallest difference that changes what somebody does, where no primary line names another."""
+    meaning: str
+
+
+def _measure(key: str, unit: Unit, material: float, title: str, meaning: str) -> Measure:
+    return Measure(key=key, title=title, unit=unit, material=material, meaning=meaning)
+
+
+MEASURES: Final = {
+    each.key: each
+    for each in (
+        _measure(
+            *("left_by_nameservers_s", "s", 0.5, "Dead broker still listed by a nameserver"),
+            "From the fault until the last nameserver no longer lists the broker for any topic.",
+        ),
+        _measure(
+            *("left_by_clients_s", "s", 0.5, "Dead broker still in a client's routes"),
+            "From the fault until the last observed client has dropped the broker from its own routes.",
+        ),
+        _measure(
+            *("back_by_nameservers_s", "s", 0.5, "Returned broker listed by all nameservers"),
+            "From the instant the broker serves again until the last nameserver lists it for all its topics.",
+        ),
+        _measure(
+            *("back_by_clients_s", "s", 0.5, "Returned broker in all clients' routes"),
+            "From the instant the broker serves again until the last observed client has it again.",
+        ),
+        _measure(
+            *("right_again_s", "s", 0.25, "Route look-ups right again"),
+            "From the fault until the first right answer that stays right, for clients that try the next "
+            "server by themselves. A request that waited longer than 250 ms counts as disturbed.",
+        ),
+        _measure(
+            *("slowest_lookup_s", "s", 0.25, "Slowest answered look-up"),
+            "The longest time from the instant a look-up was due until its right answer came.",
+        ),
+        _measure(
+            *("newcomer_right_s", "s", 0.25, "New clients get right routes again"),
+            "As above, for clients that have just come and ask one server, once, struck or not.",
+        ),
+        _measure(
+            *("newcomer_others_right_s", "s", 0.25, "The same at the servers that were not struck"),
+            "Only the new clients that asked a server to which nothing had been done.",
+        ),
+        _measure(
+            *("wrong_lookups", "count", 5, "Look-ups answered wrongly"),
+            "Answers that list a dead broker or lack a living one; those that overlap the event count not.",
+        ),
+        _measure(
+            *("wrong_newcomers", "count", 5, "New clients answered wrongly"),
+            "The same for clients that have just come.",
+        ),
+        _measure(
+            *("failed_lookups", "count", 5, "Look-ups without an answer"),
+            "Refused, failed, or no answer within the time-out, after trying every server.",
+        ),
+        _measure(
+            *("announce_again_s", "s", 0.25, "Brokers can register again"),
+            "From the fault until the first registration that is accepted and after which all are; a "
+            "registration goes to all servers at once and is accepted with the first success. Heartbeats "
+            "that change nothing are none.",
+        ),
+        _measure(
+            *("failed_sends", "count", 2, "Failed sends, with two retries"),
+            "Messages that a producer with RocketMQ's two retries could not send, or does not know of.",
+        ),
+        _measure(
+            *("failed_sends_once", "count", 2, "Failed sends, without retries"),
+            "The same for a producer that never tries again.",
+        ),
+        _measure(
+            *("late_sends", "count", 2, "Sends that took longer than 1 s"),
+            "Sent in the end, but more than one second after they were due.",
+        ),
+        _measure(
+            *("given_up_s", "s", 0.5, "Living broker left out by mistake"),
+            "The longest time for which a nameserver did not list a broker to which nothing had happened.",
+        ),
+        _measure(
+            *("disagree_s", "s", 0.5, "Nameservers disagreed"),
+            "How long at least two nameservers gave different answers about at least one topic.",
+        ),
+        _measure(
+            *("disagree_topics", "count", 1, "Topics they disagreed about"),
+            "Different topics for which that was so.",
+        ),
+        _measure(
+            *("agree_s", "s", 0.5, "Until they agreed again"),
+            "From the healing until no two nameservers differed any more.",
+        ),
+        _measure(
+            *("lost_messages", "count", 1, "Messages lost"),
+            "Acknowledged to the producer and never handed to the consumer group.",
+        ),
+        _measure(
+            *("repeated_messages", "count", 5, "Messages read more than once"),
+            "Handed to the consumer group at least twice.",
+        ),
+        _measure(
+            *("late_messages", "count", 2, "Messages read more than 1 s late"),
+            "Handed to the consumer group for the first time more than one second after they were due.",
+        ),
+        _measure(
+            *("lookup_ms_p50", "ms", 1, "Route look-up, typical"),
+            "Median latency from the instant a look-up was due.",
+        ),
+        _measure(
+            *("lookup_ms_p99", "ms", 5, "Route look-up, slowest of 100"),
+            "99th percentile, where at least ten observations of the run lie above it.",
+        ),
+        _measure(
+            *("announce_ms_p50", "ms", 5, "Registration acknowledged, typical"),
+            "Median from the instant it was due until the first server's success.",
+        ),
+        _measure(
+            *("announce_ms_p99", "ms", 20, "Registration acknowledged, slowest of 100"),
+            "99th percentile, where at least ten observations of the run lie above it.",
+        ),
+        _measure(
+            *("visible_ms_p50", "ms", 10, "Change visible on all nameservers, typical"),
+            "Median from the instant its broker began to send it. Readings are 20 ms apart.",
+        ),
+        _measure(
+            *("visible_clients_ms_p50", "ms", 500, "Change known to all observed clients, typical"),
+            "Median from the instant its broker began to send it until the last client's routes show it.",
+        ),
+        _measure(
+            *("stale_nameservers", "%", 5, "Nameservers that do not know a change after 100 ms"),
+            "Of all nameservers and changes that were still the last ones; the clock starts when the broker "
+            "begins to send.",
+        ),
+        _measure(
+            *("stale_clients", "%", 5, "Clients that do not know a change after 500 ms"),
+            "The same for the routes of observed clients.",
+        ),
+        _measure(
+            *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included.",
+        ),
+        _measure(
+            *("rss_mib", "MiB", 64, "Memory of all servers"),
+            "Sum of the largest resident size of each server.",
+        ),
+        _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
+        _measure(
+            *("written_mib_per_min", "MiB/min", 1, "Written to disk"),
+            "What all servers handed to the disk per minute.",
+        ),
+        _measure(
+            *("network_kib_per_s", "KiB/s", 10, "Network"),
+            "Bytes in both directions over the links to servers and among them.",
+        ),
+    )
+}
+
+TIMES: Final = tuple(key for key, each in MEASURES.items() if each.unit == "s")
+SHARE_MIN: Final = 20
+"""A share of fewer observations is not told."""
+QUIET: Final = ("quiet", "idle-300")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a value belongs, but for arm and block."""
+
+    series: str
+    scenario: str
+    case: str | None
+    measure: str
+
+
+Values = dict[Place, dict[str, dict[Block, float]]]
+"""Place to arm to block to value."""
+
+
+def values(gold: Gold) -> Values:
+    """Return every value of every run that is used."""
+    by_run = {source.run: source for source in gold.sources if source.left_out is None}
+    found: Values = defaultdict(lambda: defaultdict(dict))
+    cases = {(row.run, row.fault): row for row in gold.faults}
+
+    def note(run: str, case: str | None, measure: str, value: float) -> None:
+        source = by_run[run]
+        place = Place(source.series, source.scenario, case, measure)
+        found[place][source.arm][source.batch, source.block] = value
+
+    for run, case, measure, value in (
+        *_of_requests(gold.recoveries, cases),
+        *_of_routes(gold, cases),
+        *_of_messages(gold, cases),
+        *_of_quiet_times(gold, by_run),
+        *_of_staleness(gold, by_run),
+    ):
+        if run in by_run:
+            note(run, case, measure, value)
+    _count_lost(found, by_run)
+    return {place: dict(arms) for place, arms in sorted(found.items(), key=lambda item: _order(item[0]))}
+
+
+def floors(gold: Gold) -> dict[Place, dict[str, float]]:
+    """Return what a recovery of 0 may hide, in seconds, of every place and arm.
+
+    It was not noticed if no request was due meanwhile, or if none waited for long enough to count.
+    """
+    by_run = {source.run: source for source in gold.sources if source.left_out is None}
+    cases = {(row.run, row.fault): row for row in gold.faults}
+    found: dict[Place, dict[str, float]] = defaultdict(dict)
+    for row in gold.recoveries:
+        fault, source = cases.get((row.run, row.fault)), by_run.get(row.run)
+        key = _RECOVERY.get((row.op, row.scope))
+        if fault is None or source is None or key is None:
+            continue
+        arms = found[Place(source.series, source.scenario, fault.case, key)]
+        arms[source.arm] = max(arms.get(source.arm, 0.0), max(row.gap_ns, WAITED_NS) / 1e9)
+    return dict(found)
+
+
+_RECOVERY: Final = {
+    ("lookup", "all"): "right_again_s",
+    ("newcomer", "all"): "newcomer_right_s",
+    ("newcomer", "others"): "newcomer_others_right_s",
+    ("registration", "all"): "announce_again_s",
+}
+"""Operation and scope to the measure that is its recovery."""
+
+
+def _order(place: Place) -> tuple[str, str, str, int]:
+    return place.series, place.scenario, place.case or "", list(MEASURES).index(place.measure)
+
+
+def _count_lost(found: Values, by_run: dict[str, Source]) -> None:
+    """Let a run whose server died by itself be worst in all that its scenario measures."""
+    for source in by_run.values():
+        if source.manifest is None or source.manifest.lost is None:
+            continue
+        for place, arms in found.items():
+            if (place.series, place.scenario) == (source.series, source.scenario):
+                arms[source.arm][source.batch, source.block] = math.inf
+
+
+def _seconds(value_ns: int | None) -> float:
+    return math.inf if value_ns is None else value_ns / 1e9
+
+
+_Found = Iterator[tuple[str, str | None, str, float]]
+
+
+def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault]) -> _Found:
+    for row in rows:
+        if (row.run, row.fault) not in faults:
+            continue
+        case = faults[row.run, row.fault].case
+        recovery = _RECOVERY.get((row.op, row.scope))
+        if recovery is not None:
+            yield row.run, case, recovery, _seconds(row.recovered_ns)
+        if row.scope != "all":
+            continue
+        match row.op:
+            case "lookup":
+                yield row.run, case, "slowest_lookup_s", _seconds(row.slowest_ns)
+                yield row.run, case, "wrong_lookups", row.missing + row.ghost
+                yield row.run, case, "failed_lookups", row.failed
+            case "newcomer":
+                yield row.run, case, "wrong_newcomers", row.missing + row.ghost
+            case "send":
+                yield row.run, case, "failed_sends", row.n - row.right
+                yield row.run, case, "late_sends", row.late
+            case "send_once":
+                yield row.run, case, "failed_sends_once", row.n - row.right
+
+
+def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
+    listed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in gold.left_out:
+        listed[row.run, faults[row.run, row.fault].case, row.observer].append(_seconds(row.left_out_ns))
+    for (run, case, observer), each in listed.items():
+        name = "left_by_nameservers_s" if observer == "nameserver" else "left_by_clients_s"
+        yield run, case, name, max(each)
+    lacked: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for late in gold.back:
+        lacked[late.run, faults[late.run, late.fault].case, late.observer].append(_seconds(late.back_ns))
+    for (run, case, observer), each in lacked.items():
+        yield run, case, f"back_by_{observer}s_s", max(each)
+    watched = {row.run for row in gold.observed if row.observer == "nameserver"}
+    differed = {(row.run, row.fault): row for row in gold.disagreements}
+    mistaken = {(row.run, row.fault): row for row in gold.given_up if row.observer == "nameserver"}
+    for (run, number), fault in faults.items():
+        if run not in watched:
+            continue
+        found = differed.get((run, number))
+        yield run, fault.case, "disagree_s", found.disagree_ns / 1e9 if found else 0.0
+        yield run, fault.case, "disagree_topics", found.topics if found else 0
+        if fault.healed_ns is not None:
+            yield run, fault.case, "agree_s", found.agree_ns / 1e9 if found else 0.0
+        dropped = mistaken.get((run, number))
+        yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
+
+
+def _of_messages(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
+    counted: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for row in gold.messages:
+        if row.fault is not None and (row.run, row.fault) in faults:
+            total = counted[row.run, faults[row.run, row.fault].case]
+            total[0] += row.lost
+            total[1] += row.repeated
+            total[2] += row.late
+    for (run, case), (lost, repeated, late) in counted.items():
+        yield run, case, "lost_messages", lost
+        yield run, case, "repeated_messages", repeated
+        yield run, case, "late_messages", late
+
+
+def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
+    """Latencies of a quiet run, together with the quiet times before the faults of the same block and arm."""
+    quiet_run = {_life(source): run for run, source in by_run.items() if source.scenario == "quiet"}
+
+    def place(run: str, phase: str) -> str | None:
+        source = by_run.get(run)
+        if source is None or phase == "fault":
+            return None
+        if source.scenario in ("idle-300", "staleness"):
+            return run
+        return quiet_run.get(_life(source)) if phase == "reference" or source.scenario == "quiet" else None
+
+    spread: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for row in gold.latency:
+        home = place(row.run, row.phase)
+        if home is not None and row.measure == "latency":
+            spread[home, row.op].append((row.value_ns / 1e6, row.n))
+    for (run, op), rows in spread.items():
+        name = {"lookup": "lookup", "registration": "announce"}.get(op)
+        for suffix, quantile in (("p50", 0.5), ("p99", 0.99)):
+            found = percentile(rows, quantile)
+            if name is not None and found is not None:
+                yield run, None, f"{name}_ms_{suffix}", found
+    shown: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for seen in gold.visible:
+        home = place(seen.run, seen.phase)
+        if home is not None and seen.measure == "visible":
+            value = math.inf if seen.value_ns is None else seen.value_ns / 1e6
+            shown[home, seen.observer].append((value, seen.n))
+    for (run, observer), rows in shown.items():
+        found = percentile(rows, 0.5)
+        if found is not None:
+            yield run, None, "visible_ms_p50" if observer == "nameserver" else "visible_clients_ms_p50", found
+    quiet = {run for run, source in by_run.items() if source.scenario in QUIET}
+    yield from _of_costs(gold, quiet)
+
+
+STALE_AT_MS: Final = {"nameserver": 100, "client": 500}
+"""At which age of a change a measure counts those who do not know it."""
+
+
+def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
+    for row in gold.currency:
+        source = by_run.get(row.run)
+        if source is None or source.scenario != "staleness" or STALE_AT_MS[row.observer] != row.age_ms:
+            continue
+        if row.n >= SHARE_MIN:
+            yield row.run, None, f"stale_{row.observer}s", 100 * (1 - row.current / row.n)
+
+
+def _life(source: Source) -> tuple[str, str, int, str]:
+    return source.batch, source.series, source.block, source.arm
+
+
+def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
+    # Rates hold for the time between the first and the last sample: nobody looked at the rest of the run.
+    for row in gold.costs:
+        if row.run in quiet and row.role == "nameserver" and row.covered_ns:
+            minutes = row.covered_ns / 60e9
+            yield row.run, None, "cpu_s_per_min", row.cpu_ns / 1e9 / minutes
+            yield row.run, None, "rss_mib", row.rss_bytes / 2**20
+            yield row.run, None, "processes", row.processes
+            if row.written_bytes is not None:
+                yield row.run, None, "written_mib_per_min", row.written_bytes / 2**20 / minutes
+    total: dict[str, float] = defaultdict(float)
+    for link in gold.links:
+        if link.run in quiet and link.covered_ns:
+            total[link.run] += link.bytes / 1024 / (link.covered_ns / 1e9)
+    for run, rate in total.items():
+        yield run, None, "network_kib_per_s", rate

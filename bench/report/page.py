@@ -1,0 +1,579 @@
+"""The page: what the tables and answers say, laid out for a person who decides (pure).
+
+Templates lie in ``templates/``; they escape all that is put into them. The page needs nothing but itself.
+"""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from bench.report import answers, drawing, words
+from bench.report.answers import ARMS, CONTROLS, Row
+from bench.report.drawing import Dots, Timeline
+from bench.report.gold import Bin, Fault, Gold
+from bench.report.measures import MEASURES, SHARE_MIN, Place, Unit, Values, floors
+from bench.report.silver import Source
+from bench.runfolder import Line, Manifest
+
+MAIN_SERIES: Final = "equal"
+CASE_OPS: Final = {
+    "broker-dies": ("send_once", "lookup", "send"),
+    "nameserver-restarts": ("newcomer", "lookup", "registration"),
+    "leader-fails": ("lookup", "registration", "send"),
+    "partition": ("lookup", "newcomer", "registration"),
+    "messages": ("send", "send_once"),
+}
+"""Which operations are drawn for a scenario; the first at once, the others folded."""
+
+SCENARIO_ORDER: Final = (
+    *("broker-dies", "nameserver-restarts", "leader-fails", "partition", "new-topic", "messages"),
+    *("staleness", "quiet", "idle-300"),
+)
+BUSY_CORES: Final = 0.6
+"""Above it the generator's own queue is part of what it measures (bench-notes: at 25k/s all of p90)."""
+
+
+def page(gold: Gold, values: Values) -> str:
+    """Return the report as one self-contained HTML page."""
+    used = [source for source in gold.sources if source.left_out is None]
+    every = answers.rows(values, floors(gold))
+    table = {row.place: row for row in every}
+    blocks = len({(source.batch, source.block) for source in used if source.series == MAIN_SERIES})
+    arms = _arms(used)
+    compared = len(arms) > 1
+    context: dict[str, Any] = {
+        "css": Markup(_read("page.css")),
+        "arms": arms,
+        "compared": compared,
+        "arms_sentence": _arms_sentence(used),
+        "setting": _setting(used, blocks),
+        "warnings": _warnings(used, blocks),
+        "blocks": blocks,
+        "answers": [answers.answer(claim, table, MAIN_SERIES) for claim in answers.CLAIMS]
+        if compared
+        else [],
+        "choices": answers.choices(table, MAIN_SERIES) if compared else [],
+        "primaries": _primaries(used, values) if compared else [],
+        "scenarios": _scenarios(gold, used, every),
+        "timers": _timers(used, values),
+        "controls": _controls(every),
+        "other_series": _other_series(used, every),
+        "trust": _trust(gold, used, every),
+        "left_out": [(source.run, source.left_out) for source in gold.sources if source.left_out],
+        "reasons": _reasons(gold, used),
+        "facts": _facts(used),
+        "runs": [_run(source) for source in used],
+    }
+    return environment().get_template("page.html.j2").render(context)
+
+
+def environment() -> Environment:
+    """Return the templates' environment: everything is escaped, an unknown name is an error."""
+    loader = DictLoader({name: _read(name) for name in ("page.html.j2", "macros.html.j2")})
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.globals.update(
+        name=words.name,
+        quantity=words.quantity,
+        middle_of=words.middle_of,
+        range_of=words.range_of,
+        verdict=words.verdict,
+        verdict_sentence=words.verdict_sentence,
+        choice=words.choice,
+        because=words.because,
+        leaning=words.leaning,
+        best=best,
+        W=drawing.WIDTH,
+        H=drawing.HEIGHT,
+        LEFT=drawing.LEFT,
+        TOP=drawing.TOP,
+        BOTTOM=drawing.BOTTOM,
+        holds_class={
+            "holds": "yes",
+            "does not hold": "no",
+            "holds in part": "part",
+            "not shown": "open",
+            "not measured": "open",
+        },
+        holds_words={
+            "holds": "Holds.",
+            "does not hold": "Does not hold.",
+            "holds in part": "Holds in part.",
+            "not shown": "Not shown either way.",
+            "not measured": "Not measured here.",
+        },
+    )
+    return made
+
+
+def _read(name: str) -> str:
+    return files("bench.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def best(row: Row) -> tuple[str, ...]:
+    """Return the arms that no other beats, if any arm is beaten."""
+    beaten = set()
+    for pair in row.pairs:
+        if pair.leaning != "none" and set(pair.arms) <= set(ARMS):
+            beaten.add(pair.arms[1] if pair.leaning == "lower" else pair.arms[0])
+    return tuple(arm for arm in ARMS if arm in row.arms and arm not in beaten) if beaten else ()
+
+
+def _arms_sentence(used: Sequence[Source]) -> str:
+    described = {
+        "independent": "RocketMQ's design (independent nameservers)",
+        "raft": "the same nameserver with one replicated log (raft)",
+        "zookeeper": "a ZooKeeper ensemble as RocketMQ's predecessor used it",
+        "apache": "RocketMQ's own nameservers",
+    }
+    there = [text for arm, text in described.items() if any(source.arm == arm for source in used)]
+    return words.listed(there) if there else "nothing that could be used"
+
+
+def _setting(used: Sequence[Source], blocks: int) -> str:
+    main = [source.manifest for source in used if source.series == MAIN_SERIES and source.manifest]
+    if not main:
+        return "No run of the main series could be used."
+    m = main[0]
+    if m.links == "none":
+        return (
+            f"A cluster that ran already: nameservers: {m.servers}, brokers: {m.brokers}. Load, simulated "
+            f"brokers ({m.sim_brokers}) and the observer ran on {m.machine.cpu}, {m.machine.cores} cores. "
+            "Nothing was struck; what the servers themselves use is not known here."
+        )
+    divisors = sorted({each.divisor for each in main})
+    return (
+        f"{blocks} block{'s' if blocks != 1 else ''} of one run per arm, {m.servers} servers, "
+        f"{m.brokers} brokers "
+        f"and {m.sim_brokers} simulated ones, {m.machine.cpu}, {m.machine.cores} cores, one machine, "
+        "loopback. "
+        f"Timers alike in all arms, divided by {words.listed([f'{each:g}' for each in divisors])} so "
+        "that a fault "
+        "fits into seconds: the times below are not those of an installation; what they would be is "
+        "told under "
+        "“Timers”. Every write is synced to disk where a design stores anything."
+    )
+
+
+def _warnings(used: Sequence[Source], blocks: int) -> list[str]:
+    found = []
+    if 0 < blocks < answers.LEANING_BLOCKS_MIN and len(_arms(used)) > 1:
+        found.append(
+            f"Only {blocks} block{'s' if blocks != 1 else ''}: fewer than {answers.LEANING_BLOCKS_MIN}, "
+            "so no "
+            "difference is told. The figures are description."
+        )
+    lost = [source for source in used if source.manifest is not None and source.manifest.lost]
+    for source in lost:
+        assert source.manifest is not None
+        found.append(
+            f"{words.name(source.arm)} lost “{_title(source.scenario)}” in block {source.block}: a "
+            "server died by "
+            f"itself ({source.manifest.lost}). All its figures there count as “never”."
+        )
+    return found
+
+
+def _title(scenario: str) -> str:
+    return words.SCENARIO_TITLES.get(scenario, scenario)
+
+
+def _named_lines(used: Sequence[Source]) -> list[Line]:
+    found: dict[tuple[object, ...], Line] = {}
+    for source in used:
+        if source.manifest is not None and source.series == MAIN_SERIES:
+            for line in source.manifest.lines:
+                found.setdefault((line.scenario, line.case, line.measure, line.arms), line)
+    return list(found.values())
+
+
+def _primaries(used: Sequence[Source], values: Values) -> list[dict[str, Any]]:
+    drawn = []
+    for line in answers.primaries(_named_lines(used), MAIN_SERIES, values):
+        unit: Unit = MEASURES[line.named.measure].unit if line.named.measure in MEASURES else "count"
+        told = line.pair.estimate
+        interval = ""
+        if told is not None:
+            interval = f"middle {words.signed(told.value, unit)}"
+            if told.blocks > 1:
+                low, high = words.signed(told.low, unit), words.signed(told.high, unit)
+                interval += f", {low} to {high}"
+        drawn.append(
+            {
+                "line": line,
+                "unit": unit,
+                "interval": interval,
+                "dots": drawing.dots(
+                    line.pair.found, told, unit=unit, margin=line.named.margin, what=line.named.name
+                ),
+            }
+        )
+    return drawn
+
+
+def _scenarios(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[dict[str, Any]]:
+    main = [row for row in every if row.place.series == MAIN_SERIES]
+    there = {row.place.scenario for row in main}
+    order = [name for name in SCENARIO_ORDER if name in there] + sorted(there - set(SCENARIO_ORDER))
+    found = []
+    for scenario in order:
+        mine = [row for row in main if row.place.scenario == scenario]
+        cases = [_case(gold, used, scenario, case, mine) for case in _cases(mine)]
+        found.append(
+            {
+                "id": f"scenario-{scenario}",
+                "title": _title(scenario),
+                "question": words.SCENARIO_QUESTIONS.get(scenario, ""),
+                "cases": cases,
+                "measures": list({row.measure.key: row.measure for row in mine}.values()),
+                "currency": _currency(gold, used) if scenario == "staleness" else [],
+                "has_timelines": any(case["timelines"] for case in cases),
+            }
+        )
+    return found
+
+
+def _currency(gold: Gold, used: Sequence[Source]) -> list[dict[str, Any]]:
+    """How many nameservers and clients knew a change, how long after it began; all blocks together."""
+    arm_of = {
+        source.run: source.arm
+        for source in used
+        if source.series == MAIN_SERIES and source.scenario == "staleness"
+    }
+    counted: dict[tuple[str, int, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in gold.currency:
+        if row.run in arm_of:
+            total = counted[row.observer, row.age_ms, arm_of[row.run]]
+            total[0] += row.n
+            total[1] += row.current
+    arms = [arm for arm in ARMS if arm in arm_of.values()]
+    rows = []
+    for observer, title in (("nameserver", "Nameservers"), ("client", "Clients")):
+        for age_ms in sorted({key[1] for key in counted if key[0] == observer}):
+            cells = []
+            for arm in arms:
+                n, current = counted.get((observer, age_ms, arm), (0, 0))
+                cells.append(f"{100 * current / n:.1f} %" if n >= SHARE_MIN else "too few changes")
+            rows.append({"title": f"{title}, {words.quantity(age_ms, 'ms')} after it", "cells": cells})
+    return rows
+
+
+def _cases(rows: Sequence[Row]) -> list[str | None]:
+    there = {row.place.case for row in rows}
+    order: list[str | None] = [None, *words.CASE_TITLES]
+    return [case for case in order if case in there] + sorted(
+        case for case in there - set(order) if case is not None
+    )
+
+
+def _case(
+    gold: Gold, used: Sequence[Source], scenario: str, case: str | None, rows: Sequence[Row]
+) -> dict[str, Any]:
+    mine = [row for row in rows if row.place.case == case]
+    differing = [row for row in mine if row.differs]
+    arms = [arm for arm in _arms(used) if any(arm in row.arms for row in mine)]
+    few = not differing and _blocks(mine) < answers.LEANING_BLOCKS_MIN
+    every = few or len(_arms(used)) == 1  # there is no difference to tell
+    return {
+        "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
+        "arms": arms,
+        "lost": "",
+        "rows": mine if every else differing,
+        "null": "" if every else words.no_difference([row for row in mine if not row.differs]),
+        "dots": _dots(differing),
+        "timelines": _timelines(gold, used, scenario, case) if case is not None else [],
+        "sides": _sides(gold, used, scenario, case, arms) if case is not None else [],
+    }
+
+
+def _blocks(rows: Sequence[Row]) -> int:
+    return max((each.blocks for row in rows for each in row.arms.values()), default=0)
+
+
+def _dots(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    drawn = []
+    for row in rows:
+        for pair in row.pairs:
+            if pair.leaning == "none" or not set(pair.arms) <= set(ARMS):
+                continue
+            first, second = (words.name(arm) for arm in pair.arms)
+            title = f"{row.measure.title}: {first} minus {second}"
+            shown: Dots = drawing.dots(
+                pair.found, pair.estimate, unit=row.measure.unit, margin=pair.material, what=title
+            )
+            drawn.append({"title": title, "arm": pair.arms[0], "dots": shown})
+    return drawn
+
+
+def _faults(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> dict[str, tuple[Source, Fault]]:
+    sources = {
+        source.run: source
+        for source in used
+        if source.series == MAIN_SERIES and source.scenario == scenario and source.arm in ARMS
+    }
+    return {
+        row.run: (sources[row.run], row) for row in gold.faults if row.run in sources and row.case == case
+    }
+
+
+def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> list[dict[str, Any]]:
+    faults = _faults(gold, used, scenario, case)
+    if not faults:
+        return []
+    bins: dict[tuple[str, str], dict[str, list[Bin]]] = defaultdict(lambda: defaultdict(list))
+    for row in gold.timelines:
+        if row.run in faults and faults[row.run][1].fault == row.fault:
+            bins[row.op, faults[row.run][0].arm][row.run].append(row)
+    until_s = max((fault.until_ns - fault.begin_ns) / 1e9 for _, fault in faults.values())
+    healed = [(f.healed_ns - f.begin_ns) / 1e9 for _, f in faults.values() if f.healed_ns is not None]
+    healed_s = sorted(healed)[len(healed) // 2] if healed else None
+    drawn = []
+    for op in CASE_OPS.get(scenario, ("lookup",)):
+        title = words.OP_TITLES.get(op, op)
+        panels: list[Timeline] = [
+            drawing.timeline(arm, bins[op, arm], until_s=until_s, healed_s=healed_s, what=title)
+            for arm in ARMS
+            if (op, arm) in bins
+        ]
+        if panels:
+            drawn.append({"title": title, "panels": panels})
+    return drawn
+
+
+def _sides(
+    gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Which clients and servers the disturbance fell on: median recovery and how many requests failed."""
+    faults = _faults(gold, used, scenario, case)
+    found: dict[tuple[str, str], dict[str, list[tuple[float, int]]]] = defaultdict(lambda: defaultdict(list))
+    for row in gold.recoveries:
+        if row.run in faults and faults[row.run][1].fault == row.fault and row.scope != "all":
+            again = float("inf") if row.recovered_ns is None else row.recovered_ns / 1e9
+            disturbed = row.missing + row.ghost + row.failed
+            found[row.op, row.scope][faults[row.run][0].arm].append((again, disturbed))
+    titles = {"struck": "at the servers that were struck", "others": "at the other servers"}
+    rows = []
+    for (op, scope), by_arm in sorted(found.items()):
+        cells = []
+        for arm in arms:
+            each = by_arm.get(arm)
+            if not each:
+                cells.append("not measured")
+                continue
+            middle = answers.summary([value for value, _ in each]).middle
+            wrong = words.number(answers.summary([count for _, count in each]).middle)
+            right = f"right again after {words.quantity(middle, 's')}" if middle else "not disturbed"
+            cells.append(f"{right}, {wrong} failed or wrong")
+        where = titles.get(scope, f"of clients on side {scope.removeprefix('side-')}")
+        rows.append({"title": f"{words.OP_TITLES.get(op, op)} {where}", "cells": cells})
+    return rows
+
+
+def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
+    divisors = {
+        source.series: source.manifest.divisor
+        for source in used
+        if source.manifest is not None and source.series in (MAIN_SERIES, "equal-undivided")
+    }
+    by_row: dict[tuple[str, str], dict[str, answers.Taken]] = defaultdict(dict)
+    for taken in answers.taken_apart(values, divisors):
+        title = f"{_title(taken.place.scenario)}, {_case_title(taken.place.case)}"
+        by_row[title, MEASURES[taken.place.measure].title][taken.arm] = taken
+    rows = []
+    for (where, what), arms in by_row.items():
+        cells = [_taken(arms[arm]) if arm in arms else ("not disturbed", "") for arm in _arms(used)]
+        rows.append({"title": f"{where}: {what}", "cells": cells})
+    used_timers: dict[str, tuple[str, str]] = {}
+    for source in used:
+        if source.manifest is not None and source.series == MAIN_SERIES:
+            for timer, told in source.manifest.timers.items():
+                documented = (
+                    "none" if told.documented_ms is None else words.quantity(told.documented_ms, "ms")
+                )
+                scaled = "divided" if told.scaled else "as it is"
+                key = (
+                    timer if source.arm in ("independent", "raft") else f"{timer} ({words.name(source.arm)})"
+                )
+                used_timers.setdefault(key, (f"{words.quantity(told.used_ms, 'ms')}, {scaled}", documented))
+    if all(divisor == 1 for divisor in divisors.values()):
+        sentence = "The timers of clients and simulated brokers were RocketMQ's own."
+    elif len(divisors) > 1:
+        sentence = (
+            "Recoveries were measured with divided and with undivided timers. From both follows which "
+            "part a timer "
+            "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both."
+        )
+    else:
+        sentence = (
+            "Only one divisor was run, so a recovery cannot be taken apart here. With RocketMQ's own "
+            "timers it takes at "
+            "least as long as measured (if no timer has a part in it) and at most that times the "
+            "divisor (if it is all "
+            "timer)."
+        )
+    return {"sentence": sentence, "rows": rows, "used": [(key, *told) for key, told in used_timers.items()]}
+
+
+def _arms(used: Sequence[Source]) -> list[str]:
+    """Return the arms of which there are runs; controls only where there is nothing else."""
+    there = {source.arm for source in used}
+    return [arm for arm in ARMS if arm in there] or sorted(there) or list(ARMS)
+
+
+def _case_title(case: str | None) -> str:
+    return words.CASE_TITLES.get(case, case) if case is not None else ""
+
+
+def _taken(taken: answers.Taken) -> tuple[str, str]:
+    apart = taken.split
+    if apart.fixed is None or apart.scaled is None:
+        return f"{words.quantity(apart.low, 's')} to {words.quantity(apart.high, 's')}", ""
+    fixed, scaled = (words.quantity(max(part, 0), "s") for part in (apart.fixed, apart.scaled))
+    return words.quantity(max(apart.low, 0), "s"), f"{fixed} fixed, {scaled} by timers"
+
+
+def _controls(every: Sequence[Row]) -> list[dict[str, str]]:
+    found = []
+    for pair in CONTROLS:
+        there = [(row, each) for row in every if (each := row.pair(*pair)) is not None]
+        if not there:
+            continue
+        differing = [
+            f"{_title(row.place.scenario)} {_case_title(row.place.case)}: {row.measure.title.lower()} "
+            f"({words.leaning(each, row.measure.unit)})"
+            for row, each in there
+            if each.leaning != "none"
+        ]
+        found.append(
+            {
+                "pair": f"{words.name(pair[0])} and {words.name(pair[1])}",
+                "measures": str(len(there)),
+                "differing": "; ".join(differing) or "none",
+            }
+        )
+    return found
+
+
+def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for series in sorted({source.series for source in used} - {MAIN_SERIES}):
+        mine = [row for row in every if row.place.series == series]
+        rows = [
+            {"title": f"{_title(row.place.scenario)}{_of_case(row.place)}: {row.measure.title}", "row": row}
+            for row in mine
+        ]
+        blocks = len({(source.batch, source.block) for source in used if source.series == series})
+        found.append(
+            {
+                "id": f"series-{series}",
+                "title": words.SERIES_TITLES.get(series, series),
+                "blocks": blocks,
+                "rows": rows,
+            }
+        )
+    return found
+
+
+def _of_case(place: Place) -> str:
+    return f", {_case_title(place.case)}" if place.case else ""
+
+
+def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[str]:
+    foreign = any(source.manifest is not None and source.manifest.links == "none" for source in used)
+    found = [
+        "Simulated load from one machine: its way to the servers is part of every figure."
+        if foreign
+        else "One machine, loopback, simulated load: figures compare designs; they are not those of an "
+        "installation.",
+        f"{len(used)} of {len(gold.sources)} runs were used; {sum(row.lines for row in gold.files):,} "
+        "lines read, "
+        f"{sum(row.bad for row in gold.files):,} of them damaged.",
+    ]
+    inside = [row for row in gold.recoveries if row.scope == "all"]
+    if inside:
+        worst = max(inside, key=lambda row: row.lateness_ns)
+        queued, total = sum(row.queued for row in inside), sum(row.n for row in inside)
+        found.append(
+            f"Inside fault windows {queued:,} of {total:,} operations had to wait for a free user of "
+            "the generator; the "
+            f"latest left {words.quantity(worst.lateness_ns / 1e6, 'ms')} after it was due "
+            f"({words.OP_TITLES.get(worst.op, worst.op).lower()}, {_short(worst.run)}). Latency counts "
+            "from the due "
+            "instant and contains this."
+        )
+    busy = {row.run: row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None}
+    over = [run for run, cores in busy.items() if cores > BUSY_CORES]
+    if busy:
+        top = max(busy.values())
+        found.append(
+            f"The busiest load generator used {top:.0%} of a core"
+            + (
+                f"; {len(over)} runs are above {BUSY_CORES:.0%}, where its own queue becomes part of "
+                "the latencies."
+                if over
+                else f", below the {BUSY_CORES:.0%} above which its own queue becomes part of the latencies."
+            )
+        )
+    compared = [pair for row in every for pair in row.pairs if pair.estimate is not None]
+    if compared:
+        found.append(
+            f"{len(compared)} pairs of figures were compared. Of pairs that do not differ at all, one "
+            "in 32 agrees in all "
+            "six blocks by chance: believe a pattern, and the primary lines, more than a single figure."
+        )
+    return found
+
+
+def _short(run: str) -> str:
+    return run.partition("/")[2].replace("/", " ")
+
+
+def _reasons(gold: Gold, used: Sequence[Source]) -> list[tuple[str, str, str]]:
+    arm_of = {source.run: source.arm for source in used}
+    total: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in gold.reasons:
+        if row.run in arm_of:
+            total[arm_of[row.run], row.op, row.remark or f"{row.outcome}, no remark"] += row.n
+    most = sorted(total.items(), key=lambda item: -item[1])[:40]
+    return [
+        (f"{words.name(arm)}, {words.OP_TITLES.get(op, op).lower()}", remark, f"{n:,}")
+        for (arm, op, remark), n in most
+    ]
+
+
+def _facts(used: Sequence[Source]) -> list[tuple[str, list[str]]]:
+    manifests = [source.manifest for source in used if source.manifest is not None]
+
+    def different(values: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(values))[:6]
+
+    return [
+        (title, texts)
+        for title, texts in (
+            ("Machine", different([_machine(m) for m in manifests])),
+            ("Profile", different([m.profile for m in manifests])),
+            ("Commit", different([m.commit for m in manifests])),
+            ("Versions", different([_pairs(m.versions) for m in manifests])),
+            ("Command", different([shlex.join(m.command) for m in manifests])),
+        )
+        if texts
+    ]
+
+
+def _machine(m: Manifest) -> str:
+    gib = words.number(m.machine.memory_bytes / 2**30)
+    return f"{m.machine.cpu}, {m.machine.cores} cores, {gib} GiB, {m.machine.system}"
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+def _run(source: Source) -> tuple[str, str, str, str]:
+    m = source.manifest
+    assert m is not None, "a run without one is not used"
+    return _short(source.run), str(m.seed), str(m.order_in_block + 1), m.started_at

@@ -1,0 +1,440 @@
+"""What became of requests: judged against the harness's own truth, counted by the time they were due.
+
+Pure functions ``DataFrame -> DataFrame`` of built-in expressions, so that executors need nothing of ours.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+WAITED_NS: Final = 250_000_000
+"""A right answer that took longer was waited for: it disturbed its client as a failed one does."""
+
+LATE_NS: Final = 1_000_000_000
+"""A message that took longer is called late."""
+
+BIN_NS: Final = 100_000_000
+"""Resolution of the timelines."""
+
+HISTOGRAM_BITS: Final = 7
+"""Buckets per power of two: 2 ** 7, so that a bucket's middle is within 0.4 % of each value in it."""
+
+WRONG: Final = ("missing", "ghost", "failed")
+"""Verdicts of requests that a fault disturbed."""
+
+ROUTE_OPS: Final = ("lookup", "newcomer")
+_FOREVER: Final = 2**62
+
+
+def fault_windows(faults: DataFrame, runs: DataFrame) -> DataFrame:
+    """Let the faults' instants count from the measure begin.
+
+    In:  good fault rows with run; ``RUNS``.
+    Out: ``FAULTS``.
+    """
+    instants = ("from_ns", "begin_ns", "healed_ns", "end_ns", "until_ns")
+    return faults.join(F.broadcast(runs), on="run", how="inner").select(
+        "run",
+        F.col("n").alias("fault"),
+        "kind",
+        "case",
+        "role",
+        "targets",
+        *((F.col(name) - F.col("measure_begin_ns")).alias(name) for name in instants),
+    )
+
+
+def broker_gaps(truth: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say when which broker was dead or out of everybody's reach.
+
+    In:  good truth rows with run; ``RUNS``.
+    Out: one row per gap: run, broker; from_ns, to_ns long since the measure begin, the latter far away for a
+        broker that did not come back.
+    """
+    closing = F.when(F.col("what").isin("cut", "healed"), "link").otherwise("life")
+    in_order = Window.partitionBy("life", "broker", closing).orderBy("t_ns")
+    gone = (
+        truth.where((F.col("subject") == "broker") & F.col("what").isin("up", "down", "cut", "healed"))
+        .join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
+        .select("life", "broker", "what", "t_ns", F.lead("t_ns").over(in_order).alias("next_ns"))
+        .where(F.col("what").isin("down", "cut"))
+    )
+    begin = F.col("measure_begin_ns")
+    return (
+        gone.join(F.broadcast(runs), on="life", how="inner")
+        .where(F.coalesce(F.col("next_ns") > begin, F.lit(True)) & (F.col("t_ns") < F.col("measure_end_ns")))
+        .select(
+            "run",
+            "broker",
+            (F.col("t_ns") - begin).alias("from_ns"),
+            F.coalesce(F.col("next_ns") - begin, F.lit(_FOREVER)).alias("to_ns"),
+        )
+    )
+
+
+def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say which brokers hold a topic: all that any answer lists in a cluster's life; none invents a broker.
+
+    In:  good operation rows with run; ``RUNS``.
+    Out: one row per (life, topic): holders array<int>.
+    """
+    return (
+        ops.where(F.col("brokers").isNotNull())
+        .join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
+        .groupBy("life", "topic", "brokers")
+        .agg(F.count("*").alias("n"))
+        .select("life", "topic", F.explode("brokers").alias("broker"))
+        .groupBy("life", "topic")
+        .agg(F.sort_array(F.collect_set("broker")).alias("holders"))
+        .select("life", "topic", "holders")
+    )
+
+
+def judged(ops: DataFrame, runs: DataFrame, faults: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Keep the measured operations and say of each what it was worth and which fault it belongs to.
+
+    A route is ``right`` if it lists every living broker of its topic and no dead one, ``missing`` if it lacks
+    a living one (or there is none at all), ``ghost`` if its only fault is a dead one. A broker that died or
+    came back between send and answer counts for neither side, and one that has come back and is not listed
+    yet makes an answer ``returning``, neither right nor wrong: that is another question. Other operations are
+    ``right`` if they succeeded. What is not answered with success is ``failed``.
+
+    An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
+    belongs to it, too, with a negative offset.
+
+    In:  good operation rows with run; ``RUNS``; ``FAULTS``; :func:`broker_gaps`.
+    Out: ``REQUESTS``. phase: ``fault``, ``reference`` (before a fault) or ``quiet`` (in no window).
+    """
+    due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
+    window = F.col("window")
+    in_fault = (due >= window["begin_ns"]) | (done > window["begin_ns"])
+    phase = F.when(window.isNull(), "quiet").when(in_fault, F.lit("fault")).otherwise(F.lit("reference"))
+    known = (
+        ops.join(F.broadcast(runs), on="run", how="inner")
+        .withColumns({name: F.col(name) - begin for name in ("due_ns", "sent_ns", "done_ns")})
+        .where((due >= 0) & (due < F.col("measure_end_ns") - begin))
+        .join(holders(ops, runs), on=["life", "topic"], how="left")
+        .join(F.broadcast(_by_run(faults, "windows")), on="run", how="left")
+        .join(F.broadcast(_by_run(gaps, "gaps")), on="run", how="left")
+        .withColumn(
+            "window",
+            F.try_element_at(
+                F.filter("windows", lambda w: (w["from_ns"] <= due) & (due < w["until_ns"])), F.lit(1)
+            ),
+        )
+    )
+    return known.select(
+        "run",
+        "op",
+        "target",
+        F.col("client_side").alias("side"),
+        "topic",
+        "due_ns",
+        "sent_ns",
+        "done_ns",
+        "outcome",
+        "code",
+        "remark",
+        _verdict().alias("verdict"),
+        F.coalesce("queued", F.lit(False)).alias("queued"),
+        "version",
+        "message",
+        window["fault"].alias("fault"),
+        phase.alias("phase"),
+        (due - window["begin_ns"]).alias("offset_ns"),
+        F.coalesce(
+            F.array_contains(window["targets"], F.concat(F.lit("nameserver-"), F.col("target")))
+            & ~F.col("op").isin("send", "send_once"),
+            F.lit(False),
+        ).alias("struck"),
+    )
+
+
+def _verdict() -> Column:
+    sent, done = F.col("sent_ns"), F.col("done_ns")
+
+    def overlaps(broker: Column) -> Column:
+        return F.exists(
+            "gaps", lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= done) & (gap["to_ns"] > sent)
+        )
+
+    def dead(broker: Column) -> Column:
+        return F.exists(
+            "gaps", lambda gap: (gap["broker"] == broker) & (gap["from_ns"] <= sent) & (gap["to_ns"] > done)
+        )
+
+    listed = F.coalesce("brokers", F.array().cast("array<int>"))
+
+    def returned(broker: Column) -> Column:
+        return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
+
+    def lacks(*, new: bool) -> Column:
+        """Whether a living broker is not listed: one that has come back, or one that never went."""
+        return F.exists(
+            F.coalesce("holders", F.array().cast("array<int>")),
+            lambda broker: (
+                ~F.array_contains(listed, broker)
+                & ~F.coalesce(overlaps(broker), F.lit(False))
+                & (F.coalesce(returned(broker), F.lit(False)) == F.lit(new))
+            ),
+        )
+
+    haunted = F.exists(listed, lambda broker: F.coalesce(dead(broker), F.lit(False)))
+    route = F.col("op").isin(*ROUTE_OPS)
+    answered = F.col("outcome").isin("ok", "absent")
+    return (
+        F.when(route & answered & lacks(new=False), "missing")
+        .when(route & answered & haunted, "ghost")
+        .when(route & answered & lacks(new=True), "returning")
+        .when((F.col("outcome") == "ok") | (route & (F.col("outcome") == "absent")), "right")
+        .otherwise("failed")
+    )
+
+
+def registrations(ops: DataFrame) -> DataFrame:
+    """Make one operation of what one broker announced to all servers at once.
+
+    It is a success when the first of them accepted it: from then on some server knows, and in an arm with
+    one truth all do. What the others made of it shows in their routes. A heartbeat that changes nothing is
+    no registration: a raft member answers it alone, without a leader, and ZooKeeper's brokers send none.
+
+    In:  good operation rows with run.
+    Out: the same columns, op ``registration``, or ``heartbeat`` for what changes nothing; target null.
+    """
+    accepted = F.col("outcome") == "ok"
+    of_all = (
+        ops.where(F.col("op") == "announce")
+        .groupBy("run", "user", "due_ns", "change")
+        .agg(
+            F.min("sent_ns").alias("sent_ns"),
+            F.coalesce(F.min(F.when(accepted, F.col("done_ns"))), F.max("done_ns")).alias("done_ns"),
+            F.max(F.coalesce("queued", F.lit(False))).alias("queued"),
+            F.max(accepted).alias("accepted"),
+            F.min_by("outcome", F.struct(~accepted, F.col("done_ns"))).alias("outcome"),
+            F.min_by("remark", F.struct(~accepted, F.col("done_ns"))).alias("remark"),
+            F.min("client_side").alias("client_side"),
+            F.max("version").alias("version"),
+        )
+    )
+    filled: dict[str, Column] = {
+        "op": F.when(F.col("change").isNull(), "heartbeat").otherwise("registration"),
+        "target": F.lit(None).cast("int"),
+        "code": F.lit(None).cast("int"),
+        "topic": F.lit(None).cast("string"),
+        "brokers": F.lit(None).cast("array<int>"),
+        "attempts": F.lit(1),
+        "message": F.lit(None).cast("bigint"),
+    }
+    return of_all.select(*(filled.get(name, F.col(name)).alias(name) for name in ops.columns))
+
+
+def recoveries(requests: DataFrame) -> DataFrame:
+    """Say what a fault did to each kind of operation, and from when on it stayed right.
+
+    A request is disturbed if its answer failed or was wrong, or if it was waited for longer than
+    ``WAITED_NS``. Recovery ends at the first right answer that stays right: the first one to come at or after
+    the instant at which the last disturbed request was due.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-X``
+        (clients). n, right, missing, ghost, failed, unknown, waited, late, queued long; recovered_ns long
+        from the fault's begin, 0 if nothing was disturbed, null if it never became right; first_ns long, the
+        first disturbed request; slowest_ns long, of the answered; stuck_ns long, of all; lateness_ns long of
+        the generator; gap_ns long, the longest time after the begin in which no request was due: what was
+        over by then was not noticed.
+    """
+    keys = ["run", "fault", "op", "scope"]
+    per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
+    scopes = F.array_compact(
+        F.array(
+            F.lit("all"),
+            F.when(per_server & F.col("struck"), "struck").when(per_server, "others"),
+            F.concat(F.lit("side-"), F.col("side")),
+        )
+    )
+    latency = F.col("done_ns") - F.col("due_ns")
+    right = F.col("verdict") == "right"
+    wrong = F.col("verdict").isin(*WRONG)
+    during = requests.where(F.col("phase") == "fault").select(
+        *("run", "fault", "op", "verdict", "outcome", "queued", "offset_ns"),
+        F.explode(scopes).alias("scope"),
+        (F.col("offset_ns") + latency).alias("answered_ns"),
+        latency.alias("latency_ns"),
+        (F.col("sent_ns") - F.col("due_ns")).alias("lateness_ns"),
+        right.alias("right"),
+        (wrong | (latency > WAITED_NS)).alias("disturbed"),
+    )
+    disturbed = F.when(F.col("disturbed"), F.col("offset_ns"))
+    begin = F.lit(0).cast("bigint")
+    before = F.lag("offset_ns", 1, 0).over(Window.partitionBy(*keys).orderBy("offset_ns"))
+    during = during.withColumn("gap_ns", F.greatest("offset_ns", begin) - F.greatest(before, begin))
+
+    def count(condition: Column, name: str) -> Column:
+        return F.sum(condition.cast("int")).alias(name)
+
+    totals = during.groupBy(*keys).agg(
+        F.count("*").alias("n"),
+        count(F.col("right"), "right"),
+        count(F.col("verdict") == "missing", "missing"),
+        count(F.col("verdict") == "ghost", "ghost"),
+        count(F.col("verdict") == "failed", "failed"),
+        count(F.col("outcome") == "unknown", "unknown"),
+        count(F.col("right") & (F.col("latency_ns") > WAITED_NS), "waited"),
+        count(F.col("right") & (F.col("latency_ns") > LATE_NS), "late"),
+        count(F.col("queued"), "queued"),
+        F.min(disturbed).alias("first_ns"),
+        F.max(disturbed).alias("last_ns"),
+        F.max(F.when(F.col("right"), F.col("latency_ns"))).alias("slowest_ns"),
+        F.max("latency_ns").alias("stuck_ns"),
+        F.max("lateness_ns").alias("lateness_ns"),
+        F.max("gap_ns").alias("gap_ns"),
+    )
+    first_right = (
+        during.where(F.col("right"))
+        .join(F.broadcast(totals.select(*keys, "last_ns")), on=keys, how="inner")
+        .where(F.col("answered_ns") >= F.col("last_ns"))
+        .groupBy(*keys)
+        .agg(F.min("answered_ns").alias("again_ns"))
+    )
+    return totals.join(first_right, on=keys, how="left").select(
+        *keys,
+        *("n", "right", "missing", "ghost", "failed", "unknown", "waited", "late", "queued", "first_ns"),
+        F.when(F.col("last_ns").isNull(), F.lit(0).cast("bigint"))
+        .when(F.col("again_ns").isNotNull(), F.greatest("again_ns", F.lit(0).cast("bigint")))
+        .alias("recovered_ns"),
+        *("slowest_ns", "stuck_ns", "lateness_ns", "gap_ns"),
+    )
+
+
+def timelines(requests: DataFrame) -> DataFrame:
+    """Count operations around each fault by when they were due.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, fault, op, bin): bin int of ``BIN_NS`` from the fault's begin, negative before it;
+        n, right, failed long (failed, missing or ghost); slowest_ns long, the longest wait of any of them.
+    """
+    return (
+        requests.where(F.col("phase") != "quiet")
+        .groupBy("run", "fault", "op", F.floor(F.col("offset_ns") / BIN_NS).cast("int").alias("bin"))
+        .agg(
+            F.count("*").alias("n"),
+            F.sum((F.col("verdict") == "right").cast("int")).alias("right"),
+            F.sum(F.col("verdict").isin(*WRONG).cast("int")).alias("failed"),
+            F.max(F.col("done_ns") - F.col("due_ns")).alias("slowest_ns"),
+        )
+        .select("run", "fault", "op", "bin", "n", "right", "failed", "slowest_ns")
+    )
+
+
+def latency_histogram(requests: DataFrame) -> DataFrame:
+    """Count answered operations in log-linear buckets; rows of several runs add up.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, phase, fault, op, measure, value_ns): n long. measure: ``latency`` from due to
+        done, ``service`` from sent to done, ``lateness`` from due to sent. value_ns bigint: the bucket's
+        middle.
+    """
+    spans = F.array(
+        F.struct(F.lit("latency").alias("measure"), (F.col("done_ns") - F.col("due_ns")).alias("span_ns")),
+        F.struct(F.lit("service").alias("measure"), (F.col("done_ns") - F.col("sent_ns")).alias("span_ns")),
+        F.struct(F.lit("lateness").alias("measure"), (F.col("sent_ns") - F.col("due_ns")).alias("span_ns")),
+    )
+    spread = (
+        requests.where(F.col("verdict") != "failed")
+        .select("run", "phase", "fault", "op", F.explode(spans).alias("span"))
+        .select("run", "phase", "fault", "op", "span.measure", "span.span_ns")
+    )
+    return histogram(spread, ("run", "phase", "fault", "op", "measure"))
+
+
+def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Count spans in log-linear buckets.
+
+    In:  keys; span_ns long, null for one without end.
+    Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for those without end; n
+        long.
+    """
+    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # ignores null
+    magnitude = F.floor(F.log2(F.greatest(span, F.lit(1)).cast("double"))).cast("int")
+    exponent = F.greatest(magnitude - F.lit(HISTOGRAM_BITS), F.lit(0))
+    mantissa = F.call_function("shiftright", F.col("span_ns"), F.col("exponent"))
+    width = F.call_function("shiftleft", F.lit(1).cast("bigint"), F.col("exponent"))
+    middle = F.col("mantissa") * width + F.call_function("shiftright", width, F.lit(1))
+    return (
+        spans.select(
+            *keys,
+            F.when(F.col("span_ns").isNotNull(), span).alias("span_ns"),
+            F.when(F.col("span_ns").isNotNull(), exponent).alias("exponent"),
+        )
+        .groupBy(*keys, "exponent", mantissa.alias("mantissa"))
+        .agg(F.count("*").alias("n"))
+        .select(*keys, middle.alias("value_ns"), "n")
+    )
+
+
+def failure_reasons(requests: DataFrame) -> DataFrame:
+    """Count why operations failed; numbers in a remark (ports, durations) become ``#`` so that reasons group.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, phase, op, outcome, code, remark): n long.
+    """
+    remark = F.regexp_replace("remark", "[0-9]+", "#")
+    return (
+        requests.where(F.col("verdict") == "failed")
+        .groupBy("run", "phase", "op", "outcome", "code", remark.alias("remark"))
+        .agg(F.count("*").alias("n"))
+        .select("run", "phase", "op", "outcome", "code", "remark", "n")
+    )
+
+
+def most(reasons: DataFrame, limit: int) -> DataFrame:
+    """Keep the ``limit`` most frequent reasons per (run, phase, op).
+
+    In, out: :func:`failure_reasons`.
+    """
+    by_number = Window.partitionBy("run", "phase", "op").orderBy(F.desc("n"), "outcome", "code", "remark")
+    return (
+        reasons.withColumn("place", F.row_number().over(by_number))
+        .where(F.col("place") <= limit)
+        .select("run", "phase", "op", "outcome", "code", "remark", "n")
+    )
+
+
+def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
+    """Count what became of messages, sent and read back. A message may be read in a later slot of its life.
+
+    In:  ``REQUESTS``; good delivery rows with run; ``RUNS``.
+    Out: one row per (run, fault, op) of runs whose life has deliveries: sent, failed, unknown long; lost
+        long, acknowledged and never read; repeated long, read more than once; late long, read more than
+        ``LATE_NS`` after it was due.
+    """
+    lives = runs.select("run", "life", "measure_begin_ns")
+    handed = deliveries.join(F.broadcast(lives.select("run", "life")), on="run", how="inner")
+    read = handed.groupBy("life", "message").agg(F.count("*").alias("times"), F.min("t_ns").alias("read_ns"))
+    watched = handed.groupBy("life").agg(F.count("*").alias("read"))
+    times = F.coalesce("times", F.lit(0))
+    waited_ns = F.col("read_ns") - F.col("measure_begin_ns") - F.col("due_ns")
+    acknowledged = F.col("outcome") == "ok"
+    return (
+        requests.where(F.col("message").isNotNull())
+        .join(F.broadcast(lives), on="run", how="inner")
+        .join(F.broadcast(watched), on="life", how="inner")
+        .join(read, on=["life", "message"], how="left")
+        .groupBy("run", "fault", "op")
+        .agg(
+            F.count("*").alias("sent"),
+            F.sum(F.col("outcome").isin("refused", "error", "absent").cast("int")).alias("failed"),
+            F.sum((F.col("outcome") == "unknown").cast("int")).alias("unknown"),
+            F.sum((acknowledged & (times == 0)).cast("int")).alias("lost"),
+            F.sum((times > 1).cast("int")).alias("repeated"),
+            F.sum(F.coalesce(waited_ns > LATE_NS, F.lit(False)).cast("int")).alias("late"),
+        )
+        .select("run", "fault", "op", "sent", "failed", "unknown", "lost", "repeated", "late")
+    )
+
+
+def _by_run(rows: DataFrame, name: str) -> DataFrame:
+    """One row per run: its rows as an array of structs; the rows are faults and gaps, not events."""
+    fields = [column for column in rows.columns if column != "run"]
+    return rows.groupBy("run").agg(F.array_sort(F.collect_list(F.struct(*fields))).alias(name))

@@ -1,0 +1,496 @@
+"""What observers showed and for how long: dead brokers, living ones given up, disagreement, staleness.
+
+Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view's true instant lies between the last
+reading that did not show it and the first that did. Instants are taken in the middle; time spans of
+disagreement count only what is certain, so that two readings 20 ms apart are not a disagreement of 20 ms.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from bench.report.requests import histogram
+
+ANSWERS: Final = ("routed", "absent")
+"""States in which an observer says something about the topic; a refused or silent one contradicts nobody."""
+
+
+LINGER_NS: Final = 60_000_000_000
+"""How long after a run's measured time its last changes may still become visible."""
+
+
+def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
+    """Turn transitions into spans.
+
+    In:  good view rows with run; ``RUNS``.
+    Out: one row per span: run, observer, index, topic, state; brokers array<int>, empty unless routed;
+        version int; since_ns, until_ns long, in the middle of what is known; seen_ns, still_ns long, between
+        which it was certainly shown; unsure_ns long, how far since_ns may be off; open boolean, if its end
+        was not seen. Instants since the measure begin.
+    """
+    in_order = Window.partitionBy("life", "observer", "index", "topic").orderBy("seen_ns")
+    ended = F.col("next_state").isNull() | (F.col("next_state") == "end")
+    unseen = F.coalesce("unseen_ns", "seen_ns")
+    next_middle = (F.coalesce("next_unseen_ns", "next_seen_ns") + F.col("next_seen_ns")) / 2
+    spans = (
+        views.join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
+        .select(
+            *("life", "observer", "index", "topic", "brokers", "version", "state", "unseen_ns", "seen_ns"),
+            F.lead("state").over(in_order).alias("next_state"),
+            F.lead("unseen_ns").over(in_order).alias("next_unseen_ns"),
+            F.lead("seen_ns").over(in_order).alias("next_seen_ns"),
+        )
+        .where(F.col("state") != "end")
+        .select(
+            *("life", "observer", "index", "topic", "state"),
+            F.sort_array(F.coalesce("brokers", F.array().cast("array<int>"))).alias("brokers"),
+            "version",
+            ((unseen + F.col("seen_ns")) / 2).cast("bigint").alias("since_ns"),
+            F.when(ended, F.coalesce("next_seen_ns", "seen_ns"))
+            .otherwise(next_middle.cast("bigint"))
+            .alias("until_ns"),
+            "seen_ns",
+            F.coalesce("next_unseen_ns", "next_seen_ns", "seen_ns").alias("still_ns"),
+            ((F.col("seen_ns") - unseen) / 2).cast("bigint").alias("unsure_ns"),
+            ended.alias("open"),
+        )
+    )
+    begin = F.col("measure_begin_ns")
+    instants = ("since_ns", "until_ns", "seen_ns", "still_ns")
+    return (
+        spans.join(F.broadcast(_slots(runs)), on="life", how="inner")
+        .where((F.col("until_ns") >= begin) & (F.col("since_ns") < F.col("measure_end_ns") + LINGER_NS))
+        .select(
+            *("run", "observer", "index", "topic", "state", "brokers", "version"),
+            *((F.col(name) - begin).alias(name) for name in instants),
+            *("unsure_ns", "open"),
+        )
+    )
+
+
+def observed(spans: DataFrame) -> DataFrame:
+    """Say who was observed at all: where nobody looked, nothing is 0.
+
+    In:  :func:`shown`.
+    Out: one row per (run, observer): observers, topics, spans long.
+    """
+    return (
+        spans.groupBy("run", "observer")
+        .agg(
+            F.count_distinct("index").alias("observers"),
+            F.count_distinct("topic").alias("topics"),
+            F.count("*").alias("spans"),
+        )
+        .select("run", "observer", "observers", "topics", "spans")
+    )
+
+
+def left_out(spans: DataFrame, faults: DataFrame) -> DataFrame:
+    """Say how long each observer still listed a broker that a fault had taken away.
+
+    In:  :func:`shown`; ``FAULTS``.
+    Out: one row per (run, fault, observer, index) that listed it when the fault began: left_out_ns long from
+        the fault's begin, null if it was still listed at the end of the window or of the observation;
+        unsure_ns long.
+    """
+    dead = _targets(faults, "broker")
+    listing = (
+        spans.join(F.broadcast(dead), on="run", how="inner")
+        .where(
+            F.array_contains("brokers", F.col("target"))
+            & (F.col("since_ns") < F.coalesce("healed_ns", "until_fault_ns"))
+            & (F.col("until_ns") > F.col("begin_ns"))
+        )
+        .select(
+            *("run", "fault", "observer", "index"),
+            F.when(
+                ~F.col("open") & (F.col("until_ns") <= F.col("until_fault_ns")),
+                F.col("until_ns") - F.col("begin_ns"),
+            ).alias("left_out_ns"),
+            (F.col("until_ns") - F.col("still_ns")).alias("unsure_ns"),
+        )
+    )
+    return (
+        listing.groupBy("run", "fault", "observer", "index")
+        .agg(
+            F.when(F.count("left_out_ns") == F.count("*"), F.max("left_out_ns")).alias("left_out_ns"),
+            F.max_by("unsure_ns", F.coalesce("left_out_ns", F.lit(0))).alias("unsure_ns"),
+        )
+        .select("run", "fault", "observer", "index", "left_out_ns", "unsure_ns")
+    )
+
+
+def back(spans: DataFrame, faults: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Say how long after its return a broker was not listed yet.
+
+    In:  :func:`shown`; ``FAULTS``; :func:`bench.report.requests.broker_gaps`.
+    Out: one row per (run, fault, observer, index) that lacked it when it came back: back_ns long from its
+        return, null if it was not listed everywhere before the window or the observation ended.
+    """
+    came = (
+        _targets(faults, "broker")
+        .join(F.broadcast(gaps.withColumnRenamed("broker", "target")), on=["run", "target"], how="inner")
+        .where((F.col("from_ns") >= F.col("begin_ns")) & (F.col("to_ns") < F.col("until_fault_ns")))
+        .select("run", "fault", "target", "until_fault_ns", F.col("to_ns").alias("up_ns"))
+    )
+    held = spans.select("run", "topic", F.explode("brokers").alias("target")).distinct()
+    lacking = (
+        spans.where(F.col("state").isin(*ANSWERS))
+        .join(F.broadcast(came), on="run", how="inner")
+        .join(held, on=["run", "topic", "target"], how="left_semi")
+        .where(
+            ~F.array_contains("brokers", F.col("target"))
+            & (F.col("until_ns") > F.col("up_ns"))
+            & (F.col("since_ns") < F.col("until_fault_ns"))
+        )
+    )
+    listed = F.when(
+        ~F.col("open") & (F.col("until_ns") <= F.col("until_fault_ns")), F.col("until_ns") - F.col("up_ns")
+    )
+    return (
+        lacking.groupBy("run", "fault", "observer", "index")
+        .agg(F.when(F.count(listed) == F.count("*"), F.max(listed)).alias("back_ns"))
+        .select("run", "fault", "observer", "index", "back_ns")
+    )
+
+
+def given_up(spans: DataFrame, faults: DataFrame) -> DataFrame:
+    """Say where living brokers were left out although nothing had happened to them.
+
+    In:  :func:`shown`; ``FAULTS``.
+    Out: one row per (run, fault, observer): views long, (observer, topic, broker) that lacked one;
+        given_up_ns long, the longest of them; brokers long, how many different ones.
+    """
+    holders = (
+        spans.where(F.col("state") == "routed")
+        .groupBy("run", "topic", "brokers")
+        .agg(F.count("*").alias("n"))
+        .select("run", "topic", F.explode("brokers").alias("broker"))
+        .groupBy("run", "topic")
+        .agg(F.collect_set("broker").alias("holders"))
+    )
+    begin = F.greatest("seen_ns", "begin_ns")
+    end = F.least("still_ns", "until_fault_ns")
+    missing = (
+        spans.where(F.col("state").isin(*ANSWERS))
+        .join(holders, on=["run", "topic"], how="inner")
+        .join(F.broadcast(_windows(faults)), on="run", how="inner")
+        .where(end > begin)
+        .select(
+            *("run", "fault", "observer", "index", "topic", "targets"),
+            F.explode(F.array_except("holders", "brokers")).alias("broker"),
+            (end - begin).alias("span_ns"),
+        )
+        .where(~F.array_contains("targets", F.concat(F.lit("broker-"), F.col("broker"))))
+    )
+    return (
+        missing.groupBy("run", "fault", "observer", "index", "topic", "broker")
+        .agg(F.sum("span_ns").alias("span_ns"))
+        .groupBy("run", "fault", "observer")
+        .agg(
+            F.count("*").alias("views"),
+            F.max("span_ns").alias("given_up_ns"),
+            F.count_distinct("broker").alias("brokers"),
+        )
+        .select("run", "fault", "observer", "views", "given_up_ns", "brokers")
+    )
+
+
+def disagreements(spans: DataFrame, faults: DataFrame) -> DataFrame:
+    """Say for how long and in how many topics two nameservers certainly gave different answers.
+
+    In:  :func:`shown`; ``FAULTS``.
+    Out: one row per (run, fault) with a disagreement: disagree_ns long, in which they differed about at least
+        one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed) until the
+        last disagreement ended, at least 0.
+    """
+    answers = spans.where((F.col("observer") == "nameserver") & F.col("state").isin(*ANSWERS)).select(
+        "run",
+        "topic",
+        "index",
+        F.struct("brokers", F.coalesce("version", F.lit(-1)).alias("version")).alias("value"),
+        "seen_ns",
+        "still_ns",
+    )
+    left, right = answers.alias("left"), answers.alias("right")
+    seen = F.greatest("left.seen_ns", "right.seen_ns")
+    still = F.least("left.still_ns", "right.still_ns")
+    together = (
+        (F.col("left.run") == F.col("right.run"))
+        & (F.col("left.topic") == F.col("right.topic"))
+        & (F.col("left.index") < F.col("right.index"))
+        & (F.col("left.value") != F.col("right.value"))
+        & (seen < still)
+    )
+    differing = left.join(right, on=together, how="inner").select(
+        F.col("left.run").alias("run"),
+        F.col("left.topic").alias("topic"),
+        seen.alias("seen_ns"),
+        still.alias("still_ns"),
+    )
+    clipped = (
+        differing.join(F.broadcast(_windows(faults)), on="run", how="inner")
+        .select(
+            *("run", "fault", "topic", "begin_ns", "healed_ns"),
+            F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
+            F.least("still_ns", "until_fault_ns").alias("still_ns"),
+        )
+        .where(F.col("seen_ns") < F.col("still_ns"))
+    )
+    in_order = Window.partitionBy("run", "fault").orderBy("seen_ns", "still_ns")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    known = F.coalesce(F.max("still_ns").over(before), F.lit(-(2**62)))
+    return (
+        clipped.select(
+            "*", F.greatest(F.col("still_ns") - F.greatest("seen_ns", known), F.lit(0)).alias("new_ns")
+        )
+        .groupBy("run", "fault")
+        .agg(
+            F.sum("new_ns").alias("disagree_ns"),
+            F.count_distinct("topic").alias("topics"),
+            F.greatest(
+                F.max("still_ns") - F.first(F.coalesce("healed_ns", "begin_ns"), ignorenulls=True),
+                F.lit(0).cast("bigint"),
+            ).alias("agree_ns"),
+        )
+        .select("run", "fault", "disagree_ns", "topics", "agree_ns")
+    )
+
+
+def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say when each change of a topic began to be sent and when its first acknowledgement was read.
+
+    In:  good truth rows with run; ``RUNS``.
+    Out: one row per (run, topic, version): begun_ns, acked_ns long since the measure begin; the latter null
+        if none came.
+    """
+
+    def instant(what: str) -> Column:
+        return F.min(F.when(F.col("what") == what, F.col("t_ns")))
+
+    begin = F.col("measure_begin_ns")
+    return (
+        truth.where((F.col("subject") == "topic") & F.col("what").isin("changing", "changed"))
+        .join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
+        .groupBy("life", "topic", "version")
+        .agg(instant("changing").alias("begun_ns"), instant("changed").alias("acked_ns"))
+        .join(F.broadcast(_slots(runs)), on="life", how="inner")
+        .where(F.col("begun_ns").isNotNull())
+        .select(
+            "run",
+            "topic",
+            "version",
+            (F.col("begun_ns") - begin).alias("begun_ns"),
+            (F.col("acked_ns") - begin).alias("acked_ns"),
+        )
+    )
+
+
+def visibility(changed: DataFrame, spans: DataFrame, runs: DataFrame, faults: DataFrame) -> DataFrame:
+    """Say for each change when all observers of a kind showed it, or a later one.
+
+    In:  :func:`changes`; :func:`shown`; ``RUNS``; ``FAULTS``.
+    Out: one row per measured (run, topic, version, observer): begun_ns, acked_ns long; seen_on, observers
+        long; visible_ns long from begun, null if one of them never showed it; unsure_ns long; fault int,
+        phase string as for requests.
+    """
+    by_change = (
+        _first_shown(changed, spans)
+        .groupBy("run", "topic", "version", "observer")
+        .agg(
+            F.max("begun_ns").alias("begun_ns"),
+            F.max("acked_ns").alias("acked_ns"),
+            F.count("first").alias("seen_on"),
+            F.count("*").alias("observers"),
+            F.max("first").alias("last"),
+        )
+    )
+    visible = F.greatest(F.col("last.since_ns") - F.col("begun_ns"), F.lit(0).cast("bigint"))
+    placed = (
+        by_change.join(F.broadcast(runs), on="run", how="inner")
+        .where(
+            (F.col("begun_ns") >= 0)
+            & (F.col("begun_ns") < F.col("measure_end_ns") - F.col("measure_begin_ns"))
+        )
+        .join(F.broadcast(_by_run(faults)), on="run", how="left")
+        .withColumn(
+            "window",
+            F.try_element_at(
+                F.filter(
+                    "windows",
+                    lambda w: (w["from_ns"] <= F.col("begun_ns")) & (F.col("begun_ns") < w["until_ns"]),
+                ),
+                F.lit(1),
+            ),
+        )
+    )
+    window = F.col("window")
+    return placed.select(
+        *("run", "topic", "version", "observer", "begun_ns"),
+        (F.col("acked_ns") - F.col("begun_ns")).alias("acked_ns"),
+        "seen_on",
+        "observers",
+        F.when(F.col("seen_on") == F.col("observers"), visible).alias("visible_ns"),
+        F.col("last.unsure_ns").alias("unsure_ns"),
+        window["fault"].alias("fault"),
+        F.when(window.isNull(), "quiet")
+        .when(F.col("begun_ns") >= window["begin_ns"], F.lit("fault"))
+        .otherwise(F.lit("reference"))
+        .alias("phase"),
+    )
+
+
+def _first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
+    """One row per change and observer: ``first``, when it showed it or a later one; null if it never did."""
+    span = spans.where(F.col("version").isNotNull())
+    watching = span.groupBy("run", "observer", "index", "topic").agg(F.count("*").alias("spans"))
+    wanted = watching.join(changed, on=["run", "topic"], how="inner").select(
+        *("run", "observer", "index", "topic", "version"),
+        F.lit(None).cast("bigint").alias("since_ns"),
+        F.lit(None).cast("bigint").alias("unsure_ns"),
+        "begun_ns",
+        "acked_ns",
+    )
+    both = span.select(
+        *("run", "observer", "index", "topic", "version", "since_ns", "unsure_ns"),
+        F.lit(None).cast("bigint").alias("begun_ns"),
+        F.lit(None).cast("bigint").alias("acked_ns"),
+    ).unionByName(wanted)
+    from_here = (
+        Window.partitionBy("run", "observer", "index", "topic")
+        .orderBy("version")
+        .rangeBetween(Window.currentRow, Window.unboundedFollowing)
+    )
+    first = F.min(F.when(F.col("since_ns").isNotNull(), F.struct("since_ns", "unsure_ns"))).over(from_here)
+    return both.select(
+        "run", "observer", "index", "topic", "version", "begun_ns", "acked_ns", first.alias("first")
+    ).where(F.col("begun_ns").isNotNull())
+
+
+AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+"""How long after a change it is asked who knows it."""
+
+
+def currency(changed: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
+    """Count which observers knew a change how long after it began, as long as it was the last one.
+
+    In:  :func:`changes`; :func:`shown`; ``RUNS``.
+    Out: one row per (run, observer, age_ms): n long, pairs of a change and an observer whose change was still
+        the last one at that age; current long, of these pairs those in which it was shown.
+    """
+    newer = F.lead("begun_ns").over(Window.partitionBy("run", "topic").orderBy("version"))
+    lasting = changed.select("run", "topic", "version", newer.alias("newer_ns"))
+    known = (
+        _first_shown(changed, spans)
+        .join(lasting, on=["run", "topic", "version"], how="inner")
+        .join(F.broadcast(runs), on="run", how="inner")
+        .withColumn("end_ns", F.col("measure_end_ns") - F.col("measure_begin_ns"))
+        .where((F.col("begun_ns") >= 0) & (F.col("begun_ns") < F.col("end_ns")))
+        .select(
+            *("run", "observer", "begun_ns"),
+            F.least(F.coalesce("newer_ns", "end_ns"), "end_ns").alias("until_ns"),
+            F.col("first.since_ns").alias("since_ns"),
+            F.explode(F.array(*(F.lit(age) for age in AGES_MS))).alias("age_ms"),
+        )
+    )
+    at = F.col("begun_ns") + F.col("age_ms").cast("bigint") * 1_000_000
+    return (
+        known.where(at < F.col("until_ns"))
+        .groupBy("run", "observer", "age_ms")
+        .agg(
+            F.count("*").alias("n"),
+            F.sum(F.coalesce(F.col("since_ns") <= at, F.lit(False)).cast("int")).alias("current"),
+        )
+        .select("run", "observer", "age_ms", "n", "current")
+    )
+
+
+def visible_histogram(visible: DataFrame) -> DataFrame:
+    """Count changes by how long they took to be acknowledged and to be visible.
+
+    In:  :func:`visibility`.
+    Out: one row per (run, observer, phase, fault, measure, value_ns): value_ns bigint, null for those that
+        never were; n long. measure: ``visible``; ``acked``, of observer ``nameserver`` only.
+    """
+    spans = F.array_compact(
+        F.array(
+            F.struct(F.lit("visible").alias("measure"), F.col("visible_ns").alias("span_ns")),
+            F.when(
+                F.col("observer") == "nameserver",
+                F.struct(F.lit("acked").alias("measure"), F.col("acked_ns").alias("span_ns")),
+            ),
+        )
+    )
+    spread = visible.select("run", "observer", "phase", "fault", F.explode(spans).alias("span")).select(
+        "run", "observer", "phase", "fault", "span.measure", "span.span_ns"
+    )
+    return histogram(spread, ("run", "observer", "phase", "fault", "measure"))
+
+
+def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
+    """Count which answers were current, by how long ago the change was acknowledged.
+
+    An answer that shows version ``v`` is stale if ``v + 1`` was acknowledged before it was asked for; its age
+    is the time since then. A current one's age is the time since its own version was acknowledged. An answer
+    that overlaps a change counts for neither side.
+
+    In:  ``REQUESTS``; :func:`changes`.
+    Out: one row per (run, op, bin): bin int, half powers of two of a millisecond; n, current long.
+    """
+    after = changed.select(
+        *("run", "topic"),
+        (F.col("version") - 1).alias("version"),
+        F.col("begun_ns").alias("next_begun_ns"),
+        F.col("acked_ns").alias("next_acked_ns"),
+    )
+    own = changed.select("run", "topic", "version", F.col("acked_ns").alias("own_acked_ns"))
+    sent = F.col("sent_ns")
+    stale = F.coalesce(F.col("next_acked_ns") <= sent, F.lit(False))
+    overlaps = ~stale & F.coalesce(F.col("next_begun_ns") <= F.col("done_ns"), F.lit(False))
+    age = F.when(stale, sent - F.col("next_acked_ns")).otherwise(sent - F.col("own_acked_ns"))
+    return (
+        requests.where(F.col("version").isNotNull() & (F.col("outcome") == "ok"))
+        .join(after, on=["run", "topic", "version"], how="left")
+        .join(own, on=["run", "topic", "version"], how="left")
+        .where(~overlaps)
+        .select("run", "op", (~stale).alias("current"), age.alias("age_ns"))
+        .where(F.col("age_ns") >= 0)
+        .select(
+            "run",
+            "op",
+            "current",
+            F.floor(2 * F.log2(F.greatest(F.col("age_ns") / 1e6, F.lit(1.0)))).cast("int").alias("bin"),
+        )
+        .groupBy("run", "op", "bin")
+        .agg(F.count("*").alias("n"), F.sum(F.col("current").cast("int")).alias("current"))
+        .select("run", "op", "bin", "n", "current")
+    )
+
+
+def _slots(runs: DataFrame) -> DataFrame:
+    return runs.select("run", "life", "measure_begin_ns", "measure_end_ns")
+
+
+def _windows(faults: DataFrame) -> DataFrame:
+    return faults.select(
+        *("run", "fault", "targets", "begin_ns", "healed_ns"), F.col("until_ns").alias("until_fault_ns")
+    )
+
+
+def _targets(faults: DataFrame, role: str) -> DataFrame:
+    """One row per fault and target of a role: target int, its index."""
+    return (
+        _windows(faults)
+        .select("run", "fault", "begin_ns", "healed_ns", "until_fault_ns", F.explode("targets").alias("name"))
+        .where(F.col("name").startswith(f"{role}-"))
+        .select(
+            *("run", "fault", "begin_ns", "healed_ns", "until_fault_ns"),
+            F.regexp_extract("name", "([0-9]+)$", 1).cast("int").alias("target"),
+        )
+    )
+
+
+def _by_run(faults: DataFrame) -> DataFrame:
+    window = F.struct("fault", "from_ns", "begin_ns", "until_ns")
+    return faults.groupBy("run").agg(F.array_sort(F.collect_list(window)).alias("windows"))

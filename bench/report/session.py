@@ -1,0 +1,115 @@
+"""The Spark session of a report, and how an interrupt ends it."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pyspark.sql import SparkSession
+
+from bench.jre import ensure_java
+
+_INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
+_END_S: Final = 3.0
+JOBS_MAX: Final = 4
+"""Spark jobs at a time: small ones spend most of their time in the driver, waiting for each other."""
+
+SMALL_BYTES: Final = 256 * 2**20
+"""Less than this on this machine's disk is over before what the second compiler makes pays back."""
+
+_LAPTOP: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+"""Used only where nobody chose a Spark master; on a cluster its own settings rule."""
+
+
+_SMALL: Final = {
+    # C1 alone reserves 48 MiB for code, which the classes of a report's plans fill.
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+    ),
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Beside it, for little data: plans are made more often than rows are read."""
+
+
+class Together(ThreadPoolExecutor):
+    """Runs Spark jobs side by side."""
+
+    def __init__(self) -> None:
+        super().__init__(JOBS_MAX, thread_name_prefix="spark-job")
+
+
+def is_small(roots: Sequence[str]) -> bool:
+    """Whether all events lie on this machine's disk and are few."""
+    size = 0
+    for root in roots:
+        if "://" in root or root.startswith("file:"):
+            return False
+        for path in Path(root).rglob("*.jsonl"):
+            size += path.stat().st_size
+            if size > SMALL_BYTES:
+                return False
+    return True
+
+
+def open_session(*, small: bool = False) -> SparkSession:
+    """Return the active session, or start one: on the master that was given, else on this machine.
+
+    Args:
+        small: For little data; see :func:`is_small`. Counts on this machine only.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers start the python3 first on PATH
+    builder = SparkSession.builder.appName("mqbench report").config("spark.sql.session.timeZone", "UTC")
+    if not submitted():
+        ensure_java()
+        if "master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns about the host's name
+            for key, value in (_LAPTOP | (_SMALL if small else {})).items():
+                builder = builder.config(key, value)
+    handler = signal.getsignal(signal.SIGINT)
+    session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)  # Spark has put one of its own there
+    return session
+
+
+def submitted() -> bool:
+    """Whether spark-submit runs this, in a JVM of its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def interrupted(number: int, frame: object) -> NoReturn:
+    """End Spark's JVM and workers, then this process, from wherever it is.
+
+    A JVM that was just being started would wait for this process for ever; and an exception in the middle of
+    a call into the JVM becomes many, each with its traceback.
+    """
+    import psutil  # where somebody else submits the job, this may be absent, and has nothing to do
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.terminate()
+    for child in psutil.wait_procs(children, timeout=_END_S)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(_INTERRUPTED)

@@ -1,0 +1,109 @@
+"""Files wherever Spark can reach them: paths stay strings to the end (``file:``, ``hdfs:``, ``s3a:``, bare).
+
+A bare path is what Spark makes of it: this machine's, unless the cluster says otherwise.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+
+def join(base: str, *parts: str) -> str:
+    """Return a path below ``base``."""
+    return "/".join([base.rstrip("/"), *parts])
+
+
+def without_glob(path: str) -> str:
+    """Escape what Spark would take as a pattern."""
+    return "".join(f"\\{char}" if char in "\\[]{}*?" else char for char in path)
+
+
+def qualified(spark: SparkSession, path: str) -> str:
+    """Return the full URI of a path, as Spark itself will print it."""
+    jpath = _path(spark, path)
+    return str(_file_system(spark, jpath).makeQualified(jpath).toString())
+
+
+def shown(spark: SparkSession, path: str) -> str:
+    """Return a path as a person types it: the full URI, or the bare path on this machine."""
+    full = qualified(spark, path)
+    return full.removeprefix("file:") if urlsplit(full).scheme == "file" else full
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is such a file or folder."""
+    jpath = _path(spark, path)
+    return bool(_file_system(spark, jpath).exists(jpath))
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Remove a file, or a folder with all that is in it; nothing if it is absent."""
+    jpath = _path(spark, path)
+    _file_system(spark, jpath).delete(jpath, True)
+
+
+def listing(spark: SparkSession, path: str) -> list[str]:
+    """Return the full URI of every file at or below ``path``; empty if there is none."""
+    jpath = _path(spark, path)
+    system = _file_system(spark, jpath)
+    if not system.exists(jpath):
+        return []
+    found = []
+    files = system.listFiles(jpath, True)
+    while files.hasNext():
+        found.append(str(files.next().getPath().toString()))
+    return found
+
+
+def read(spark: SparkSession, path: str) -> bytes:
+    """Return a whole small file."""
+    jpath = _path(spark, path)
+    stream = _file_system(spark, jpath).open(jpath)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
+
+
+def write(spark: SparkSession, path: str, content: bytes) -> None:
+    """Write a whole file, replacing an older one; missing folders are made."""
+    jpath = _path(spark, path)
+    stream = _file_system(spark, jpath).create(jpath, True)
+    try:
+        stream.write(content)
+    finally:
+        stream.close()
+
+
+def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) -> None:
+    """Write a small table as ``NAME.parquet`` and ``NAME.csv``."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())
+    text = _csv(table.column_names, (row.values() for row in table.to_pylist()))
+    write(spark, join(folder, f"{name}.csv"), text.encode())
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row])
+    return text.getvalue()
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    return spark.sparkContext._gateway.jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr] # classic session
+
+
+def _file_system(spark: SparkSession, path: Any) -> Any:
+    found = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    found.setWriteChecksum(False)  # else each file on this machine gets a hidden sibling
+    return found

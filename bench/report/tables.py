@@ -1,0 +1,76 @@
+"""Columns of the event files and of what the transforms share, as Spark DDL.
+
+Event columns are those of :mod:`bench.events`, field by field. ``run`` names a run in every table:
+``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the host's
+monotonic clock; in every other table they count from the run's measure begin.
+"""
+
+from typing import Final
+
+BAD: Final = "_bad"
+"""Takes lines that are no JSON or hold wrong types."""
+
+RUN_KEYS: Final = ("batch", "series", "scenario", "block", "arm")
+PATH_COLUMNS: Final = "series string, scenario string, block int, arm string"
+"""Columns that come from a run folder's path."""
+
+EVENTS: Final[dict[str, str]] = {
+    "ops": (
+        "op string, user int, target int, due_ns bigint, sent_ns bigint, done_ns bigint, queued boolean, "
+        "outcome string, code int, remark string, topic string, brokers array<int>, version int, change int, "
+        "attempts int, message bigint, client_side string"
+    ),
+    "truth": ("subject string, broker int, topic string, what string, version int, change int, t_ns bigint"),
+    "views": (
+        "observer string, index int, topic string, brokers array<int>, version int, state string, "
+        "unseen_ns bigint, seen_ns bigint"
+    ),
+    "faults": (
+        "n int, kind string, case string, targets array<string>, role string, cut array<array<string>>, "
+        "begin_ns bigint, healed_ns bigint, end_ns bigint, from_ns bigint, until_ns bigint"
+    ),
+    "processes": (
+        "role string, index int, pid int, t_ns bigint, event string, cpu_ns bigint, rss_bytes bigint, "
+        "threads int, written_bytes bigint, code int, wanted boolean"
+    ),
+    "links": "dialler string, acceptor string, t_ns bigint, forward_bytes bigint, back_bytes bigint",
+    "deliveries": "message bigint, user int, t_ns bigint",
+}
+"""Kind, which begins the files' names, to its columns."""
+
+REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "ops": ("op", "due_ns", "sent_ns", "done_ns", "outcome"),
+    "truth": ("subject", "what", "t_ns"),
+    "views": ("observer", "index", "topic", "state", "seen_ns"),
+    "faults": ("n", "kind", "case", "targets", "begin_ns", "from_ns", "until_ns"),
+    "processes": ("role", "index", "pid", "t_ns", "cpu_ns"),
+    "links": ("dialler", "acceptor", "t_ns"),
+    "deliveries": ("message", "t_ns"),
+}
+"""Columns without which a line says nothing: a line that lacks one is counted as bad."""
+
+RUNS: Final = (
+    "run string, life string, batch string, series string, scenario string, block int, arm string, "
+    "measure_begin_ns bigint, measure_end_ns bigint"
+)
+"""What the transforms need of the manifests; one row per run that is used. ``life``: runs that are slots of
+one cluster's life have the same; what was shown or true in one slot holds on in the next."""
+
+FAULTS: Final = (
+    "run string, fault int, kind string, case string, role string, targets array<string>, "
+    "from_ns bigint, begin_ns bigint, healed_ns bigint, end_ns bigint, until_ns bigint"
+)
+"""Faults of the runs that are used; instants since the run's measure begin. Effects are looked for in
+[begin_ns, until_ns), what was usual in [from_ns, begin_ns)."""
+
+REQUESTS: Final = (
+    "run string, op string, target int, side string, topic string, due_ns bigint, sent_ns bigint, "
+    "done_ns bigint, outcome string, code int, remark string, verdict string, queued boolean, version int, "
+    "message bigint, fault int, phase string, offset_ns bigint, struck boolean"
+)
+"""Measured operations, judged; see :func:`bench.report.requests.judged`."""
+
+
+def columns(schema: str) -> list[str]:
+    """Return the column names of a DDL schema."""
+    return [part.split()[0] for part in schema.split(", ")]

@@ -1,0 +1,281 @@
+"""Numbers and findings in words (pure). Nothing here invents a number."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from bench.report.answers import LEANING_BLOCKS_MIN, Answer, Choice, Pair, Primary, Row, Summary
+from bench.report.measures import Unit
+
+MINUS: Final = "\N{MINUS SIGN}"
+NEVER: Final = "never"
+
+ARM_NAMES: Final = {
+    "independent": "independent",
+    "raft": "raft",
+    "zookeeper": "ZooKeeper",
+    "apache": "Apache's own",
+    "independent-again": "independent, again",
+}
+SCENARIO_TITLES: Final = {
+    "broker-dies": "A broker dies",
+    "nameserver-restarts": "Nameservers restart",
+    "leader-fails": "The server in charge fails",
+    "partition": "The network is partitioned",
+    "new-topic": "A new topic",
+    "messages": "Messages end to end",
+    "staleness": "How old answers are",
+    "quiet": "Quiet times",
+    "idle-300": "Three hundred idle brokers",
+}
+SCENARIO_QUESTIONS: Final = {
+    "broker-dies": (
+        "How long do nameservers list a broker that is gone, how long do clients send to it, and is anybody "
+        "given up who lives?"
+    ),
+    "nameserver-restarts": (
+        "What do clients get from a nameserver that has just come back, and what if all of them restart?"
+    ),
+    "leader-fails": (
+        "How long do look-ups and registrations wait when the server in charge is gone, paused or cut off? "
+        "Independent nameservers have none in charge; the first of them is struck."
+    ),
+    "partition": "Who still answers on which side, do the answers contradict each other, and for how long?",
+    "quiet": "What does the design cost when nothing happens?",
+    "idle-300": "What does the design cost when nothing happens, with three hundred brokers?",
+    "messages": (
+        "What becomes of messages while servers and brokers fail: are they not sent, or read late, twice, or "
+        "never?"
+    ),
+    "staleness": (
+        "How long after a broker begins to announce a change do nameservers show it, and when do clients "
+        "know it?"
+    ),
+}
+CASE_TITLES: Final = {
+    "stop": "stopped by its operator",
+    "kill": "killed",
+    "freeze": "hangs (paused, then continued)",
+    "cable": "its cable is cut",
+    "oneway": "cut off in one direction",
+    "one-empty": "one restarts empty",
+    "all": "all restart",
+    "rolling": "one after the other restarts",
+    "disk-lost": "one loses its disk",
+    "1-2": "one nameserver against two",
+    "1-1-1": "each nameserver alone",
+    "broker-kill": "a broker is killed",
+    "broker-cable": "a broker's cable is cut",
+    "leader-kill": "the server in charge is killed",
+    "leader-cable": "the server in charge is cut off",
+    "broker-nameserver": "one broker cut off from one nameserver",
+}
+OP_TITLES: Final = {
+    "lookup": "Route look-ups",
+    "newcomer": "New clients",
+    "registration": "Registrations",
+    "announce": "Registrations at each server",
+    "heartbeat": "Heartbeats that change nothing",
+    "send": "Sends",
+    "send_once": "Sends without retries",
+}
+SERIES_TITLES: Final = {
+    "equal": "equal detection times",
+    "equal-undivided": "equal detection times, timers not divided",
+    "defaults": "each system's own timers",
+    "equal-watches": "equal detection times, ZooKeeper's clients watch",
+}
+_SUFFIX: Final[dict[Unit, str]] = {
+    "s": " s",
+    "ms": " ms",
+    "count": "",
+    "MiB": " MiB",
+    "s/min": " s/min",
+    "MiB/min": " MiB/min",
+    "KiB/s": " KiB/s",
+    "%": " %",
+}
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return ``value`` with ``digits`` significant digits, no exponent, a real minus sign."""
+    if math.isinf(value):
+        return f"{MINUS if value < 0 else ''}∞"
+    if abs(value) < 1e-9:
+        return "0"
+    if abs(value) >= 10**digits:
+        return f"{MINUS if value < 0 else ''}{abs(value):,.0f}"
+    rounded = float(f"{abs(value):.{digits}g}")  # first: 9.999 has one digit before the point, 10.0 has two
+    places = min(max(digits - 1 - math.floor(math.log10(rounded)), 0), 9)
+    text = f"{rounded:,.{places}f}"
+    if rounded == int(rounded):
+        text = text.partition(".")[0]
+    return f"{MINUS if value < 0 else ''}{text}"
+
+
+def quantity(value: float, unit: Unit) -> str:
+    """Return a value with its unit, in the magnitude that reads best: ``340 µs``, ``2.1 ms``, ``3.02 s``."""
+    if math.isinf(value):
+        return NEVER if value > 0 else number(value)
+    if unit == "s" and 0 < abs(value) < 1:
+        return quantity(value * 1000, "ms")
+    if unit == "ms" and abs(value) >= 1000:
+        return quantity(value / 1000, "s")
+    if unit == "ms" and 0 < abs(value) < 0.9995:
+        return f"{number(value * 1000)} µs"
+    return f"{number(value)}{_SUFFIX[unit]}"
+
+
+def signed(value: float, unit: Unit) -> str:
+    """Return a difference with its sign."""
+    if math.isinf(value):
+        return "without end" if value > 0 else f"{MINUS} without end"
+    return f"{'+' if value > 0 else ''}{quantity(value, unit)}"
+
+
+def between(low: float, high: float, unit: Unit) -> str:
+    """Return a range, ``607 to 835 ms``; empty if both ends read the same."""
+    first, last = quantity(low, unit), quantity(high, unit)
+    if first == last:
+        return ""
+    number_of, _, suffix = first.partition(" ")
+    return f"{number_of if suffix and last.endswith(f' {suffix}') else first} to {last}"
+
+
+def middle_of(summary: Summary, unit: Unit) -> str:
+    """Return the blocks' median; what is too short to be noticed is not called nought."""
+    return _noticed(summary.middle, summary, unit)
+
+
+def _noticed(value: float, summary: Summary, unit: Unit) -> str:
+    return quantity(value, unit) if value or not summary.floor else f"below {quantity(summary.floor, unit)}"
+
+
+def range_of(summary: Summary, unit: Unit) -> str:
+    """Return the blocks' range as it stands below their median."""
+    if summary.floor and not summary.low and summary.high:
+        return f"{_noticed(summary.low, summary, unit)} to {quantity(summary.high, unit)}"
+    return between(summary.low, summary.high, unit)
+
+
+def name(arm: str) -> str:
+    """Return an arm's name."""
+    return ARM_NAMES.get(arm, arm)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return ``a``, ``a and b``, ``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def leaning(pair: Pair, unit: Unit) -> str:
+    """Say how a pair differs: ``raft 1.2 s more than independent, in 6 of 6 blocks``; else empty."""
+    if pair.leaning == "none" or pair.estimate is None:
+        return ""
+    value = pair.estimate.value
+    if math.isinf(value):
+        loser = pair.arms[0] if value > 0 else pair.arms[1]
+        return f"{name(loser)} never, in {_blocks(pair)}"
+    size = quantity(abs(value), unit)
+    more = "more" if pair.leaning == "higher" else "less"
+    return f"{name(pair.arms[0])} {size} {more} than {name(pair.arms[1])}, in {_blocks(pair)}"
+
+
+def _blocks(pair: Pair) -> str:
+    assert pair.estimate is not None
+    return f"{max(pair.estimate.below, pair.estimate.above)} of {pair.estimate.blocks} blocks"
+
+
+def verdict(primary: Primary) -> str:
+    """Say what a primary line says, in a few words."""
+    pair = primary.pair
+    first, second = (name(arm) for arm in pair.arms)
+    found = pair.estimate
+    if found is None:
+        return "not measured"
+    match pair.verdict:
+        case "better":
+            return f"{first} is better than {second}"
+        case "worse":
+            return f"{second} is better than {first}"
+        case "equivalent":
+            return "equivalent: the difference is too small to matter"
+        case "inconclusive":
+            return "inconclusive"
+        case "all blocks":
+            return f"{first} {'lower' if found.below else 'higher'} in {_blocks(pair)}; no verdict"
+        case _:
+            lower = f"{first} lower in {found.below}, higher in {found.above} of {found.blocks} blocks"
+            return f"mixed: {lower}"
+
+
+def verdict_sentence(answer: Answer) -> str:
+    """Say on what the word beside a claim rests."""
+    for_it = [each for each in answer.found if each.for_it]
+    against = [each for each in answer.found if each.against_it]
+    if not answer.found:
+        return "None of its figures was measured in this report."
+    if not any(each.row.can_tell for each in answer.found):
+        return f"Too few blocks to tell: {LEANING_BLOCKS_MIN} are needed."
+    parts = []
+    if for_it:
+        arms = sorted({arm for each in for_it for arm in each.for_it})
+        parts.append(
+            f"{len(for_it)} of {len(answer.found)} figures speak for it, against {listed([*map(name, arms)])}"
+        )
+    if against:
+        arms = sorted({arm for each in against for arm in each.against_it})
+        parts.append(
+            f"{len(against)} speak{'s' if len(against) == 1 else ''} against it: "
+            f"{listed([*map(name, arms)])} did better"
+        )
+    if not parts:
+        return "No figure differs in every block by as much as would matter."
+    rest = len(answer.found) - len({id(each) for each in (*for_it, *against)})
+    if rest:
+        parts.append(f"{rest} show{'s' if rest == 1 else ''} no difference that matters")
+    return "; ".join(parts) + "."
+
+
+def choice(chosen: Choice) -> str:
+    """Say which arms serve a need."""
+    if not chosen.row.can_tell:
+        return "too few blocks to tell"
+    measured = [arm for arm in chosen.row.arms if arm in ("independent", "raft", "zookeeper")]
+    if len(chosen.arms) == len(measured):
+        return "any: no difference that matters in every block"
+    return listed([name(arm) for arm in chosen.arms])
+
+
+def because(chosen: Choice) -> str:
+    """Say by which figures."""
+    row = chosen.row
+    values = ", ".join(
+        f"{name(arm)} {middle_of(row.arms[arm], row.measure.unit)}"
+        for arm in ("independent", "raft", "zookeeper")
+        if arm in row.arms
+    )
+    return f"{row.measure.title}: {values}"
+
+
+def no_difference(rows: Sequence[Row]) -> str:
+    """Name the rows without a difference in one or two sentences; empty without any."""
+    none, alike = [], []
+    for row in rows:
+        summaries = [row.arms[arm] for arm in ("independent", "raft", "zookeeper") if arm in row.arms]
+        if not summaries:
+            continue
+        low, high = min(each.low for each in summaries), max(each.high for each in summaries)
+        title = f"{row.measure.title[0].lower()}{row.measure.title[1:]}"
+        floor = max(each.floor for each in summaries)
+        if low == high == 0 and floor:
+            alike.append(f"{title} (below {quantity(floor, row.measure.unit)})")
+        elif low == high == 0:
+            none.append(title)
+        else:
+            spread = between(low, high, row.measure.unit) or quantity(low, row.measure.unit)
+            alike.append(f"{title} ({spread})")
+    text = f"No difference that matters in every block: {'; '.join(alike)}." if alike else ""
+    if none:
+        text += f"{' ' if text else ''}Nought in every run of every arm: {'; '.join(none)}."
+    return text

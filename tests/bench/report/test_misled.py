@@ -1,0 +1,178 @@
+"""What the first report misled its readers with (C1 to C11), as far as no Spark job is needed to show it.
+
+Where the others are: C1 test_requests_that_waited_and_then_succeeded_are_the_outage,
+test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due; C2
+test_users_stay_until_the_end_and_a_linger; C3 test_sends_do_not_wait_for_routes (live); C4
+test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user; C5
+test_reports_that_change_nothing_are_no_changes_around_a_fault; C10 test_blocks.py (coverage, A/A,
+percentiles, void runs), test_arm_whose_server_died_by_itself_has_lost_the_scenario,
+test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed,
+test_arms_of_a_block_get_the_same_operations_in_the_same_order; C11
+test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.plan import load_plan
+from bench.report import answers, measures, words
+from bench.report.gold import Fault, Gold, Recovery
+from bench.report.measures import Place, Values
+from bench.report.page import page
+from bench.report.silver import Source
+from bench.runfolder import Arm, read_manifest
+from tests.bench.report.planted import PlantedRun
+
+BLOCKS = range(1, 7)
+
+
+def values_of(place: Place, **arms: list[float]) -> Values:
+    return {
+        place: {
+            arm: {("b", block): value for block, value in zip(BLOCKS, found, strict=True)}
+            for arm, found in arms.items()
+        }
+    }
+
+
+def a_source(root: Path, arm: Arm, block: int) -> Source:
+    with PlantedRun(root, scenario="leader-fails", arm=arm, block=block) as run:
+        pass
+    return Source(
+        run=f"b/equal/leader-fails/{block}/{arm}",
+        uri="",
+        base="",
+        batch="b",
+        series="equal",
+        scenario="leader-fails",
+        block=block,
+        arm=arm,
+        manifest=read_manifest(run.folder),
+    )
+
+
+def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
+    """Six blocks in which nothing differs but how many look-ups of one fixed schedule fell into a window."""
+    sources = [a_source(root, arm, block) for arm in served for block in BLOCKS]
+    return Gold(
+        sources=sources,
+        faults=[
+            Fault(
+                run=source.run,
+                fault=0,
+                kind="kill",
+                case="kill",
+                role="leader",
+                targets=["nameserver-0"],
+                from_ns=0,
+                begin_ns=10**9,
+                healed_ns=None,
+                end_ns=None,
+                until_ns=11 * 10**9,
+            )
+            for source in sources
+        ],
+        recoveries=[
+            Recovery(
+                run=source.run,
+                fault=0,
+                op="lookup",
+                scope="all",
+                n=served[source.manifest.arm],
+                right=served[source.manifest.arm],
+                missing=0,
+                ghost=0,
+                failed=0,
+                unknown=0,
+                waited=0,
+                late=0,
+                queued=0,
+                first_ns=None,
+                recovered_ns=0,
+                slowest_ns=10**6,
+                stuck_ns=10**6,
+                lateness_ns=0,
+                gap_ns=25_000_000,
+            )
+            for source in sources
+            if source.manifest is not None
+        ],
+    )
+
+
+def test_c6_how_much_of_a_fixed_schedule_was_served_is_no_figure(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, {"independent": 10_000, "raft": 10_001, "zookeeper": 10_002})
+    rows = answers.rows(measures.values(gold), measures.floors(gold))
+    assert rows
+    for row in rows:
+        assert {pair.leaning for pair in row.pairs} == {"none"}
+        assert {value for pair in row.pairs for value in pair.found} == {0.0}
+    html = page(gold, measures.values(gold)).lower()
+    assert "throughput" not in html
+    assert "/s better" not in html
+
+
+def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
+    place = Place("equal", "quiet", None, "rss_mib")
+    table = {
+        row.place: row for row in answers.rows(values_of(place, independent=[150.0] * 6, raft=[150.2] * 6))
+    }
+    (chosen,) = (each for each in answers.choices(table, "equal") if each.need.measure == "rss_mib")
+    assert chosen.arms == ("independent", "raft")
+    assert words.choice(chosen) == "any: no difference that matters in every block"
+    judged = next(claim for claim in answers.CLAIMS if claim.letter == "c")
+    assert answers.answer(judged, table, "equal").holds == "not shown"
+
+
+def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
+    """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
+    values: Values = {}
+    for measure, scenario, case, independent, raft in (
+        ("cpu_s_per_min", "quiet", None, 3.0, 3.1),
+        ("newcomer_right_s", "nameserver-restarts", "one-empty", 1.0, 1.1),
+        ("disagree_s", "partition", "1-2", 3.0, 0.0),
+    ):
+        place = Place("equal", scenario, case, measure)
+        values |= values_of(place, independent=[independent] * 6, raft=[raft] * 6)
+    table = {row.place: row for row in answers.rows(values)}
+    claim = next(claim for claim in answers.CLAIMS if claim.letter == "b")
+    assert answers.answer(claim, table, "equal").holds == "does not hold"
+
+
+@pytest.mark.parametrize("name", ["compare"])
+def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
+    """Brokers die, new clients ask the nameserver that restarted empty."""
+    plan = load_plan(name)
+    done: set[tuple[str, str | None]] = {
+        (scenario.name, fault.case) for scenario in plan.scenarios for fault in scenario.faults
+    }
+    done |= {(scenario.name, None) for scenario in plan.scenarios}
+    assert ("broker-dies", "kill") in done
+    assert ("nameserver-restarts", "one-empty") in done
+    assert plan.load.newcomer_per_s > 0
+    for line in plan.lines:
+        assert (line.scenario, line.case) in done
+        assert line.measure in measures.MEASURES
+
+
+def test_c9_timers_that_were_not_divided_are_not_called_so(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+    html = page(gold, measures.values(gold))
+    timers = html[html.index('id="timers"') : html.index('id="trust"')]
+    assert "<td>electionTimeout</td><td>300 ms, as it is</td><td>300 ms</td>" in timers
+    assert "<td>registerNameServerPeriod</td><td>3 s, divided</td><td>30 s</td>" in timers
+    assert "a tenth" not in html
+
+
+def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
+    """0.3 s whatever the timers, 5 s of lease: 0.8 s at divisor 10, 5.3 s at RocketMQ's own timers."""
+    at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
+    at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
+    values = values_of(at_ten, raft=[0.8] * 6) | values_of(at_one, raft=[5.3] * 6)
+    (taken,) = answers.taken_apart(values, {"equal": 10.0, "equal-undivided": 1.0})
+    assert taken.split.fixed == pytest.approx(0.3)
+    assert taken.split.scaled == pytest.approx(5.0)
+    assert taken.split.low == taken.split.high == pytest.approx(5.3)

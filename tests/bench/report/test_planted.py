@@ -1,0 +1,550 @@
+"""Exact truths in event rows, found again by the whole pipeline: one run folder each, one Spark job for all.
+
+Each truth of C1 to C10 that today's report got wrong has its case here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.report import answers, measures, words
+from bench.report.gold import Gold, Recovery
+from bench.report.measures import Place
+from bench.report.pipeline import compute
+from tests.bench.report.planted import PlantedRun
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
+
+EVERY = 0.02
+
+
+@pytest.fixture(scope="module")
+def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
+    root = tmp_path_factory.mktemp("results [1]")  # a path that Spark could take for a pattern
+    for plant in (
+        waited_for_an_election,
+        failed_then_waited,
+        frozen_two_seconds,
+        relapsed,
+        never_recovered,
+        cut_five_seconds,
+        stale_200_ms,
+        broker_died,
+        given_up_by_mistake,
+        late_inside_the_window,
+        two_slots,
+        messages_counted,
+        processes_counted,
+        one_side_of_a_partition,
+        undisturbed,
+        heartbeats_go_on,
+        sampled_in_part,
+        known_after_a_while,
+        reported_without_changes,
+        broken_folders,
+    ):
+        plant(root)
+    return compute(spark, [str(root)], str(tmp_path_factory.mktemp("out")), progress=print)
+
+
+def of(gold: Gold, name: str, op: str = "lookup", scope: str = "all") -> Recovery:
+    (found,) = (
+        row for row in gold.recoveries if f"/{name}/" in row.run and (row.op, row.scope) == (op, scope)
+    )
+    return found
+
+
+def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
+    return [begin + every * i for i in range(round((end - begin) / every))]
+
+
+def waited_for_an_election(root: Path) -> None:
+    """The leader dies at 5 s; what is due until 7 s waits for the next one and then succeeds."""
+    with PlantedRun(root, scenario="waited") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            run.op("lookup", due, 7.0 - due if 5.0 <= due < 7.0 else 0.001)
+
+
+def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> None:
+    found = of(gold, "waited")
+    assert found.recovered_ns == pytest.approx(2.0e9, abs=1e6)
+    assert found.slowest_ns == pytest.approx(2.0e9, abs=1e6)
+    assert (found.failed, found.right) == (0, found.n)
+    assert found.waited == sum(7.0 - due > 0.25 for due in steps(5, 7))
+
+
+def failed_then_waited(root: Path) -> None:
+    """All killed: refused until 1.49 s, what is due then waits until 2.15 s."""
+    with PlantedRun(root, scenario="failed") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            if 5.0 <= due < 6.49:
+                run.op("lookup", due, 0.001, "refused")
+            else:
+                run.op("lookup", due, 7.15 - due if 6.49 <= due < 7.15 else 0.001)
+
+
+def test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due(gold: Gold) -> None:
+    assert of(gold, "failed").recovered_ns == pytest.approx(2.15e9, abs=1e6)  # the old report said 1.49 s
+
+
+def frozen_two_seconds(root: Path) -> None:
+    """One request is in flight and answered just after the begin; then nothing until 2 s later."""
+    with PlantedRun(root, scenario="frozen") as run:
+        run.fault(5.0, 12.0, case="freeze", healed=7.0)
+        run.op("lookup", 4.9995, 0.0006)
+        for due in steps(5.001, 12):
+            run.op("lookup", due, max(7.0 - due, 0) + 0.002)
+
+
+def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gold) -> None:
+    found = of(gold, "frozen")
+    assert found.recovered_ns == pytest.approx(2.0e9, abs=50e6)
+    assert found.slowest_ns == pytest.approx(2.0e9, abs=50e6)
+    assert found.first_ns is not None
+    assert found.first_ns < 2e6
+
+
+def relapsed(root: Path) -> None:
+    """Right again after 1 s, wrong once more at 3 s: the first right answer did not stay right."""
+    with PlantedRun(root, scenario="relapsed") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            wrong = 5.0 <= due < 6.0 or 8.0 <= due < 8.02
+            run.op("lookup", due, 0.001, "absent" if wrong else "ok")
+
+
+def test_recovery_ends_at_the_first_right_answer_that_stays_right(gold: Gold) -> None:
+    found = of(gold, "relapsed")
+    assert found.recovered_ns == pytest.approx(3.02e9, abs=25e6)
+    assert found.missing == 51
+
+
+def never_recovered(root: Path) -> None:
+    with PlantedRun(root, scenario="never") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            run.op("lookup", due, 0.001, "error" if due >= 5.0 else "ok")
+
+
+def test_what_never_became_right_has_no_end(gold: Gold) -> None:
+    assert of(gold, "never").recovered_ns is None
+
+
+def undisturbed(root: Path) -> None:
+    with PlantedRun(root, scenario="undisturbed") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            run.op("lookup", due, 0.2)
+
+
+def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
+    found = of(gold, "undisturbed")
+    assert (found.recovered_ns, found.waited, found.first_ns) == (0, 0, None)
+    before = [row for row in gold.timelines if "/undisturbed/" in row.run and row.bin < 0]
+    assert min(row.bin for row in before) == -20
+    assert {row.failed for row in before} == {0}
+
+
+def heartbeats_go_on(root: Path) -> None:
+    """Changes wait for 500 ms; a member answers heartbeats alone. Changes are due each 100 ms, once 400."""
+    with PlantedRun(root, scenario="heartbeats") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12, 0.1):
+            if not 8.05 < due < 8.35:
+                run.op("announce", due, 5.5 - due if 4.99 < due < 5.5 else 0.001)
+            run.op("announce", due + 0.03, 0.001, change=None)
+
+
+def test_heartbeats_that_change_nothing_hide_no_outage_of_registrations(gold: Gold) -> None:
+    found = of(gold, "heartbeats", "registration")
+    assert found.recovered_ns == pytest.approx(0.5e9, abs=1e6)  # with heartbeats among them it was 0.23 s
+    assert of(gold, "heartbeats", "heartbeat").recovered_ns == 0
+
+
+def test_what_was_over_before_the_next_request_was_due_is_not_called_nought(gold: Gold) -> None:
+    assert of(gold, "heartbeats", "registration").gap_ns == pytest.approx(0.4e9, abs=1e6)
+    assert of(gold, "undisturbed").gap_ns == pytest.approx(EVERY * 1e9, abs=1e6)
+    found = measures.floors(gold)
+    assert found[Place("equal", "undisturbed", "kill", "right_again_s")] == {"raft": 0.25}
+    shown = measures.values(gold)
+    (row,) = (
+        row
+        for row in answers.rows(shown, found)
+        if (row.place.scenario, row.place.measure) == ("undisturbed", "right_again_s")
+    )
+    assert words.middle_of(row.arms["raft"], "s") == "below 250 ms"
+    assert "look-ups right again (below 250 ms)" in words.no_difference([row])
+
+
+def sampled_in_part(root: Path) -> None:
+    """20 s are measured, samples cover 10 s of them: 1 s of CPU, 2 MiB written, 3 MiB over the links."""
+    with PlantedRun(root, scenario="quiet") as run:
+        run.op("lookup", 1.0, 0.001)
+        for at, cpu, written in ((4.0, 3.0, 0), (14.0, 4.0, 2 << 20)):
+            run.used("nameserver", 0, at, cpu, written_bytes=written)
+            run.link("broker-0", "nameserver-0", at, written, written // 2)
+
+
+def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
+    found = {
+        place.measure: arms["raft"][next(iter(arms["raft"]))]
+        for place, arms in measures.values(gold).items()
+        if place.scenario == "quiet"
+    }
+    assert found["cpu_s_per_min"] == pytest.approx(6.0)
+    assert found["written_mib_per_min"] == pytest.approx(12.0)
+    assert found["network_kib_per_s"] == pytest.approx(307.2)
+
+
+def cut_five_seconds(root: Path) -> None:
+    """Nameserver 2 is cut off for 5 s: it goes on showing what has changed elsewhere; the prober sees all."""
+    with PlantedRun(root, scenario="cut") as run:
+        run.fault(5.0, 18.0, case="1-2", healed=10.0, targets=["nameserver-2"])
+        for index in range(3):
+            run.view(0.0, index=index, version=1)
+        for index in range(2):
+            run.view(5.01, index=index, unseen=4.99, version=2)
+        run.view(10.01, index=2, unseen=9.99, version=2)
+        for index in range(3):
+            run.view(19.0, "end", index=index)
+
+
+def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None:
+    (found,) = (row for row in gold.disagreements if "/cut/" in row.run)
+    assert found.disagree_ns == pytest.approx(5e9, abs=100e6)
+    assert found.topics == 1
+    assert found.agree_ns == pytest.approx(0, abs=100e6)
+
+
+def stale_200_ms(root: Path) -> None:
+    """Each of 50 changes is acknowledged at once and shown 200 ms after it was sent; the last just ends."""
+    with PlantedRun(root, scenario="stale") as run:
+        for index in range(3):
+            run.view(0.0, index=index, version=0)
+        for version in range(1, 51):
+            at = 0.4 * version - 0.001
+            run.change("t", version, at, at + 0.001)
+            for index in range(3):
+                phase = 0.003 + 0.006 * index  # readings of the three do not fall together
+                run.view(at + 0.2 + phase, index=index, unseen=at + 0.2 + phase - 0.02, version=version)
+            for lag in (0.05, 0.15, 0.25):
+                run.op("lookup", at + lag, 0.001, version=version if lag > 0.2 else version - 1)
+        for index in range(3):
+            run.view(21.0, "end", index=index)
+
+
+def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
+    rows = [row for row in gold.visible if "/stale/" in row.run and row.measure == "visible"]
+    assert sum(row.n for row in rows) == 50  # the last change before the end was seen, too
+    for row in rows:
+        assert row.value_ns == pytest.approx(200e6, abs=10e6)
+    bins = {row.bin: (row.n, row.current) for row in gold.staleness if "/stale/" in row.run}
+    stale = sum(n - current for n, current in bins.values())
+    assert stale == 2 * 49  # those of the last change were due after the end
+    assert sum(n for n, _ in bins.values()) == 3 * 49
+
+
+def known_after_a_while(root: Path) -> None:
+    """40 changes, 400 ms apart: nameservers show each after 30 ms, client 0 after 300 ms, client 1 never."""
+    with PlantedRun(root, scenario="staleness") as run:
+        run.op("lookup", 1.0, 0.001)
+        observers = [("nameserver", 0), ("nameserver", 1), ("client", 0), ("client", 1)]
+        for observer, index in observers:
+            run.view(0.0, index=index, observer=observer, version=0)
+        for version in range(1, 41):
+            at = 0.4 * version
+            run.change("t", version, at, at + 0.001)
+            for index in range(2):
+                run.view(at + 0.03, index=index, unseen=at + 0.03, version=version)
+            run.view(at + 0.3, index=0, unseen=at + 0.3, observer="client", version=version)
+        for observer, index in observers:
+            run.view(19.9, "end", index=index, observer=observer)
+
+
+def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gold: Gold) -> None:
+    found = {
+        (row.observer, row.age_ms): (row.n, row.current) for row in gold.currency if "/staleness/" in row.run
+    }
+    assert found["nameserver", 20] == (80, 0)
+    assert found["nameserver", 50] == (80, 80)
+    assert found["client", 200] == (80, 0)
+    assert found["client", 500] == (2, 1)  # the last change only: each other one has a newer by then
+    assert ("client", 5000) not in found  # the run ended before
+    shown = measures.values(gold)
+    share = shown[Place("equal", "staleness", None, "stale_nameservers")]["raft"]
+    assert list(share.values()) == [0.0]
+    assert Place("equal", "staleness", None, "stale_clients") not in shown  # of two nothing is told
+
+
+def reported_without_changes(root: Path) -> None:
+    """Heartbeats each second; a nameserver restarts and shows what it showed before: nothing changed."""
+    with PlantedRun(root, scenario="no-changes") as run:
+        run.fault(5.0, 12.0, case="one-empty", healed=5.5)
+        for index in range(3):
+            run.view(0.0, index=index, version=1)
+        for at in range(20):
+            run.op("announce", at, 0.001, change=None, version=1)
+        run.view(5.6, "absent", index=0, unseen=5.1)
+        run.view(6.0, index=0, unseen=5.98, version=1)
+        for index in range(3):
+            run.view(19.9, "end", index=index)
+
+
+def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -> None:
+    """C5."""
+    assert [row for row in gold.visible if "/no-changes/" in row.run] == []
+    assert [row for row in gold.currency if "/no-changes/" in row.run] == []
+    assert of(gold, "no-changes", "heartbeat").n == 7
+    assert [row for row in gold.recoveries if "/no-changes/" in row.run and row.op == "registration"] == []
+
+
+def broken_folders(root: Path) -> None:
+    """One run folder per way to be broken; each holds look-ups, so that it would make figures."""
+
+    def looked(scenario: str, **how: Any) -> Path:
+        with PlantedRun(root, scenario=scenario, **how) as run:
+            run.fault(5.0, 12.0)
+            for due in steps(4, 12, 0.1):
+                run.op("lookup", due, 0.001)
+        return run.folder
+
+    cut = looked("cut-line")
+    with next(cut.glob("ops-*")).open("a") as ops:
+        ops.write('{"op":"lookup","due_ns":50')  # what a killed process was writing
+    damaged = looked("damaged-lines")
+    with next(damaged.glob("ops-*")).open("ab") as ops_bytes:
+        ops_bytes.write(b"\x00\x00\n" * 2 + b'{"op":"lookup","due_ns":"soon"}\n')
+    looked("void-run", void="the proxy is gone")
+    looked("unfinished", ended=False)
+    (looked("no-manifest") / "manifest.json").unlink()
+    half = looked("half-a-manifest") / "manifest.json"
+    half.write_bytes(half.read_bytes()[:200])
+    newer = looked("newer-format") / "manifest.json"
+    newer.write_text(newer.read_text().replace('"format": 2', '"format": 3'))
+    other = looked("another-run") / "manifest.json"
+    other.write_text(other.read_text().replace('"another-run"', '"somebody-elses"'))
+    for path in looked("no-events").glob("*.jsonl"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "why"),
+    [
+        ("cut-line", None),
+        ("damaged-lines", "3 of 83 lines of ops-planted.jsonl are damaged, 1 may be"),
+        ("void-run", "the harness failed: the proxy is gone"),
+        ("unfinished", "it was never completed"),
+        ("no-manifest", "it has no manifest.json"),
+        ("half-a-manifest", "its manifest.json cannot be read: "),
+        ("newer-format", "its manifest has format 3, this program knows up to 2"),
+        ("another-run", "its manifest names another run than its folder"),
+        ("no-events", "it holds no events"),
+    ],
+)
+def test_broken_run_is_told_with_its_reason_and_is_in_no_figure(
+    gold: Gold, scenario: str, why: str | None
+) -> None:
+    (source,) = (source for source in gold.sources if source.scenario == scenario)
+    figures = [row for row in gold.recoveries if f"/{scenario}/" in row.run]
+    places = [place for place in measures.values(gold) if place.scenario == scenario]
+    if why is None:
+        assert (source.left_out, of(gold, scenario).n) == (None, 70)
+    else:
+        assert source.left_out is not None
+        assert source.left_out.startswith(why)
+        assert (figures, places) == ([], [])
+
+
+def broker_died(root: Path) -> None:
+    """Broker 1 dies at 5 s; nameserver i leaves it out after 1 s + i, one client after 4 s, one never."""
+    with PlantedRun(root, scenario="died") as run:
+        run.broker(1, "down", 5.0)
+        run.broker(1, "up", 12.0)
+        run.fault(5.0, 16.0, case="kill", targets=["broker-1"], healed=11.9)
+        for index in range(3):
+            run.view(0.0, index=index)
+            gone = 6.0 + index
+            run.view(gone + 0.01, index=index, unseen=gone - 0.01, brokers=[0, 2])
+            run.view(12.5 + 0.1 * index, index=index, unseen=12.5 + 0.1 * index)
+            run.view(19.0, "end", index=index)
+        for index in range(2):
+            run.view(0.0, index=index, observer="client")
+        run.view(9.0, index=0, observer="client", unseen=9.0, brokers=[0, 2])
+        for index in range(2):
+            run.view(19.0, "end", index=index, observer="client")
+        for due in steps(0, 16):
+            run.op("lookup", due, 0.001, brokers=[0, 1, 2] if due < 8 or due > 13 else [0, 2])
+            run.op("send", due, 0.001, "error" if 5 <= due < 5.2 else "ok", target=1)
+        run.op("lookup", 4.999, 0.002, brokers=[0, 2])
+
+
+def test_dead_broker_is_followed_at_each_nameserver_and_client(gold: Gold) -> None:
+    found = {(row.observer, row.index): row.left_out_ns for row in gold.left_out if "/died/" in row.run}
+    for index in range(3):
+        assert found["nameserver", index] == pytest.approx((1 + index) * 1e9, abs=20e6)
+    assert found["client", 0] == pytest.approx(4e9, abs=20e6)
+    assert found["client", 1] is None
+
+
+def test_returned_broker_is_another_question_than_the_dead_one(gold: Gold) -> None:
+    back = {(row.observer, row.index): row.back_ns for row in gold.back if "/died/" in row.run}
+    for index in range(3):
+        assert back["nameserver", index] == pytest.approx((0.5 + 0.1 * index) * 1e9, abs=20e6)
+    assert back["client", 0] is None
+    found = of(gold, "died")
+    assert found.n - found.right - found.ghost == 51  # from its return at 12 s until 13 s: neither
+
+
+def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_death_is_not(gold: Gold) -> None:
+    found = of(gold, "died")
+    assert found.ghost == 150
+    assert found.missing == 0
+    assert found.recovered_ns == pytest.approx(3e9, abs=25e6)
+    assert of(gold, "died", "send").failed == 10
+
+
+def given_up_by_mistake(root: Path) -> None:
+    """Broker 1 is frozen; nameserver 2 drops broker 2 as well, for 1 s."""
+    with PlantedRun(root, scenario="mistake") as run:
+        run.broker(1, "down", 5.0)
+        run.fault(5.0, 16.0, case="freeze", targets=["broker-1"])
+        for index in range(3):
+            run.view(0.0, index=index)
+        run.view(6.0, index=2, unseen=6.0, brokers=[0])
+        run.view(7.0, index=2, unseen=7.0, brokers=[0, 2])
+        run.view(6.0, "silent", index=0, unseen=6.0)
+        for index in range(3):
+            run.view(19.0, "end", index=index)
+
+
+def test_living_broker_that_was_given_up_is_counted_and_a_silent_server_gives_up_nobody(gold: Gold) -> None:
+    (found,) = (row for row in gold.given_up if "/mistake/" in row.run)
+    assert (found.observer, found.views, found.brokers) == ("nameserver", 1, 1)
+    assert found.given_up_ns == pytest.approx(1e9, abs=1e6)
+
+
+def late_inside_the_window(root: Path) -> None:
+    """The generator is 807 ms late inside the window only, because no user was free."""
+    with PlantedRun(root, scenario="late") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            late = 0.807 if 5.0 <= due < 6.0 else 0.001
+            run.op("lookup", due, late + 0.001, late=late, queued=late > 0.1)
+
+
+def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user(gold: Gold) -> None:
+    found = of(gold, "late")
+    assert found.lateness_ns == pytest.approx(807e6, abs=1e6)
+    assert found.queued == 50
+    inside = [row for row in gold.latency if "/late/" in row.run and row.measure == "lateness"]
+    assert max(row.value_ns for row in inside if row.phase == "reference") < 2e6
+
+
+def two_slots(root: Path) -> None:
+    """One cluster's life: a broker dies in the first slot and stays dead; views of the first hold on."""
+    with PlantedRun(root, scenario="slot-1", session="one", seconds=10) as run:
+        run.broker(2, "down", 8.0)
+        for index in range(3):
+            run.view(1.0, index=index, version=5)
+        run.op("lookup", 1.0, 0.001)
+        run.change("t", 6, 9.95, 9.96)
+    with PlantedRun(root, scenario="slot-2", session="one", begin_s=10, seconds=10) as run:
+        run.fault(12.0, 18.0, case="one-empty", since=10.0, targets=["nameserver-0"])
+        for index in range(3):
+            run.view(10.15, index=index, unseen=10.15, version=6)
+        run.view(13.0, "absent", index=0, unseen=13.0)
+        run.view(14.0, index=0, unseen=14.0, version=6)
+        for due in steps(10, 18):
+            run.op("lookup", due, 0.001, brokers=[0, 1, 2] if due < 11 else [0, 1])
+        for index in range(3):
+            run.view(19.9, "end", index=index)
+
+
+def test_what_was_true_in_one_slot_holds_on_in_the_next(gold: Gold) -> None:
+    assert of(gold, "slot-2").ghost == 0
+    counted = [row for row in gold.timelines if "/slot-2/" in row.run and row.bin < -10]
+    assert sum(row.failed for row in counted) == 50  # the dead broker of the slot before, listed until 11 s
+    (found,) = (row for row in gold.disagreements if "/slot-2/" in row.run)
+    assert found.disagree_ns == pytest.approx(1e9, abs=1e6)
+    (seen,) = (row for row in gold.visible if "/slot-1/" in row.run and row.measure == "visible")
+    assert seen.value_ns == pytest.approx(200e6, abs=10e6)  # begun in the first slot, seen in the second
+
+
+def messages_counted(root: Path) -> None:
+    """Of 100 messages one is refused, two get no verdict (one arrives), one is lost, one comes twice.
+
+    Two are read late, one of them when the next slot of the life has begun.
+    """
+    with PlantedRun(root, scenario="after-messages", session="read", begin_s=15.5, seconds=4) as later:
+        later.delivered(98, 16.4)
+        later.op("lookup", 16.0, 0.001)
+    with PlantedRun(root, scenario="messages", session="read", seconds=15.5) as run:
+        run.fault(5.0, 15.0)
+        for number in range(100):
+            outcome = "refused" if number == 50 else "unknown" if number in (51, 52) else "ok"
+            due = 5.0 + 0.1 * number
+            run.op(
+                "send",
+                due,
+                3.0 if outcome == "unknown" else 1.5 if number == 60 else 0.01,
+                outcome,
+                message=number,
+            )
+            if number not in (50, 51, 53, 98):
+                run.delivered(number, due + (1.2 if number == 40 else 0.02))
+        run.delivered(7, 9.0)
+
+
+def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> None:
+    (found,) = (row for row in gold.messages if "/messages/" in row.run)
+    assert (found.sent, found.failed, found.unknown, found.lost, found.repeated) == (100, 1, 2, 1, 1)
+    assert found.late == 2
+    assert of(gold, "messages", "send").late == 1
+
+
+def processes_counted(root: Path) -> None:
+    """A server is killed and started again: starting costs 0.5 s of CPU, which counts."""
+    with PlantedRun(root, scenario="processes") as run:
+        run.op("lookup", 1.0, 0.001)
+        run.used("nameserver", 0, 0.1, 10.0)
+        run.used("nameserver", 0, 5.0, 10.4, event="exit", wanted=True, code=-9)
+        run.used("nameserver", 0, 6.0, 0.0, pid=900, event="start")
+        run.used("nameserver", 0, 19.0, 0.9, pid=900, rss_bytes=60 << 20)
+        run.used("nameserver", 1, 0.1, 1.0)
+        run.used("nameserver", 1, 19.0, 2.0, event="exit", wanted=False, code=1)
+        run.link("broker-0", "nameserver-0", 1.0, 100, 200)
+        run.link("broker-0", "nameserver-0", 19.0, 1100, 2200)
+
+
+def test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed(gold: Gold) -> None:
+    (found,) = (row for row in gold.costs if "/processes/" in row.run)
+    assert found.cpu_ns == pytest.approx((0.4 + 0.9 + 1.0) * 1e9)
+    assert (found.processes, found.pids, found.died) == (2, 3, 1)
+    assert found.rss_bytes == 110 << 20
+    (link,) = (row for row in gold.links if "/processes/" in row.run)
+    assert link.bytes == 3000
+
+
+def one_side_of_a_partition(root: Path) -> None:
+    with PlantedRun(root, scenario="sides") as run:
+        run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
+        for due in steps(4, 15):
+            for side in "ab":
+                away = side == "b" and 5.0 <= due < 10.0
+                run.op("lookup", due, 0.001, "refused" if away else "ok", client_side=side)
+                run.op("newcomer", due, 0.001, "refused" if away else "ok", target=2 if side == "b" else 0)
+                run.op("announce", due, 0.001, "unknown" if away else "ok", target=2 if side == "b" else 0)
+
+
+def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(gold: Gold) -> None:
+    assert of(gold, "sides", scope="side-a").recovered_ns == 0
+    assert of(gold, "sides", scope="side-b").recovered_ns == pytest.approx(5e9, abs=25e6)
+    assert of(gold, "sides", "newcomer", "struck").failed == 250
+    assert of(gold, "sides", "newcomer", "others").failed == 0
+    # one registration goes to all servers at once: the first that accepts it ends its waiting
+    assert of(gold, "sides", "registration").recovered_ns == 0
+    assert of(gold, "sides", "announce", "struck").recovered_ns == pytest.approx(5e9, abs=25e6)

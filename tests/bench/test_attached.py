@@ -1,0 +1,154 @@
+"""A cluster that somebody else runs is driven by its addresses, and stays as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from bench import compare
+from bench.__main__ import main
+from bench.arms.interface import FOREIGN_FROM, broker_index
+from bench.attached import AttachedSession
+from bench.given import Given, given_cluster, plan_for
+from bench.plan import Plan, PlanError, load_plan
+from bench.processes import ClusterError
+from bench.report.job import build_report
+from bench.schedule import Comparison
+from bench.session import SessionPlan
+from tests.bench.servers import listed, running
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    ("arm", "servers", "http", "message"),
+    [
+        (None, ["h:1"], [], "--arm is missing"),
+        ("zookeeper", ["h:1"], [], "--arm is missing: what is given is one of independent, raft, apache"),
+        ("raft", [], [], "names 0 nameservers, allowed are 1 to 9"),
+        ("raft", ["h:1", "h:2"], ["h:3"], "--http names 1 addresses for 2 nameservers"),
+        ("raft", ["h"], [], "'h' is no HOST:PORT"),
+        ("raft", ["h:0"], [], "'h:0' is no HOST:PORT with a port of 1 to 65535"),
+        ("raft", ["h:1"], [":2"], "--http: ':2' is no HOST:PORT"),
+        ("raft", ["h:1", "h:1"], [], "--nameservers has one address twice"),
+    ],
+)
+def test_what_is_no_cluster_is_refused_by_name(
+    arm: str | None, servers: list[str], http: list[str], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        given_cluster(arm, servers, http)
+
+
+def test_given_cluster_is_not_struck() -> None:
+    given = Given(arm="raft", servers=["h:1"])
+    with pytest.raises(PlanError, match="has faults"):
+        plan_for(load_plan("smoke"), given)
+    plan = plan_for(load_plan("attached"), given)
+    assert (plan.arms, plan.servers, plan.lines) == (["raft"], 1, [])
+
+
+def test_attached_profile_without_addresses_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--profile", "attached", "--out", str(tmp_path)]) == 2
+    assert "name it by --arm and --nameservers" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_brokers_of_any_name_have_a_number_each() -> None:
+    assert [broker_index(name) for name in ("broker-7", "sim-103", "")] == [7, 103, None]
+    names = [f"{kind}-{letter}" for kind in ("broker", "order") for letter in "abcdefghij"]
+    names += ["broker-100", "broker-103"]  # those who are simulated have these
+    found = {broker_index(name) for name in names}
+    assert len(found) == len(names)
+    assert min(index for index in found if index is not None) >= FOREIGN_FROM
+
+
+def short_plan() -> Plan:
+    plan = load_plan("attached")
+    (quiet,) = plan.scenarios
+    load = msgspec.structs.replace(plan.load, topics=2, sim_brokers=2)
+    scenarios = [msgspec.structs.replace(quiet, quiet_s=3.0)]
+    return msgspec.structs.replace(plan, scenarios=scenarios, load=load, warmup_s=0.5, linger_s=0.2)
+
+
+def rows(folder: Path, prefix: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob(f"{prefix}-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.mark.parametrize(("mode", "nameservers"), [("independent", 2), ("raft", 1)])
+def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
+    tmp_path: Path, spark: SparkSession, mode: str, nameservers: int
+) -> None:
+    out = tmp_path / "out"
+    brokers = ("broker-a", "orders-b")
+    with running(tmp_path, mode=mode, brokers=brokers, nameservers=nameservers) as cluster:
+        given = given_cluster(mode, cluster.nameservers, cluster.http)
+        plan = plan_for(short_plan(), given)
+        compare.begin(
+            out, Comparison(profile="attached", plan=plan, seed=5, command=["mqbench"], given=given)
+        )
+        (folder,) = compare.make_runs(out, compare.load(out))
+        for addr in cluster.nameservers:
+            assert listed(addr) == set(brokers)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["arm"], manifest["links"], manifest["void"]) == (mode, "none", None)
+    assert (manifest["servers"], manifest["brokers"]) == (nameservers, 2)
+    ops = rows(folder, "ops")
+    assert {op["op"] for op in ops} == {"lookup", "newcomer", "announce", "send", "send_once"}
+    assert [op for op in ops if op["outcome"] != "ok"] == []
+    numbers = sorted(number for name in brokers if (number := broker_index(name)) is not None)
+    assert {tuple(op["brokers"]) for op in ops if op["op"] == "lookup" and "bench-" in op["topic"]} == {
+        tuple(numbers)
+    }
+    assert {op["target"] for op in ops if op["op"] == "send"} == set(numbers)
+    up = {row["broker"] for row in rows(folder, "truth") if row["what"] == "up"}
+    assert up == set(numbers)
+
+    if mode == "raft":
+        return  # one page tells how a page of one arm looks
+    page = Path(build_report([str(out)], str(out), progress=print)).read_text()
+    assert f"{mode.capitalize()} nameservers under load</h1>" in page
+    assert "Route look-up, typical" in page
+    for of_two_arms in ("Does RocketMQ need", "What to choose when", "Primary lines", "Difference", "claims"):
+        assert of_two_arms not in page.partition("<body>")[2], of_two_arms
+
+
+def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> None:
+    with running(tmp_path, brokers=()) as cluster:
+        given = given_cluster("raft", cluster.nameservers, cluster.http)
+        with pytest.raises(
+            ClusterError, match="--arm is raft, a nameserver says that its mode is independent"
+        ):
+            attached(tmp_path, given).run()
+        given = given_cluster("independent", cluster.nameservers, cluster.http)
+        with pytest.raises(ClusterError, match="the cluster has no broker that is a master"):
+            attached(tmp_path, given).run()
+
+
+def attached(out: Path, given: Given) -> AttachedSession:
+    plan = plan_for(short_plan(), given)
+    session = SessionPlan(
+        out=out / "out",
+        plan=plan,
+        series=plan.series[0],
+        arm=given.arm,
+        block=1,
+        order_in_block=0,
+        attempt=1,
+        profile="attached",
+        seed=1,
+        command=("pytest",),
+    )
+    return AttachedSession(session, given, lambda step: print(step, file=sys.stderr))

@@ -1,0 +1,199 @@
+"""``bench/locustfile.py`` works as any Locust file: headless, by file, in processes, and by its web page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.servers import Cluster, listed, running
+from tests.ports import free_ports
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(500)]
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+EVERYTHING = {
+    ("RMQ", "route"),
+    ("HTTP", "route"),
+    ("RMQ", "send"),
+    ("RMQ", "receive"),
+    ("RMQ", "register"),
+}
+#: Files of ``bench/users`` that can be run alone; a consumer gets nothing without a producer.
+BY_FILE = {
+    "wire_user.py": {("RMQ", "route")},
+    "http_user.py": {("HTTP", "route")},
+    "producer_user.py": {("RMQ", "send")},
+    "producer_user.py,consumer_user.py": {("RMQ", "send"), ("RMQ", "receive")},
+    "registrar_user.py": {("RMQ", "register")},
+}
+UNTIL = Path(__file__).with_name("until_served.py")
+
+
+def locust(cluster: Cluster, files: list[Path], *options: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "locust", "-f", ",".join(map(str, files)), *options]
+    command += ["--host", ";".join(cluster.nameservers), "--loglevel", "WARNING"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("cluster"), mode="raft", nameservers=1) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def runs(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Run every file, side by side; what Locust found by file."""
+    folder = tmp_path_factory.mktemp("locust")
+    started = {}
+    for number, (name, expected) in enumerate({"locustfile.py": EVERYTHING, **BY_FILE}.items()):
+        files = [BENCH / "users" / part for part in name.split(",")]
+        options = [
+            "--headless",
+            "-u",
+            "5",
+            "-r",
+            "5",
+            "-t",
+            "200s",
+            "--rate",
+            "5",
+            "--request-timeout-s",
+            "20",
+            "--group",
+            f"locust-{number}",
+        ]
+        processes = 0
+        if name == "locustfile.py":
+            files, processes = [BENCH / name], 2
+            (port,) = free_ports(1)
+            options += ["-u", "10", "--processes", "2", "--master-bind-host", "127.0.0.1"]
+            options += ["--master-bind-port", str(port), "--master-port", str(port)]
+        started[name] = locust(
+            cluster,
+            [*files, UNTIL],
+            *options,
+            UNTIL_SERVED=",".join(" ".join(kind) for kind in expected),
+            UNTIL_PROCESSES=str(processes),
+            UNTIL_FILE=str(folder / f"{number}.json"),
+        )
+    try:
+        said = {name: process.communicate(timeout=300)[0] for name, process in started.items()}
+        for name, process in started.items():
+            assert process.returncode == 0, f"{name}: {said[name][-4000:]}"
+        yield {
+            name: json.loads((folder / f"{number}.json").read_text()) for number, name in enumerate(started)
+        }
+    finally:
+        for process in started.values():
+            process.kill()
+            process.communicate()
+
+
+def kinds(entries: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(entry["method"], entry["name"]) for entry in entries}
+
+
+def check(entries: list[dict[str, Any]], expected: set[tuple[str, str]]) -> None:
+    assert kinds(entries) == expected
+    for entry in entries:
+        assert entry["num_failures"] == 0, entry
+        assert entry["num_requests"] > 0
+        assert 0 <= entry["min_response_time"] <= entry["max_response_time"]
+
+
+@pytest.mark.parametrize("name", BY_FILE)
+def test_users_of_each_file_do_what_they_are_for(runs: dict[str, list[dict[str, Any]]], name: str) -> None:
+    check(runs[name], BY_FILE[name])
+
+
+def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, Any]]]) -> None:
+    entries = runs["locustfile.py"]
+    check(entries, EVERYTHING)
+    # Two users of each kind at 5 operations a second each: an open loop does as many as were due, no more.
+    for entry in entries:
+        seconds = entry["last_request_timestamp"] - entry["start_time"]
+        if entry["name"] == "route":
+            assert entry["num_requests"] <= 2 * 5 * (seconds + 1)
+
+
+def test_simulated_brokers_leave_with_their_users(
+    cluster: Cluster, runs: dict[str, list[dict[str, Any]]]
+) -> None:
+    assert runs
+    assert listed(cluster.nameservers[0]) == {"broker-a"}
+
+
+def get(url: str, data: bytes | None = None) -> Any:
+    with urllib.request.urlopen(url, data, timeout=10) as reply:
+        body = reply.read().decode()
+    return json.loads(body) if "json" in reply.headers["Content-Type"] else body
+
+
+def until(url: str, condition: Any) -> Any:
+    deadline = time.monotonic() + 200
+    while True:
+        try:
+            found = get(url)
+            if condition(found):
+                return found
+        except (urllib.error.URLError, ConnectionError):
+            found = None
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
+    """The clock begins with the test, not with the file: no user has a backlog to catch up with."""
+    (port,) = free_ports(1)
+    options = ["--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker"]
+    process = locust(cluster, [BENCH / "locustfile.py"], *options)
+    page = f"http://127.0.0.1:{port}"
+    loaded = time.monotonic()
+    try:
+        shown = until(f"{page}/", lambda text: "RegistrarUser" in text)
+        assert cluster.nameservers[0] in shown
+        assert "registrar_rate" in shown
+        for begun in range(2):
+            waited_ms = (time.monotonic() - loaded) * 1000
+            form = {"request_timeout_s": "20"} | {
+                "user_count": "5",
+                "spawn_rate": "5",
+                "host": cluster.nameservers[0],
+                "rate": "5",
+            }
+            assert get(f"{page}/swarm", urllib.parse.urlencode(form).encode())["success"]
+            found = until(
+                f"{page}/stats/requests",
+                lambda stats: kinds(stats["stats"]) >= EVERYTHING and stats["total_rps"] > 0,
+            )
+            routes = next(
+                each for each in found["stats"] if (each["method"], each["name"]) == ("RMQ", "route")
+            )
+            assert found["fail_ratio"] == 0, (begun, found["errors"])
+            assert routes["avg_response_time"] < waited_ms, "due since before the test began"
+            assert get(f"{page}/stop", b"")["success"]
+            until(f"{page}/stats/requests", lambda stats: stats["state"] == "stopped")
+    finally:
+        process.terminate()
+        said = process.communicate(timeout=30)[0]
+    assert "Traceback" not in said, said[-4000:]
