@@ -9,6 +9,7 @@ OUT ?= out
 OTHER ?= $(shell for p in python3.12 python3.13 "$$HOME"/.pyenv/versions/3.1[23]*/bin/python; do \
 	"$$p" -c '' 2>/dev/null && echo "$$p"; done | tail -n 1)
 SEEDS ?= 200
+FUZZ_S ?= 60
 WORKERS ?= $(shell nproc)
 TEST_WORKERS ?= $(shell expr $(WORKERS) + 1)
 PYTEST_ARGS ?=
@@ -17,13 +18,14 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare test check lint unit unit-other remoting-and-nameserver sim clean
+.PHONY: help compare test check lint unit unit-other remoting-and-nameserver sim fuzz clean
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
+	@echo "make fuzz     fuzz what strangers reach for a minute (FUZZ_S=600 for longer)"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
@@ -44,7 +46,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim)" -n $(WORKERS) \
+	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim or fuzz)" -n $(WORKERS) \
 		$(PYTEST_ARGS)
 
 # The same lock file must serve every Python that the package names.
@@ -55,6 +57,9 @@ unit-other:
 remoting-and-nameserver: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not (faults or sim)" -n $(WORKERS) tests/remoting tests/nameserver \
 		$(PYTEST_ARGS)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
 
 sim: $(VENV)/.test
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers $(WORKERS) --keep-going

@@ -1,0 +1,1 @@
+"""What no input may do: raise anything but a refusal, or cost more than its bytes allow."""

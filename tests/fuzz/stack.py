@@ -1,0 +1,325 @@
+"""What stands behind real ports, given bytes without sockets: the wire, HTTP and raft links of a nameserver.
+
+Two members, neither of which anything outside can reach: one that leads a group of one, with its wire and
+its HTTP port; and one of three, whose links are fed by strangers and by what proves itself a member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from nameserver.http.app import HttpServer
+from nameserver.raft.links.auth import NONCE_SIZE, Credentials, Handshake, Session
+from nameserver.raft.links.transport import Link
+from nameserver.raft.node import Driver
+from nameserver.raft.types import RaftConfig
+from nameserver.replicated import Replicated
+from nameserver.settings.changes import LiveSettings
+from nameserver.settings.declared import NamesrvSettings
+from nameserver.wire.server import NameServer
+from remoting.transport.server import ServerProtocol
+
+#: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
+_TURNS: Final = 40
+_LEADS_S: Final = 20.0
+TOKEN: Final = "a-token-of-thirty-two-characters"
+SECRET: Final = b"a secret of thirty-two bytes or more"
+#: Names of the group of three. Nothing listens at the ports of the others: what is dialled there is refused.
+ME: Final = "127.0.0.1:3"
+OTHER: Final = "127.0.0.1:2"
+THIRD: Final = "127.0.0.1:1"
+_Result = TypeVar("_Result")
+
+
+class Wire(asyncio.Transport):
+    """The other end of a connection in memory: it reads everything, and keeps what was answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = bytearray()
+        self.closed = False
+        self._socket = socket.socket()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 40_000), "socket": self._socket}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        self.answered += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def is_reading(self) -> bool:
+        return True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def end(self) -> None:
+        self._socket.close()
+
+
+class Failed(AssertionError):
+    """Something that no input may bring about, noticed behind the port."""
+
+
+class Stack:
+    """Both members, on a loop of their own that only turns while an input is tried."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._note)
+        self._failures: list[str] = []
+        self._directory = Path(tempfile.mkdtemp(prefix="fuzz-stack-"))
+        self._started = False
+        self._group: asyncio.TaskGroup
+        self._server: NameServer
+        self._http: HttpServer
+        self._peer: _Member | None = None
+        atexit.register(self.close)
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._failures.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Let the loop turn until ``work`` is done.
+
+        Raises:
+            Failed: If anything on the loop raised meanwhile.
+        """
+        self._failures.clear()
+        result = self._loop.run_until_complete(_awaited(work))
+        if self._failures:
+            raise Failed("; ".join(self._failures)[:2000])
+        return result
+
+    def prepare(self) -> None:
+        """Start, or start anew what an input has stopped, outside of what is measured."""
+        if not self._started:
+            self._started = True
+            self.run(self._start)
+        if self._peer is None or self._peer.is_spent:
+            self.run(self._start_peer)
+
+    async def _start(self) -> None:
+        self._group = await asyncio.TaskGroup().__aenter__()
+        me = f"127.0.0.1:{_free_port()}"
+        directory = self._directory / "one"
+        live = LiveSettings(NamesrvSettings(data_dir=str(directory), listen_port=0))
+        raft = RaftConfig(me=me, peers=(me,), listen=None, data_dir=directory, durability="memory")
+        self._server = NameServer(settings=live, group=self._group)
+        mode = Replicated(live, self._server, boot_id=1, raft=raft)
+        await mode.start()
+        driver = mode.member._driver
+        assert driver is not None
+        driver._on_fatal = driver._on_removed = self._failures.append
+        await self._server.start(mode)
+        self._http = HttpServer(
+            consistency=mode, server=self._server, settings=live, version="fuzzed", token=TOKEN
+        )
+        await self._http.start("127.0.0.1", 0)
+        async with asyncio.timeout(_LEADS_S):
+            while not mode.member.leads:  # noqa: ASYNC110 - the member tells nobody
+                await asyncio.sleep(0.01)
+
+    async def _start_peer(self) -> None:
+        if self._peer is not None:
+            await self._peer.close()
+        self._peer = await _Member.start(self._directory / "three", self._group)
+
+    def close(self) -> None:
+        """Leave without a word: nobody is on the other side."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    # -- targets
+
+    def wire(self, data: bytes) -> object:
+        """Let the wire's port receive bytes."""
+
+        async def ask() -> object:
+            return await self._feed(ServerProtocol(self._server.wire), data)
+
+        return self.run(ask)
+
+    def http(self, data: bytes) -> object:
+        """Let the HTTP port receive bytes.
+
+        Raises:
+            Failed: If a request is answered with 500.
+        """
+
+        async def ask() -> bytes | bytearray:
+            return await self._feed(self._http._connections.accept(), data)
+
+        answered = self.run(ask)
+        if b"HTTP/1.1 500" in answered:
+            raise Failed(bytes(answered[:300]).decode("utf-8", "replace"))
+        return None
+
+    def stranger(self, data: bytes) -> object:
+        """Let the raft port receive bytes from who has proved nothing."""
+        assert self._peer is not None
+        peer = self._peer
+
+        async def knock() -> object:
+            return await self._feed(peer.link(), data)
+
+        return self.run(knock)
+
+    def member(self, data: bytes) -> object:
+        """Let the raft port receive frames, see :func:`bodies`, from a proven member: kind and payload."""
+        assert self._peer is not None
+        peer = self._peer
+
+        async def speak() -> object:
+            link, session, wire = peer.proven()
+            stream = bytearray()
+            for body in bodies(data):
+                mac = session.outgoing.next(body)
+                stream += (len(body) + len(mac)).to_bytes(4) + body + mac
+            return await self._feed(link, bytes(stream), wire)
+
+        return self.run(speak)
+
+    async def _feed(
+        self, protocol: asyncio.Protocol, data: bytes, wire: Wire | None = None
+    ) -> bytes | bytearray:
+        if wire is None:
+            wire = Wire()
+            protocol.connection_made(wire)
+        try:
+            if not wire.closed:
+                protocol.data_received(data)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            if not wire.closed:
+                protocol.eof_received()
+        finally:
+            protocol.connection_lost(None)
+            wire.end()
+        await asyncio.sleep(0)
+        return wire.answered
+
+
+class _Member:
+    """One of three members; the others are away, and inputs speak for one of them."""
+
+    def __init__(self, mode: Replicated, driver: Driver) -> None:
+        self._mode = mode
+        self._transport = driver.transport
+        mine = self._transport.credentials
+        self._other = Credentials(
+            me=OTHER, members=mine.members, cluster=mine.cluster, secret=mine.secret, open=mine.open
+        )
+        self._began_with = mine
+        self._stopped = ""
+        driver._on_fatal = driver._on_removed = self._stop
+
+    @classmethod
+    async def start(cls, directory: Path, group: asyncio.TaskGroup) -> _Member:
+        shutil.rmtree(directory, ignore_errors=True)
+        live = LiveSettings(NamesrvSettings(data_dir=str(directory), listen_port=0))
+        raft = RaftConfig(
+            me=ME,
+            peers=(ME, OTHER, THIRD),
+            listen=f"127.0.0.1:{_free_port()}",
+            data_dir=directory,
+            durability="memory",
+            secret=SECRET,
+        )
+        mode = Replicated(live, NameServer(settings=live, group=group), boot_id=2, raft=raft)
+        await mode.start()
+        driver = mode.member._driver
+        assert driver is not None
+        return cls(mode, driver)
+
+    def _stop(self, reason: str) -> None:
+        """What a member says may stop this one: it is believed. The next input finds a new one."""
+        self._stopped = reason
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it stopped, or was told of other members, so that it refuses those of this stack."""
+        return bool(self._stopped) or self._transport.credentials != self._began_with
+
+    async def close(self) -> None:
+        await self._mode.close()
+
+    def link(self) -> Link:
+        return Link(self._transport, None)
+
+    def proven(self) -> tuple[Link, Session, Wire]:
+        """Dial this member as the other one, and prove it."""
+        link, wire = self.link(), Wire()
+        link.connection_made(wire)
+        handshake = Handshake(self._other, peer=ME, nonce=os.urandom(NONCE_SIZE))
+        frame: bytes | None = handshake.begin()
+        while frame is not None:
+            link.data_received(len(frame).to_bytes(4) + frame)
+            size = int.from_bytes(wire.answered[:4])
+            answer = bytes(wire.answered[4 : 4 + size])
+            del wire.answered[: 4 + size]
+            frame = handshake.receive(answer)
+        assert handshake.session is not None
+        return link, handshake.session, wire
+
+
+FRAMES_MAX: Final = 4_096
+
+
+def bodies(data: bytes) -> list[bytes]:
+    """Cut an input into frames: a u16 size and that many bytes each; the last one may be shorter.
+
+    Not more than FRAMES_MAX: on the wire a frame is ten times as long as two bytes that say "empty", and what
+    sealing them costs here would be counted as the reader's.
+    """
+    found: list[bytes] = []
+    at = 0
+    while at + 2 < len(data) and len(found) < FRAMES_MAX:
+        size = int.from_bytes(data[at : at + 2])
+        found.append(data[at + 2 : at + 2 + size])
+        at += 2 + size
+    return found
+
+
+def framed(*found: bytes) -> bytes:
+    """Return the input that :func:`bodies` cuts into these frames."""
+    return b"".join(len(body).to_bytes(2) + body for body in found)
+
+
+#: Both members, for all targets.
+STACK: Final = Stack()
+
+
+async def _awaited(work: Callable[[], Awaitable[_Result]]) -> _Result:
+    return await work()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,163 @@
+"""What is fuzzed: every decoder that reads a peer's bytes, what nameserver and broker do with a request of
+each code, and what stands behind the ports of a nameserver: wire, HTTP, raft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nameserver.commands import CommandFormatError
+from nameserver.commands import decode_batch as decode_commands
+from nameserver.commands import decode_command as decode_one
+from nameserver.handlers import SERVED, decide
+from nameserver.liveness import Standing
+from nameserver.raft.consensus import messages
+from nameserver.raft.consensus.members import decode_configuration
+from nameserver.raft.types import StopMember
+from nameserver.replicated import peer_messages
+from nameserver.routes.image import ImageError, decode_image
+from nameserver.routes.table import RouteTable
+from nameserver.settings.declared import NamesrvSettings
+from nameserver.types import Answer, BrokerKey, Request
+from remoting import bodies
+from remoting.codes import HeaderCodec
+from remoting.command import decode_command, read_command
+from remoting.errors import FieldError, RemoteProtocolError
+from remoting.frame import FrameDecoder, encode_frame
+from remoting.lenient import REQUEST, loads
+from remoting.message import decode_batch, decode_messages, decode_properties, decompress_body
+from remoting.route import decode_cluster_info, decode_route
+from tests.fuzz import arguments, broker
+from tests.fuzz.stack import STACK
+
+#: What a decoder may raise: the input's fault, said in a line.
+REFUSALS: Final = (
+    RemoteProtocolError,
+    FieldError,
+    messages.MessageError,
+    peer_messages.PeerMessageError,
+    CommandFormatError,
+    ImageError,
+    StopMember,
+)
+MESSAGE_MAX: Final = 4096
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A sender of whom nothing is known."""
+
+    uptime_s: float = 1000.0
+
+    def standing(self, broker: BrokerKey) -> Standing:
+        return Standing.STRANGER
+
+
+_TABLE: Final = RouteTable()
+_SETTINGS: Final = NamesrvSettings()
+_ARGUMENTS: Final = {
+    "brokerName": "b",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "c",
+    "brokerId": "0",
+    "topic": "T",
+    "namespace": "n",
+    "key": "k",
+}
+
+
+def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
+    def ask(body: bytes) -> object:
+        ext = {**_ARGUMENTS, "compressed": "true"} if compressed else _ARGUMENTS
+        decision = decide(_TABLE.view, Request(code=code, ext_fields=ext, body=body), _SETTINGS, Stranger())
+        if isinstance(decision, Answer) and len(decision.remark or "") > MESSAGE_MAX:
+            raise AssertionError(f"remark of {len(decision.remark or '')} characters")
+        return decision
+
+    return ask
+
+
+def _request(frame: bytes) -> object:
+    """Read a frame as a server does, and answer what is in it."""
+    request = read_command(frame, 0, len(frame) - 4)
+    return decide(
+        _TABLE.view,
+        Request(code=request.code, ext_fields=request.ext_fields, body=request.body, version=request.version),
+        _SETTINGS,
+        Stranger(),
+    )
+
+
+def _header(codec: HeaderCodec) -> Callable[[bytes], object]:
+    return lambda header: _request(encode_frame(header, codec=codec))
+
+
+def _stream(data: bytes) -> object:
+    return [decode_command(frame) for frame in FrameDecoder().feed(data)]
+
+
+_BODIES: Final = (
+    bodies.TopicList,
+    bodies.KVTable,
+    bodies.GroupList,
+    bodies.ConsumerIdList,
+    bodies.BrokerMemberGroup,
+    bodies.TopicConfigTable,
+    bodies.HeartbeatData,
+    bodies.SubscriptionGroupConfig,
+    bodies.SubscriptionGroupTable,
+    bodies.ProducerConnection,
+    bodies.ConsumerConnection,
+    bodies.LockBatch,
+    bodies.LockBatchResponse,
+    bodies.ConsumerOffsetTable,
+    bodies.DelayOffsetTable,
+    bodies.QueueOffsets,
+    bodies.TopicStats,
+    bodies.ConsumeStats,
+    bodies.ConsumeDirectlyResult,
+)
+
+TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
+    "header-json": _header(HeaderCodec.JSON),
+    "header-binary": _header(HeaderCodec.ROCKETMQ),
+    "stream": _stream,
+    **{f"served-{code}": _served(code) for code in sorted(SERVED)},
+    "served-103-compressed": _served(103, compressed=True),
+    **{f"body-{kind.__name__}": kind.decode for kind in _BODIES},
+    "body-loads": lambda data: loads(data, REQUEST),
+    "body-route": decode_route,
+    "body-cluster": decode_cluster_info,
+    "messages": lambda data: list(decode_messages(data)),
+    "batch": decode_batch,
+    "properties": lambda data: decode_properties(data.decode("utf-8", "replace")),
+    "message-zlib": lambda data: decompress_body(data, 1),
+    **{f"asked-{code}": arguments.asked(code, _TABLE, Stranger()) for code in arguments.CODES},
+    **{f"broker-{code}": broker.served(code) for code in broker.CODES},
+    "wire": STACK.wire,
+    "http": STACK.http,
+    "raft-stranger": STACK.stranger,
+    "raft-member": STACK.member,
+    "peer-message": messages.decode,
+    "peer-exchange": peer_messages.decode,
+    "peer-commands": decode_commands,
+    "peer-command": decode_one,
+    "peer-configuration": decode_configuration,
+    "peer-image": decode_image,
+}
+
+#: What to call before an input is measured: it starts what the target needs, or starts it anew.
+PREPARE: Final[dict[str, Callable[[], None]]] = {
+    "broker": broker.prepare,
+    **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),
+}
+
+
+def family(name: str) -> str:
+    """Return what a target's inputs look like; those of one family serve all its targets."""
+    kind = name.partition("-")[0]
+    return {"asked": "arguments", "broker": "arguments", "raft": name}.get(
+        kind, kind if kind in ("http", "peer") else "bytes"
+    )
