@@ -46,15 +46,13 @@ def registration(
     counter: int,
     lease_ms: int = 120_000,
     queues: int = 8,
-    padding: int = 0,
 ) -> RemotingCommand:
-    """A complete registration; ``padding`` makes it larger by about that many bytes."""
+    """A complete registration."""
     configs = [TopicConfig(topic_name=t, read_queue_nums=queues, write_queue_nums=queues) for t in topics]
     body = encode_register_body(
         RegisterBody(
             data_version=DataVersion(counter=counter),
             topic_configs=tuple(configs),
-            filter_servers=("x" * padding,) if padding else (),
             mapping_infos={},
         ),
         compressed=False,
@@ -220,7 +218,6 @@ class Writers:
     cluster: Cluster
     pause_s: float = 0.02
     lease_ms: int = 120_000
-    padding: int = 0
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -241,9 +238,7 @@ class Writers:
         name, addr = f"broker-{member.number}-{number}", f"10.1.{member.number}.{number}:10911"
         counter = next(counters)
         topic = f"{name}-{counter}"
-        request = registration(
-            name, addr, (topic, "shared"), counter=counter, lease_ms=self.lease_ms, padding=self.padding
-        )
+        request = registration(name, addr, (topic, "shared"), counter=counter, lease_ms=self.lease_ms)
         start = time.monotonic()
         told = tell(client, member.listen, request)
         end = time.monotonic()

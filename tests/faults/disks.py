@@ -28,15 +28,20 @@ def _need_root_and(*programs: str) -> None:
 
 
 @contextmanager
-def small_disks(members: list[Member], *, size_mib: int = 48) -> Iterator[None]:
+def small_disks(members: list[Member], *, size_bytes: int = 48 << 20) -> Iterator[None]:
     """A small tmpfs below the data of each member."""
     _need_root_and("mount", "umount")
     with ExitStack() as stack:
         for member in members:
             member.data.mkdir()
-            _run("mount", "-t", "tmpfs", "-o", f"size={size_mib}M", "routekeeper-test", str(member.data))
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(member.data))
             stack.callback(_run, "umount", "--lazy", str(member.data))
         yield
+
+
+def enlarge(member: Member, *, size_bytes: int = 48 << 20) -> None:
+    """Give a small disk more room."""
+    _run("mount", "-o", f"remount,size={size_bytes}", str(member.data))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ How often the leader is killed and so on, again and again: test_raft_cycles.py.
 
 from __future__ import annotations
 
-import random
 import signal
 import socket
 import subprocess
@@ -32,7 +31,7 @@ from .brokers import (
     registration,
     route_query,
 )
-from .cluster import CONDITION_S, Cluster, elapsed, split, until
+from .cluster import CONDITION_S, Cluster, chooser, elapsed, split, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -69,7 +68,7 @@ def test_judge_of_reads_knows_both_promises() -> None:
 
 
 def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_ones(cluster: Cluster) -> None:
-    last, *others = random.sample(cluster.members, len(cluster.members))
+    last, *others = chooser().sample(cluster.members, len(cluster.members))
     with BlockingClient() as client, BlockingClient() as reader:
         register(client, last, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
         cluster.wait_equal()
@@ -173,7 +172,7 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(cluster: Cluster) -> None:
     with BlockingClient() as broker:
         for member in cluster.members:
             register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
-        dead, *alive = random.sample(cluster.members, len(cluster.members))
+        dead, *alive = chooser().sample(cluster.members, len(cluster.members))
         dead.kill()
         dead.reap()
         for member in alive:

@@ -17,7 +17,7 @@ import pytest
 from nameserver.raft.types import ELECTION_TIMEOUT_MS
 
 from .brokers import Registers, Writers
-from .cluster import Cluster, Member, cycles, hold
+from .cluster import Cluster, Member, chooser, cycles, hold
 from .netns import Namespaces, running_in_namespaces
 from .proxy import Network, running_behind_proxy
 
@@ -95,21 +95,23 @@ CUTS = (
 
 def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
     took: dict[str, list[float]] = {cut: [] for cut in CUTS}
+    rng = chooser()
     with (
         running_behind_proxy(tmp_path) as (cluster, network),
         Writers(cluster) as writers,
         Registers(cluster) as registers,
     ):
         for cycle in range(cycles(1)):
-            for cut in CUTS:
+            # Each cut is held long, and healed by a reset, in its turn; in one cycle each happens to some.
+            for turn, cut in enumerate(CUTS, start=cycle):
                 writers.wait_for_load(cluster.members)
-                served = make_cut(cluster, network, cut)
+                served = make_cut(cluster, network, cut, rng)
                 begun = time.monotonic()
                 if served:
                     took[cut].append(writers.wait_for_progress(served, since=begun))
                 # Long enough for the cut-off ones to notice; sometimes for links to be given up.
-                hold(begun + (5.5 if cycle % 5 == 4 else 1.0))
-                network.heal(reset=cycle % 3 == 2)
+                hold(begun + (5.5 if turn % 5 == 4 else 1.0))
+                network.heal(reset=turn % 3 == 2)
                 if not served:
                     took[cut].append(writers.wait_for_progress(cluster.members))
             cluster.wait_ready()
@@ -120,7 +122,7 @@ def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
         report(f"{cut}: cut to next acknowledged registration (healed, if nobody was served)", seconds)
 
 
-def make_cut(cluster: Cluster, network: Network, cut: str) -> list[Member]:
+def make_cut(cluster: Cluster, network: Network, cut: str, rng: random.Random) -> list[Member]:
     """Cut; return the members that must go on all the same."""
     leader = cluster.leader()
     others = cluster.others(leader)
@@ -146,9 +148,9 @@ def make_cut(cluster: Cluster, network: Network, cut: str) -> list[Member]:
             return []
         case "flapping":
             for _ in range(10):
-                network.cut_between([leader.raft], [random.choice(names)])
-                hold(time.monotonic() + random.uniform(0.02, 0.3))
-                network.heal(reset=random.random() < 0.3)
+                network.cut_between([leader.raft], [rng.choice(names)])
+                hold(time.monotonic() + rng.uniform(0.02, 0.3))
+                network.heal(reset=rng.random() < 0.3)
             return cluster.members
         case _:
             raise AssertionError(cut)
@@ -165,12 +167,12 @@ def test_links_cut_by_the_kernel_lose_no_acknowledged_registration(tmp_path: Pat
         Registers(cluster) as registers,
     ):
         for cycle in range(cycles(1)):
-            for cut in KERNEL_CUTS:
+            for turn, cut in enumerate(KERNEL_CUTS, start=cycle):
                 writers.wait_for_load(cluster.members)
                 served = make_kernel_cut(cluster, spaces, cut)
                 begun = time.monotonic()
                 took[cut].append(writers.wait_for_progress(served, since=begun))
-                hold(begun + (5.5 if cycle % 5 == 4 else 1.0))
+                hold(begun + (5.5 if turn % 4 == 3 else 1.0))
                 spaces.heal()
             cluster.wait_ready()
         writers.wait_for_progress(cluster.members)

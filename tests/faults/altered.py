@@ -1,0 +1,28 @@
+"""Nameservers in whose process something is changed before they begin: faults that no disk makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .cluster import Member
+
+RUNS = 'runpy.run_module("nameserver", run_name="__main__", alter_sys=True)'
+
+
+@dataclass(kw_only=True)
+class Altered(Member):
+    """A nameserver, begun by a few lines that change something in its process."""
+
+    lines: str
+
+    @property
+    def command(self) -> list[str]:
+        command = super().command
+        at = command.index("-m")
+        assert command[at : at + 2] == ["-m", "nameserver"]
+        return [*command[:at], "-c", self.lines + RUNS, str(self.root), *command[at + 2 :]]
+
+
+def altered(member: Member, lines: str) -> Altered:
+    known = {field.name: getattr(member, field.name) for field in fields(member) if field.init}
+    return Altered(**known, lines=lines)

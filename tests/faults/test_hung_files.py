@@ -1,0 +1,113 @@
+"""A disk that stands still below KV file or settings keeps no nameserver from serving or from ending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nameserver.modes.kept_file import CLOSE_S
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.errors import RequestTimeout
+from remoting.transport.blocking import BlockingClient
+
+from .altered import RUNS
+from .cluster import make_members, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+
+DRAIN_S = 1
+#: Every sync of the files that are written beside serving waits for ever, as on a disk that stands still.
+SYNCS_HANG = """
+import os, pathlib, runpy, sys, threading
+
+flag = pathlib.Path(sys.argv.pop(1))
+real = os.fsync
+
+
+def fsync(descriptor):
+    name = os.readlink(f"/proc/self/fd/{descriptor}")
+    if name.endswith(("kvConfig.json.tmp", "namesrv.properties.tmp")):
+        with flag.open("a") as file:
+            file.write("+")
+        threading.Event().wait()
+    real(descriptor)
+
+
+os.fsync = fsync
+"""
+
+
+def ends_in_time(process: subprocess.Popen[str], log: Path) -> None:
+    asked_at = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - asked_at < DRAIN_S + CLOSE_S + 3.0
+    assert f"the disk has not answered for {CLOSE_S:g} s" in log.read_text()
+
+
+def put(key: str) -> RemotingCommand:
+    return RemotingCommand.request(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": "v"})
+
+
+def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path: Path) -> None:
+    hangs, log, config = tmp_path / "hangs", tmp_path / "log", tmp_path / "namesrv.conf"
+    config.write_text(f"shutdownWaitTimeSeconds={DRAIN_S}\n")
+    hangs.touch()
+    with open(log, "w") as stderr:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", SYNCS_HANG + RUNS, str(hangs), "-c", str(config)),
+                *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(tmp_path / "data")),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        addr = process.stdout.readline().split("listen=")[1].split()[0]
+        with BlockingClient() as client, BlockingClient() as other:
+            with pytest.raises(RequestTimeout):  # not acknowledged: it is not on the disk
+                client.invoke(addr, put("k"), timeout_s=0.2)
+            settings = RemotingCommand.request(
+                RequestCode.UPDATE_NAMESRV_CONFIG, body=b"enableTopicList=true"
+            )
+            with pytest.raises(RequestTimeout):
+                client.invoke(addr, settings, timeout_s=0.2)
+            assert hangs.read_text() == "++"
+            listed = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            assert other.invoke(addr, listed).code == 0
+            ends_in_time(process, log)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_member_ends_while_its_kv_file_hangs(tmp_path: Path) -> None:
+    """The file's place is taken by a pipe that nobody writes to: whoever opens it for reading waits."""
+    member = make_members(tmp_path, size=1)[0]
+    try:
+        member.start()
+        until(member.ready, "it leads itself")
+        os.mkfifo(member.data / "kvConfig.json")
+        with BlockingClient() as client:
+            assert client.invoke(member.listen, put("k")).code == 0, "the log has it"
+            assert client.invoke(member.listen, put("l")).code == 0
+        assert member.process is not None
+        ends_in_time(member.process, member.log_path)
+        member.reap()
+        (member.data / "kvConfig.json").unlink()
+        member.start()
+        until(lambda: (member.data / "kvConfig.json").exists(), "what was acknowledged is exported")
+    finally:
+        member.kill()
+        member.reap()

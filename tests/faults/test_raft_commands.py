@@ -1,0 +1,86 @@
+"""What is acknowledged can be read again by every member, and a member that cannot apply an entry stops."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import ResponseCode
+from remoting.transport.blocking import BlockingClient
+
+from .altered import altered
+from .brokers import register, registration
+from .cluster import CONDITION_S, make_members, running
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+STOPPED = 70
+"""How the process of a member ends that cannot go on."""
+
+SHORT_OF_MEMORY = """
+import pathlib, runpy, sys
+from nameserver.routes.table import RouteTable
+
+flag = pathlib.Path(sys.argv.pop(1)) / "short-of-memory"
+real = RouteTable.apply
+
+
+def apply(table, command):
+    if flag.exists() and "unlucky" in repr(command):
+        raise MemoryError
+    return real(table, command)
+
+
+RouteTable.apply = apply
+"""
+SMALL_COMMANDS = """
+import runpy, sys
+from nameserver import commands
+
+commands.INFLATED_BYTES_MAX = 1 << 20
+del sys.argv[1]
+"""
+
+
+def test_what_a_group_of_one_acknowledges_it_reads_at_its_next_start(tmp_path: Path) -> None:
+    """Text that repeats itself is small in the log and large where it is read: both sides bound both."""
+    member = altered(make_members(tmp_path, size=1)[0], SMALL_COMMANDS)
+    with running([member]) as cluster, BlockingClient() as client:
+        register(client, member, registration("b", "127.0.0.1:10911", ("first",), counter=1))
+        many = tuple(f"{'x' * 100}{number:05}" for number in range(12_000))
+        large = registration("c", "127.0.0.1:10912", many, counter=1)
+        answer = client.invoke(member.listen, large, timeout_s=30.0)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert re.search(
+            r"takes 1[3-6]\d{5} bytes in the log, at most 1048576 are possible", answer.remark or ""
+        )
+        register(client, member, registration("b", "127.0.0.1:10911", ("first", "second"), counter=2))
+        digest = cluster.wait_equal()
+        cluster.stop()
+        cluster.start()
+        assert cluster.wait_equal() == digest
+        member.wait_topics({"first", "second"})
+
+
+def test_a_member_that_cannot_apply_an_entry_stops_and_loses_nothing(tmp_path: Path) -> None:
+    first, *others = make_members(tmp_path)
+    victim, other = altered(first, SHORT_OF_MEMORY), others[0]
+    flag = tmp_path / "short-of-memory"
+    with running([victim, *others]) as cluster, BlockingClient() as client:
+        register(client, other, registration("b", "127.0.0.1:10911", ("first",), counter=1))
+        cluster.wait_equal()
+        flag.touch()
+        register(client, other, registration("b", "127.0.0.1:10911", ("first", "unlucky"), counter=2))
+        assert victim.process is not None
+        assert victim.process.wait(CONDITION_S) == STOPPED
+        assert "was not applied: MemoryError" in victim.log()
+        victim.reap()
+        topics = ("first", "unlucky", "third")
+        register(client, other, registration("b", "127.0.0.1:10911", topics, counter=3))
+        flag.unlink()
+        victim.start()
+        cluster.wait_ready()
+        cluster.wait_equal()
+        victim.wait_topics(set(topics))

@@ -1,0 +1,101 @@
+"""Peers that ask and never read must not fill a running nameserver."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.fields import RegisterBrokerFields
+from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
+from remoting.transport import split_address
+from remoting.transport.blocking import BlockingClient
+
+pytestmark = pytest.mark.faults
+
+MIB = 1024 * 1024
+READERS = 40
+BROKERS = 150
+WITHIN_S = 60.0
+
+
+@contextlib.contextmanager
+def nameserver(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    command = [sys.executable, "-m", "nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
+    process = subprocess.Popen(
+        [*command, "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        match = re.search(r"listen=(\S+)", process.stdout.readline())
+        assert match
+        yield match[1], process.pid
+        assert process.poll() is None, "the nameserver must still run"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that the process ever held: what a look at the end would miss."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match
+    return int(match[1]) * 1024
+
+
+def register(client: BlockingClient, addr: str) -> None:
+    """Put a topic on so many brokers that its route is 50 kB."""
+    body = encode_register_body(
+        RegisterBody(
+            data_version=DataVersion(timestamp=1, counter=1),
+            topic_configs=(TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=8),),
+            filter_servers=(),
+        ),
+        compressed=False,
+        version=479,
+    )
+    for number in range(BROKERS):
+        fields = RegisterBrokerFields(
+            broker_name=f"{number:03d}-{'b' * 60}",
+            broker_addr=f"10.0.0.1:{1000 + number}",
+            cluster_name="c",
+            ha_server_addr="10.0.0.1:2",
+            broker_id=0,
+        )
+        answer = client.invoke(
+            addr, RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body), timeout_s=30
+        )
+        assert answer.code == 0
+
+
+def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
+    """110 MiB before: a whole batch of answers was made for each, however long they were."""
+    with (
+        nameserver(tmp_path) as (addr, pid),
+        BlockingClient() as client,
+        contextlib.ExitStack() as stack,
+    ):
+        register(client, addr)
+        question = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert len(client.invoke(addr, question).body) > 40_000
+        before = peak_bytes(pid)
+        for _ in range(READERS):
+            deaf = stack.enter_context(socket.socket())
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+            deaf.settimeout(WITHIN_S)
+            deaf.connect(split_address(addr))
+            deaf.sendall(b"".join(question.with_opaque(100 + n).encode() for n in range(800)))
+            assert client.invoke(addr, question, timeout_s=WITHIN_S).code == 0
+        assert peak_bytes(pid) - before < 48 * MIB
