@@ -1,4 +1,4 @@
-"""The container files, checked as far as that goes without a container engine."""
+"""The container files, checked as far as that goes without a container engine; tests/containers runs them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from bench.__main__ import parser as mqbench_parser
+from nameserver.settings.declared import NamesrvSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "compose").glob("*.yaml"))
-OURS = "routekeeper"
+OURS = {"routekeeper", "routekeeper-bench"}
 SECRETS = "/run/secrets/"
 PROMETHEUS = ROOT / "compose" / "prometheus"
 SERVERS = {"mqnamesrv": "nameserver", "mqbroker": "broker"}
@@ -36,7 +37,7 @@ def commands() -> list[Any]:
         pytest.param(service["command"], id=f"{path.stem}-{name}")
         for path in FILES
         for name, service in load(path)["services"].items()
-        if service["image"] == OURS
+        if service["image"] in OURS
     ]
 
 
@@ -83,22 +84,9 @@ def test_command_line_parses_with_our_own_program(command: list[str], tmp_path: 
         )
         assert done.returncode == 0, done.stderr
         assert "=" in done.stdout
-    elif program == "mqbench":
-        assert mqbench_parser().parse_args(arguments).do
     else:
-        assert program == "spark-submit", shlex.join(command)
-        job = next(word for word in arguments if word.endswith(".py"))
-        path = ROOT / Path(job).relative_to("/app")
-        assert path.exists(), f"{job} is not in the image"
-        words = arguments[arguments.index(job) + 1 :]
-        done = subprocess.run(
-            [sys.executable, str(path), *words, "--help"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        assert program == "mqbench", shlex.join(command)
+        assert mqbench_parser().parse_args(arguments).do
 
 
 def test_every_mount_and_dependency_is_declared() -> None:
@@ -124,7 +112,9 @@ def test_every_file_that_is_mounted_exists_and_no_secret_is_kept_here() -> None:
         for config in document.get("configs", {}).values():
             assert (path.parent / config["file"]).is_file()
         for secret in document.get("secrets", {}).values():
-            assert f"compose/{Path(secret['file']).name}" in ignored
+            default = re.fullmatch(r"\$\{[A-Z_]+:-\./([\w-]+)\}", secret["file"])
+            assert default, secret
+            assert f"compose/{default[1]}" in ignored
 
 
 def test_group_can_be_changed_over_http_in_every_member() -> None:
@@ -135,7 +125,7 @@ def test_group_can_be_changed_over_http_in_every_member() -> None:
 
 
 def test_foreign_images_are_of_a_certain_version() -> None:
-    images = {s["image"] for path in FILES for s in load(path)["services"].values()} - {OURS}
+    images = {s["image"] for path in FILES for s in load(path)["services"].values()} - OURS
     assert images
     assert [image for image in images if not re.fullmatch(r"[\w/-]+:v\d+\.\d+\.\d+", image)] == []
 
@@ -160,8 +150,62 @@ def test_prometheus_scrapes_every_nameserver_and_loads_the_rules() -> None:
     assert set(re.findall(r'job="(\w+)"', (PROMETHEUS / "alerts.yml").read_text())) == {job["job_name"]}
 
 
-def test_image_holds_every_package_and_lock_file_it_installs() -> None:
-    lines = (ROOT / "compose" / "Dockerfile").read_text().splitlines()
-    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
-    assert {"remoting", "nameserver", "broker", "client", "bench", "requirements-bench.lock"} <= set(copied)
-    assert [name for name in copied if not (ROOT / name).exists()] == []
+def services() -> list[Any]:
+    return [
+        pytest.param(service, id=f"{path.stem}-{name}")
+        for path in FILES
+        for name, service in load(path)["services"].items()
+        if service["command"][0] in SERVERS
+    ]
+
+
+@pytest.mark.parametrize("service", services())
+def test_server_is_confined_watched_and_given_time_to_end(service: dict[str, Any], tmp_path: Path) -> None:
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
+    assert service["pids_limit"] > 0
+    assert service["healthcheck"]["test"][0] == "CMD"
+    # Longer than the server itself may take to answer what is in flight.
+    assert service["stop_grace_period"] == f"{NamesrvSettings().drain_s + 15:.0f}s"
+
+
+def dockerfile() -> dict[str, list[list[str]]]:
+    """Return the lines, as words, of each stage of the Dockerfile, its parents' included."""
+    stages: dict[str, list[list[str]]] = {}
+    for line in (ROOT / "compose" / "Dockerfile").read_text().replace("\\\n", " ").splitlines():
+        words = line.split()
+        if words[:1] == ["FROM"]:
+            name = words[3]
+            stages[name] = list(stages.get(words[1], ()))
+        elif words and not line.startswith("#") and stages:
+            stages[name].append(words)
+    return stages
+
+
+def copied(stage: str) -> set[str]:
+    lines = [words for words in dockerfile()[stage] if words[0] == "COPY" and not words[1].startswith("--")]
+    return {word for words in lines for word in words[1:-1]}
+
+
+def test_image_holds_every_package_and_only_the_bench_image_what_measures() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    assert {"remoting", "nameserver", "broker", "client", "bench"} <= packages
+    assert copied("server-packages") - {"pyproject.toml", "README.md", "LICENSE"} == packages - {"bench"} | {
+        "requirements.lock"
+    }
+    assert copied("bench-packages") - copied("server-packages") == {"bench", "requirements-bench.lock"}
+    assert [name for name in copied("bench-packages") if not (ROOT / name).exists()] == []
+
+
+def test_build_sees_what_it_copies_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == copied("bench-packages")
+
+
+@pytest.mark.parametrize("stage", ["server", "bench"])
+def test_image_runs_as_nobody_special(stage: str) -> None:
+    (user,) = (words[1] for words in dockerfile()[stage] if words[0] == "USER")
+    assert user == "10001:10001"

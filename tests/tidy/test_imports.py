@@ -257,7 +257,7 @@ def test_what_builds_the_package_is_pinned_too(name: str) -> None:
         assert f"\n{word[0]}==" in (ROOT / name).read_text()
 
 
-@pytest.mark.parametrize("name", ["Makefile"])
+@pytest.mark.parametrize("name", ["Makefile", "compose/Dockerfile"])
 def test_installs_from_a_lock_file_fetch_nothing_else(name: str) -> None:
     text = (ROOT / name).read_text()
     installs = re.findall(r"pip install [^\n&]*", text)
