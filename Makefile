@@ -18,7 +18,7 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare test check lint unit unit-other remoting-and-nameserver sim fuzz clean
+.PHONY: help compare containers test check lint unit unit-other remoting-and-nameserver sim fuzz clean
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
@@ -26,6 +26,7 @@ help:
 	@echo "make unit     the fast tests only"
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
 	@echo "make fuzz     fuzz what strangers reach for a minute (FUZZ_S=600 for longer)"
+	@echo "make containers  run the compose files on podman: kill, cut off, restart (root, Debian)"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
@@ -34,8 +35,13 @@ compare: $(VENV)/.bench
 # Most tests wait more than they compute, so several workers share them. Those that kill and measure, and Apache's
 # programs with their time-outs, have the machine for themselves afterwards.
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -m "not (faults or bench or interop)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not (faults or bench or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "faults or bench or interop" $(PYTEST_ARGS)
+
+# Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
+# (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.
+containers: $(VENV)/.test
+	$(BIN)/python -m pytest -m containers --capture=no $(PYTEST_ARGS) tests/containers
 
 check: lint
 	$(BIN)/python -m pytest -q tests/tidy
@@ -46,7 +52,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim or fuzz)" -n $(WORKERS) \
+	$(BIN)/python -m pytest -m "not (faults or interop or spark or bench or sim or fuzz or containers)" -n $(WORKERS) \
 		$(PYTEST_ARGS)
 
 # The same lock file must serve every Python that the package names.

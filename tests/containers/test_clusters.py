@@ -1,0 +1,320 @@
+"""compose/raft.yaml and compose/independent.yaml on a real engine: used, killed, cut off, restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ports import free_addresses
+
+from .engine import Composition, Engine, say, until
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+
+NAMESRVS = ("namesrv-1", "namesrv-2", "namesrv-3")
+BROKERS = ("broker-1", "broker-2")
+WIRE = ";".join(f"{name}:9876" for name in NAMESRVS)
+HTTP = ";".join(f"{name}:9880" for name in NAMESRVS)
+USER = 10001
+TRAFFIC = Path(__file__).with_name("traffic.py")
+
+
+@contextmanager
+def running(engine: Engine, name: str) -> Iterator[Composition]:
+    """Start a compose file with new secrets on free ports; take all of it away in the end."""
+    variables = {}
+    for variable in ("RAFT_SECRET", "HTTP_TOKEN"):
+        path = engine.root / f"{name}-{variable.lower()}"
+        path.write_text(secrets.token_hex(32))
+        os.chown(path, USER, USER)
+        path.chmod(0o400)
+        variables[variable] = str(path)
+    for variable, address in zip(("NAMESRV_PORT", "HTTP_PORT"), free_addresses(2), strict=True):
+        variables[variable] = address.rpartition(":")[2]
+    cluster = Composition(engine, name, variables)
+    try:
+        start(cluster)
+        yield cluster
+    except AssertionError as error:
+        for service in (*NAMESRVS, *BROKERS):
+            error.add_note(f"-- log of {service}\n{cluster.log(service)[-3000:]}")
+        raise
+    finally:
+        cluster.compose("down", "--volumes", "--timeout", "0")
+
+
+def start(cluster: Composition) -> None:
+    began = time.monotonic()
+    cluster.compose("up", "--detach", "--no-build")
+    cluster.wait_healthy(*NAMESRVS, *BROKERS)
+    say(f"{cluster.name}: up and healthy in {time.monotonic() - began:.0f} s")
+
+
+def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
+    """Create a topic in every broker; from when a nameserver serves it, nobody may forget it."""
+    command = ("mqadmin", "updateTopic", "-n", WIRE, "-c", "DefaultCluster", "-t", topic)
+
+    def created() -> bool:
+        return cluster.attempt(asked, *command).stdout.count("success") == len(BROKERS)
+
+    until(created, f"{topic} is created in every broker")
+
+    def routed() -> bool:
+        route = cluster.attempt(asked, "mqadmin", "topicRoute", "-n", f"{asked}:9876", "-t", topic)
+        return route.returncode == 0 and all(f'"{broker}"' in route.stdout for broker in BROKERS)
+
+    until(routed, f"{asked} routes {topic} to every broker")
+
+
+def topics(cluster: Composition, namesrv: str) -> set[str]:
+    """Return what a nameserver lists; one that does not answer in time is asked again."""
+
+    def listed() -> list[set[str]]:
+        done = cluster.attempt(namesrv, "mqadmin", "topicList", "-n", f"{namesrv}:9876")
+        return [set(done.stdout.split())] if done.returncode == 0 else []
+
+    return until(listed, f"{namesrv} lists its topics")[0]
+
+
+def wait_topics(cluster: Composition, wanted: set[str]) -> None:
+    """Wait until every nameserver lists these topics: brokers tell an independent one."""
+    for namesrv in NAMESRVS:
+        until(partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}")
+
+
+def wait_equal(cluster: Composition) -> str:
+    """Wait until the route tables are equal, as ``mqadmin routeDiff`` judges; return their digest."""
+
+    def digests() -> set[str]:
+        done = cluster.attempt("broker-1", "mqadmin", "routeDiff", "--http", HTTP)
+        if done.returncode != 0:
+            return set()
+        found = {line.split()[-1] for line in done.stdout.splitlines() if line.startswith(NAMESRVS)}
+        assert len(found) == 1, done.stdout
+        return found
+
+    return until(digests, "the route tables are equal").pop()
+
+
+def leader(cluster: Composition, asked: str) -> str:
+    """Return the service that leads, as the members say that can be reached."""
+
+    def leaders() -> dict[int, str]:
+        done = cluster.attempt(asked, "mqadmin", "raftStatus", "--http", HTTP, "-o", "json")
+        rows: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        return {row["term"]: row["me"].partition(":")[0] for row in rows if row.get("role") == "leader"}
+
+    found = until(leaders, "somebody leads")
+    return found[max(found)]
+
+
+def send(cluster: Composition, topic: str, *bodies: str) -> None:
+    for body in bodies:
+        sent = cluster.inside("namesrv-1", "mqadmin", "sendMessage", "-n", WIRE, "-t", topic, "-p", body)
+        assert "SEND_OK" in sent, sent
+
+
+def consume(cluster: Composition, topic: str) -> set[str]:
+    printed = cluster.inside("namesrv-2", "mqadmin", "consumeMessage", "-n", WIRE, "-t", topic)
+    return {line.rpartition("BODY: ")[2] for line in printed.splitlines() if "BODY: " in line}
+
+
+@dataclass
+class Traffic:
+    """A client in a container of its own that sends and reads without pause."""
+
+    cluster: Composition
+    topic: str
+    path: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def command(self, what: str) -> tuple[str, ...]:
+        return (
+            *("podman", "run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"),
+            *("--network", self.cluster.network, "--volume", f"{TRAFFIC}:/traffic.py:ro"),
+            *("routekeeper", "python3", "/traffic.py", what, WIRE, self.topic),
+        )
+
+    def start(self) -> None:
+        with self.path.open("wb") as output:
+            self.process = subprocess.Popen(
+                self.command("drive"),
+                env=self.cluster.engine.environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+            )
+        self.pass_by()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
+
+    def pass_by(self, rounds: int = 20) -> None:
+        """Wait until so many more reads and sends went well: what was done until now has been felt."""
+        before = len(self.rows())
+
+        def flowing() -> bool:
+            later = Counter((row["did"], row["outcome"]) for row in self.rows()[before:])
+            return min(later["read", "ok"], later["send", "ok"]) >= rounds
+
+        until(flowing, f"traffic flows\n{self.path.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(timeout=30) == 0, self.path.read_text()[-2000:]
+        self.process = None
+
+    def acknowledged(self) -> set[str]:
+        return {
+            f"traffic-{row['number']}"
+            for row in self.rows()
+            if (row["did"], row["outcome"]) == ("send", "ok")
+        }
+
+    def stored(self) -> set[str]:
+        printed = self.cluster.engine.run(*self.command("read"))
+        return {json.loads(line)["body"] for line in printed.splitlines()}
+
+
+@pytest.fixture
+def traffic_file(engine: Engine) -> Path:
+    return engine.root / "traffic.jsonl"
+
+
+def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: Engine, image: str) -> None:
+    assert engine.image_mb(image) < 250
+    absent = "cc gcc make pip apt-get java locust mqbench"
+    found = engine.attempt("podman", "run", "--rm", image, "sh", "-c", f"command -v {absent}")
+    assert found.stdout == ""
+    modules = "pip setuptools locust pyspark numpy bench"
+    code = f"import importlib.util as u; print([m for m in '{modules}'.split() if u.find_spec(m)])"
+    assert engine.podman("run", "--rm", image, "python3", "-c", code).strip() == "[]"
+    leftovers = "~root/.cache /var/cache/apt/archives/*.deb /var/lib/apt/lists/*Packages* /src"
+    assert engine.podman("run", "--rm", image, "sh", "-c", f"ls -d {leftovers} 2>/dev/null || true") == ""
+
+
+def check_confined(cluster: Composition) -> None:
+    """What the compose file asks for is what the kernel does."""
+    for service in (*NAMESRVS, *BROKERS):
+        status = dict(
+            line.split(":\t", 1)
+            for line in cluster.inside(service, "cat", "/proc/1/status").splitlines()
+            if "\t" in line
+        )
+        assert set(status["Uid"].split()) == {str(USER)}, service
+        assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {0}
+        assert status["NoNewPrivs"] == "1"
+        for path in ("/opt/venv/x", "/etc/x", "/x"):
+            assert "Read-only file system" in cluster.attempt(service, "touch", path).stderr
+        cluster.inside(service, "touch", "/data/x")
+        cluster.inside(service, "rm", "/data/x")
+        limits = cluster.inspect(service)["HostConfig"]
+        assert limits["Memory"] == 512 << 20
+        assert limits["NanoCpus"] == 10**9
+        assert limits["PidsLimit"] == 128
+        assert " ready listen=" in cluster.log(service)
+
+
+def test_raft_group(engine: Engine, image: str, traffic_file: Path) -> None:
+    with running(engine, "raft") as cluster:
+        check_confined(cluster)
+        for namesrv in NAMESRVS:
+            secrets_shown = json.dumps(cluster.inspect(namesrv))
+            for variable in ("RAFT_SECRET", "HTTP_TOKEN"):
+                assert Path(cluster.variables[variable]).read_text() not in secrets_shown
+        create_topic(cluster, "Orders", asked="namesrv-1")
+        create_topic(cluster, "Traffic", asked="namesrv-1")
+        send(cluster, "Orders", "one", "two", "three")
+        assert consume(cluster, "Orders") == {"one", "two", "three"}
+
+        traffic = Traffic(cluster, "Traffic", traffic_file)
+        traffic.start()
+        try:
+            began = len(traffic.rows())
+            for namesrv in NAMESRVS:
+                cluster.compose("restart", namesrv)
+                cluster.wait_healthy(namesrv)
+                traffic.pass_by()
+            rolled = Counter((row["did"], row["outcome"]) for row in traffic.rows()[began:])
+            say(f"raft: one after the other restarted under traffic: {dict(rolled)}")
+            assert set(rolled) == {("read", "ok"), ("send", "ok")}
+            for namesrv in NAMESRVS:
+                assert "nameserver stopped abandoned=0" in cluster.log(namesrv)
+
+            killed = leader(cluster, "broker-1")
+            engine.podman("kill", cluster.container(killed))
+            alive = [namesrv for namesrv in NAMESRVS if namesrv != killed]
+            successor = leader(cluster, alive[0])
+            assert successor != killed
+            create_topic(cluster, "WhileKilled", asked=alive[0])
+            traffic.pass_by()
+            engine.podman("start", cluster.container(killed))
+            cluster.wait_healthy(killed)
+            say(f"raft: {killed} led and was killed, {successor} took over")
+
+            (cut,) = {*alive} - {successor}
+            cluster.cut_off(cut)
+            until(lambda: not cluster.healthy(cut), f"{cut} refuses reads")
+            create_topic(cluster, "WhileCut", asked=successor)
+            traffic.pass_by()
+            cluster.connect(cut)
+            cluster.wait_healthy(cut)
+            assert {"WhileKilled", "WhileCut"} <= topics(cluster, cut)
+            traffic.pass_by()
+            say(f"raft: {cut} was cut off and connected again")
+        finally:
+            traffic.stop()
+        before = wait_equal(cluster)
+
+        cluster.compose("down")
+        start(cluster)
+        for namesrv in NAMESRVS:
+            assert {"Orders", "Traffic", "WhileKilled", "WhileCut"} <= topics(cluster, namesrv)
+        after = wait_equal(cluster)
+        assert consume(cluster, "Orders") == {"one", "two", "three"}
+        acknowledged = traffic.acknowledged()
+        assert acknowledged - traffic.stored() == set()
+        outcomes = Counter((row["did"], row["outcome"]) for row in traffic.rows())
+        say(f"raft: {len(acknowledged)} messages acknowledged, none lost; {dict(outcomes)}")
+        say(f"raft: digest {before} before, {after} after everything was restarted")
+
+
+def test_independent_nameservers(engine: Engine, image: str) -> None:
+    with running(engine, "independent") as cluster:
+        check_confined(cluster)
+        create_topic(cluster, "Orders", asked="namesrv-1")
+        send(cluster, "Orders", "one", "two", "three")
+        assert consume(cluster, "Orders") == {"one", "two", "three"}
+
+        engine.podman("kill", cluster.container("namesrv-2"))
+        create_topic(cluster, "WhileKilled", asked="namesrv-3")
+        engine.podman("start", cluster.container("namesrv-2"))
+        cluster.wait_healthy("namesrv-2")
+        cluster.cut_off("namesrv-3")
+        create_topic(cluster, "WhileCut", asked="namesrv-1")
+        cluster.connect("namesrv-3")
+        cluster.wait_healthy(*NAMESRVS)
+        wait_topics(cluster, {"Orders", "WhileKilled", "WhileCut"})
+        wait_equal(cluster)
+        say("independent: one was killed, one cut off; the brokers told them what they had missed")
+
+        cluster.compose("down")
+        start(cluster)
+        wait_topics(cluster, {"Orders", "WhileKilled", "WhileCut"})
+        digest = wait_equal(cluster)
+        assert consume(cluster, "Orders") == {"one", "two", "three"}
+        say(f"independent: nothing acknowledged lost; digest {digest}")

@@ -1,0 +1,60 @@
+"""Runs inside a container of the server image: sends and reads without pause, and says how each ended.
+
+One line per attempt on stdout. ``drive`` ends with its stdin; ``read`` prints what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+
+from client.public import Client, ConsumeFrom, Message, OutcomeUnknown, PullConsumerConfig, RemotingError
+
+#: Between two rounds of one read and one send.
+PAUSE_S = 0.02
+
+
+def say(**row: object) -> None:
+    print(json.dumps(row), flush=True)
+
+
+def drive(nameservers: str, topic: str) -> None:
+    number = 0
+    with Client(nameservers) as client:
+        producer = client.producer("traffic")
+        while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+            began = time.monotonic()
+            try:
+                client.route(topic)
+                say(did="read", outcome="ok", took_s=time.monotonic() - began)
+            except RemotingError as error:
+                say(did="read", outcome="failed", error=repr(error), took_s=time.monotonic() - began)
+            number += 1
+            try:
+                producer.send(Message(topic=topic, body=b"traffic-%d" % number))
+                say(did="send", outcome="ok", number=number)
+            except OutcomeUnknown as error:
+                say(did="send", outcome="unknown", number=number, error=repr(error))
+            except RemotingError as error:
+                say(did="send", outcome="failed", number=number, error=repr(error))
+
+
+def read_back(nameservers: str, topic: str, within_s: float) -> None:
+    """Print every body of a topic, until none came for 3 s or the time is over."""
+    config = PullConsumerConfig(group="reader", consume_from=ConsumeFrom.FIRST_OFFSET)
+    deadline = time.monotonic() + within_s
+    with Client(nameservers) as client, client.pull_consumer(config, {topic: "*"}) as consumer:
+        last = time.monotonic() + 10  # joining a group takes its time
+        while time.monotonic() < min(deadline, last + 3):
+            for message in consumer.poll(count=64, timeout_s=1.0):
+                say(body=message.body.decode())
+                last = time.monotonic()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "drive":
+        drive(sys.argv[2], sys.argv[3])
+    else:
+        read_back(sys.argv[2], sys.argv[3], 60)
