@@ -157,13 +157,13 @@ class CommitLog:
 
     # Removing old files --------------------------------------------------------------------------
 
-    def first_kept(self, before: float) -> int:
-        """Return where the log begins without the files last written before an instant (Unix s).
+    def first_kept(self, before: float, count_max: int) -> int:
+        """Return where the log begins without its oldest files last written before an instant (Unix s).
 
-        The newest file and those not synced are always kept.
+        At most ``count_max`` go; the newest file and those not synced are always kept.
         """
         kept = self.min_offset
-        for segment in tuple(self._segments)[:-1]:
+        for segment in tuple(self._segments)[:-1][:count_max]:
             end = segment.start + segment.capacity
             if end > self.flushed_offset or self._disk.modified(segment.fd) >= before:
                 break

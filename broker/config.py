@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.errors import SettingError
 from broker.message_index import FILE_MESSAGES
+from broker.retention import parse_hours
 from broker.topics import name_fault
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
@@ -95,6 +96,10 @@ class BrokerConfig:
     flush_offset_interval_ms: int = _setting("flushConsumerOffsetInterval", 5000)
     flush_delay_offset_interval_ms: int = _setting("flushDelayOffsetInterval", 10_000)
     file_reserved_h: int = _setting("fileReservedTime", 72, live=True)
+    delete_when: str = _setting("deleteWhen", "04", live=True)
+    disk_used_max_percent: int = _setting("diskMaxUsedSpaceRatio", 75, live=True)
+    disk_clean_forcibly_percent: int = _setting("diskSpaceCleanForciblyRatio", 85, live=True)
+    clean_file_forcibly: bool = _setting("cleanFileForciblyEnable", True, live=True)
     recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
 
     connections_max: int = _setting("maxConnections", 16_384)
@@ -174,6 +179,8 @@ class BrokerConfig:
             ("flushDelayOffsetInterval", self.flush_delay_offset_interval_ms, 1, 600_000),
             ("shortPollingTimeMills", self.short_polling_ms, 1, 600_000),
             ("fileReservedTime", self.file_reserved_h, 1, 10_000_000),
+            ("diskMaxUsedSpaceRatio", self.disk_used_max_percent, 10, 95),
+            ("diskSpaceCleanForciblyRatio", self.disk_clean_forcibly_percent, 30, 85),
             ("maxConnections", self.connections_max, 1, 10_000_000),
         ):
             if not low <= value <= high:
@@ -195,6 +202,7 @@ class BrokerConfig:
             raise SettingError("rejectTransactionMessage=false: transactions are not supported")
         if self.enable_property_filter:
             raise SettingError("enablePropertyFilter=true: SQL92 filters are not supported")
+        parse_hours(self.delete_when)
         self.delay_levels_ms  # noqa: B018 - raises when malformed
 
     def to_properties(self) -> dict[str, str]:

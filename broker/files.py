@@ -100,12 +100,13 @@ class Disk:
         path.unlink()
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return (size, free) of the file system in bytes; zeros if it does not say."""
+        """Return (size, free) in bytes of what we may use of a file system; zeros if it does not say."""
         try:
             found = os.statvfs(path)
         except OSError:
             return 0, 0
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        used = found.f_blocks - found.f_bfree
+        return (used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 DISK: Final = Disk()

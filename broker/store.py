@@ -8,6 +8,7 @@ start reads the log only from there.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -392,6 +393,11 @@ class MessageStore:
         """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
         return self._disk.space(self.log.directory)
 
+    def disk_used(self) -> float:
+        """Return the share of the log's file system that is in use, 0 to 1; -1 if it does not say."""
+        size, free = self.disk_space()
+        return 1 - free / size if size else -1.0
+
     # Upkeep --------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
@@ -405,12 +411,12 @@ class MessageStore:
         """Say that the table on disk lacks what the first ``number`` deletions took; its files may go."""
         self._confirmed = max(self._confirmed, number)
 
-    def remove_old_files(self, *, before: float) -> Steps:
-        """Remove log files last written before an instant (Unix s), and queue files that led there.
+    def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
+        """Remove the oldest log files, if last written before an instant (Unix s), and queue files to them.
 
         The files go after a checkpoint has said that they do: they may come back with a power cut.
         """
-        offset: int = yield lambda: self.log.first_kept(before)
+        offset: int = yield lambda: self.log.first_kept(before, count_max)
         if offset > self.log.min_offset:
             count = self.log.drop_before(offset)
             logger.info("log files removed count=%s min_offset=%s", count, offset)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
 from broker.loading import save_now
+from broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
 from broker.state import BrokerState
 from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
 
@@ -21,7 +24,7 @@ T = TypeVar("T")
 
 #: Longest time between two checkpoints when nothing else asks for one.
 _CHECKPOINT_S: Final = 2.0
-#: Log files that are too old are looked for this often. Source: cleanResourceInterval, RocketMQ 4.9.
+#: Whether log files have to go is asked this often. Source: cleanResourceInterval, RocketMQ 4.9.
 _CLEAN_S: Final = 10.0
 #: The index follows the log this often.
 _INDEX_S: Final = 1.0
@@ -169,12 +172,34 @@ class Upkeep:
             # Thousands of queues take long to sync; do not let that become all the disk does.
             pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
             if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
-                cleaned, self._clean_wanted = time.monotonic(), False
-                reserved_s = self._state.config.file_reserved_h * 3600
-                try:
-                    await in_threads(store.remove_old_files(before=time.time() - reserved_s))
-                except OSError as error:
-                    logger.error("old files not removed error=%s", error)
+                asked, self._clean_wanted = self._clean_wanted, False
+                await self._remove_old_files(asked=asked)
+                cleaned = time.monotonic()
+
+    async def _remove_old_files(self, *, asked: bool) -> None:
+        store, config = self._state.store, self._state.config
+        used = await asyncio.to_thread(store.disk_used)
+        wanted = removal(
+            hour=time.localtime().tm_hour,
+            asked=asked,
+            used=used,
+            delete_when=parse_hours(config.delete_when),
+            used_max=config.disk_used_max_percent / 100,
+            forcibly=config.disk_clean_forcibly_percent / 100,
+            clean_forcibly=config.clean_file_forcibly,
+        )
+        if wanted is Removal.NOTHING:
+            return
+        before, count_max = time.time() - config.file_reserved_h * 3600, sys.maxsize
+        if wanted is Removal.OLDEST:
+            before, count_max = math.inf, OLDEST_AT_ONCE
+        begin = store.log.min_offset
+        try:
+            await in_threads(store.remove_old_files(before=before, count_max=count_max))
+        except OSError as error:
+            logger.error("old files not removed error=%s", error)
+        if wanted is Removal.OLDEST and store.log.min_offset > begin:
+            logger.warning("files removed before their time, the disk is full used=%.3f", used)
 
     async def _keep_index(self) -> None:
         """Have the index follow the log."""

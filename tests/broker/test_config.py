@@ -14,9 +14,11 @@ def test_properties_round_trip_through_the_config() -> None:
 
 
 def test_unknown_keys_are_named_and_skipped() -> None:
-    config, unknown = apply_properties(BrokerConfig(), {"deleteWhen": "04", "brokerName": "b", "acl": "x"})
+    config, unknown = apply_properties(
+        BrokerConfig(), {"transferMsgByHeap": "true", "brokerName": "b", "acl": "x"}
+    )
     assert config.broker_name == "b"
-    assert unknown == ("acl", "deleteWhen")
+    assert unknown == ("acl", "transferMsgByHeap")
 
 
 def test_values_are_trimmed() -> None:
@@ -44,6 +46,9 @@ def test_values_are_trimmed() -> None:
         ({"brokerRole": "SLAVE"}, "brokerRole=SLAVE: only ASYNC_MASTER can be served"),
         ({"brokerRole": "SYNC_MASTER"}, "brokerRole=SYNC_MASTER: only ASYNC_MASTER can be served"),
         ({"storePathCommitLog": "/a,/b"}, "one directory is supported"),
+        ({"deleteWhen": "24"}, "'24' is no hour"),
+        ({"deleteWhen": "04;"}, "'' is no hour"),
+        ({"diskMaxUsedSpaceRatio": "99"}, "is outside 10..95"),
         ({"rejectTransactionMessage": "false"}, "transactions are not supported"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,

@@ -518,9 +518,11 @@ def test_unsynced_files_are_never_removed(tmp_path: Path) -> None:
     for _ in range(5):
         log.reserve(500)
         log.append(b"x" * 500)
-    assert log.first_kept(1e12) == 0
+    assert log.first_kept(1e12, 10) == 0
     log.flush()
-    assert log.first_kept(1e12) == 4000
+    assert log.first_kept(1e12, 10) == 4000
+    assert log.first_kept(1e12, 2) == 2000
+    assert log.first_kept(0, 10) == 0
     log.close()
 
 

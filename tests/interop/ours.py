@@ -176,7 +176,11 @@ def launch_broker(
     """Start ``mqbroker`` and return at once; :func:`await_broker` completes it."""
     home = folder / f"mqbroker-{name}"
     file = folder / f"mqbroker-{name}.properties"
-    merged = {"messageDelayLevel": RETRY_LEVELS, "mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
+    merged = {
+        "messageDelayLevel": RETRY_LEVELS,
+        "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+        "cleanFileForciblyEnable": "false",  # however full this machine's disk is
+    }
     file.write_text("".join(f"{key}={value}\n" for key, value in (merged | dict(settings or {})).items()))
     args = ["-n", ";".join(namesrvs), "--listen", "127.0.0.1:0", "--name", name, "-c", str(file)]
     popen, output = _spawn("broker", [*args, "--store", str(home / "store")], home)

@@ -7,6 +7,7 @@ thread is in a call to the disk, requests are served and other work goes on.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -231,8 +232,9 @@ class Simulation:
         kinds |= {"flush": self.flush.flush, "store": store.checkpoint, "index": store.index.follow}
         if self._ages:
             kinds["age"] = lambda: store.remove_old_files(before=self.now_ms / 1000 - 20)
+            kinds["oldest"] = lambda: store.remove_old_files(before=math.inf, count_max=1)
         name = self.rng.choice([*kinds, "flush", "topics.json"])
-        lane = "store" if name == "age" else name
+        lane = "store" if name in ("age", "oldest") else name
         if lane in self._busy or store.log._flushing.locked():
             return
         self._busy.add(lane)
