@@ -53,7 +53,7 @@ class Problem(Exception):
             self._headers["Connection"] = "close"
 
     def response(self, instance: str) -> web.Response:
-        """Return the answer; bytes of a request that were no UTF-8, which aiohttp keeps as surrogates, escaped."""
+        """Return the answer; bytes of a request that are no UTF-8, kept as surrogates by aiohttp, escaped."""
         details = msgspec.structs.replace(
             self.details, detail=_encodable(self.details.detail), instance=_encodable(instance)
         )
