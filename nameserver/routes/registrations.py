@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from nameserver.commands import QueueMapping, RegisterBroker, Touch
+from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, LeaveReason
 from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, TopicsLost, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
@@ -16,14 +17,8 @@ from .entries import Line, NameEntry, Record
 from .leaving import drop, forget_record, note_min_change
 from .store import RouteStore
 
-
-class Sender(Protocol):
-    """Who registers, as far as it tells whether its topics count."""
-
-    @property
-    def broker_id(self) -> int: ...
-    @property
-    def enable_acting_master(self) -> bool | None: ...
+#: Who registers, as far as it tells whether its topics count.
+Sender: TypeAlias = RegisterBroker | Registration
 
 
 def would_change(store: RouteStore, command: RegisterBroker) -> bool:

@@ -21,6 +21,7 @@ from nameserver.commands import (
     WipeWritePerm,
     bases,
 )
+from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
 from nameserver.verdicts import (
     Applied,
@@ -41,7 +42,7 @@ from .leaving import drop
 from .registrations import register, registration_moved, touch
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
-from .updates import Said, apply_update, shortened, update_moved
+from .updates import apply_update, shortened, update_moved
 from .view import RouteView
 
 
@@ -111,7 +112,7 @@ class RouteTable:
             return registration_moved(store, command, broker, record, name)
         return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
 
-    def shortened(self, said: Said, *, delete_absent: bool) -> Update | None:
+    def shortened(self, said: Registration, *, delete_absent: bool) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
         return shortened(self._store, said, delete_absent=delete_absent)
 

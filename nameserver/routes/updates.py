@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
-from nameserver.commands import QueueMapping, TopicQueues, Update, bases
-from nameserver.types import BrokerKey, BrokerName
+from nameserver.commands import TopicQueues, Update, bases
+from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE
-from remoting.route import DataVersion
 
 from .entries import Line
 from .registrations import owns_topics, perm_mask, register_reply
 from .store import RouteStore
 
 
-class Numbers(Protocol):
-    """What a registration says of one topic."""
-
-    @property
-    def read_queue_nums(self) -> int: ...
-    @property
-    def write_queue_nums(self) -> int: ...
-    @property
-    def perm(self) -> int: ...
-    @property
-    def topic_sys_flag(self) -> int: ...
-
-
-class Said(Protocol):
-    """A registration as it came, see :class:`RegisterBroker` for what is not said here.
-
-    Attributes:
-        table: Topics by name, in the order of the body.
-    """
-
-    @property
-    def broker(self) -> BrokerKey: ...
-    @property
-    def broker_name(self) -> BrokerName: ...
-    @property
-    def broker_id(self) -> int: ...
-    @property
-    def ha_server_addr(self) -> str: ...
-    @property
-    def lease_ms(self) -> int: ...
-    @property
-    def enable_acting_master(self) -> bool | None: ...
-    @property
-    def zone_name(self) -> str | None: ...
-    @property
-    def data_version(self) -> DataVersion: ...
-    @property
-    def table(self) -> Mapping[str, Numbers]: ...
-    @property
-    def filter_servers(self) -> tuple[str, ...] | None: ...
-    @property
-    def mappings(self) -> tuple[QueueMapping, ...]: ...
-
-
-def shortened(store: RouteStore, said: Said, *, delete_absent: bool) -> Update | None:
+def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> Update | None:
     """Return the difference that a registration makes to the table as it is.
 
     None if that is not all there is to it: it changes nothing, or its sender says something new of
