@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
+from msgspec.structs import replace
+
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
@@ -30,12 +32,6 @@ HEARINGS_BYTES: Final = 1024 * 1024
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
 """How long a leader remembers a hearing of a broker that has no record and no connection."""
-
-
-# -- the member's side --------------------------------------------------------------------------------
-
-
-# -- the leader's side --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +183,6 @@ class FailureDetector:
                 found.append(Judgement(broker=record.broker, revision=record.revision, reason=reason))
         return tuple(found)
 
-    def unjudge(self, judgement: Judgement) -> None:
-        """Take a judgement back that could not be appended, so that it is made again."""
-        if self._judged.get(judgement.broker) == judgement.revision:
-            del self._judged[judgement.broker]
-
     def listed(self, broker: BrokerKey, *, clock: float) -> None:
         """Note that a record was made: it cannot have been silent for longer than it has been there.
 
@@ -290,15 +281,8 @@ def _line(broker: BrokerKey, contact: Contact) -> Line:
 
 
 def _shifted(line: Line, offset: float) -> Line:
-    return Line(
-        cluster_name=line.cluster_name,
-        broker_addr=line.broker_addr,
-        heard_at=line.heard_at + offset,
-        connected=line.connected,
-        closed_at=None if line.closed_at is None else line.closed_at + offset,
-        closed_revision=line.closed_revision,
-        unregistered=line.unregistered,
-    )
+    closed_at = None if line.closed_at is None else line.closed_at + offset
+    return replace(line, heard_at=line.heard_at + offset, closed_at=closed_at)
 
 
 def _hearing(broker: BrokerKey, at: float) -> Hearing:

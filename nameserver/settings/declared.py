@@ -244,12 +244,6 @@ RAFT_ONLY: Final = frozenset(
 """Settings that mean nothing in another mode, so naming them there is an error."""
 
 
-# -- command line -------------------------------------------------------------------------------------------
-
-
-# -- from texts to settings ---------------------------------------------------------------------------------
-
-
 def parse_value(key: str, text: str, default: object) -> object:
     value = text.strip()
     if isinstance(default, bool):
@@ -385,6 +379,3 @@ def format_settings(settings: NamesrvSettings) -> str:
     values["kvConfigPath"] = settings.kv_path
     values["configStorePath"] = settings.store_path
     return format_properties(values)
-
-
-# -- changes at run time ------------------------------------------------------------------------------------

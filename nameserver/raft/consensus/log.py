@@ -143,10 +143,6 @@ class RaftLog:
         while self._unwritten and self._unwritten[0][0] <= position:
             self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
 
-    @property
-    def awaiting_write(self) -> bool:
-        return bool(self._unwritten)
-
     def trim(self, index: int) -> None:
         """Forget entries before ``index``, which becomes the base; the image that covers them is durable."""
         offset = index - self._entries[0][1]

@@ -229,8 +229,6 @@ def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> N
     gone = Judgement(broker=A, revision=7, reason=LeaveReason.CONNECTION_CLOSED)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
-    evidence.unjudge(gone)
-    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
 
 
 def test_broken_link_to_one_nameserver_does_nothing(members: Members) -> None:
