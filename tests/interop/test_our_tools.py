@@ -155,7 +155,7 @@ def without_rates(text: str) -> str:
 def without_load(text: str) -> str:
     """Blank out of clusterList's lines what a broker's work changes between two questions, too.
 
-    That is: the length of its request queues and their wait, how far its timer is behind, the page cache's lock.
+    That is: its queues of requests and their wait, how far its timer is behind, the page cache's lock.
     """
     text = re.sub(r"\b\d+,\d+ms\b", "#,#ms", without_rates(text))
     text = re.sub(r"\b\d+-\d+(?=\(#w)", "#-#", text)
