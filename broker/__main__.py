@@ -42,6 +42,7 @@ settings of our own, in the file or by --set (-p prints all settings with their 
   recoverDamagedLog             refuse (default): do not start when valid messages follow a damaged one;
                                 skip: start and give up what is damaged
   maxConnections                open client connections (default 16384)
+  httpListen                    what --http sets
 """
 
 
@@ -103,7 +104,7 @@ async def _run(
     def ready(listen: str) -> None:
         print(
             f"mqbroker ready listen={listen} name={config.broker_name} cluster={config.cluster_name}"
-            f" id={config.broker_id}",
+            f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else ""),
             flush=True,
         )
         if not is_loopback(config.bind_host):
@@ -116,7 +117,8 @@ async def _run(
                 listen,
             )
 
-    await BrokerServer(config, directory, announcer, changed_settings=changed).run(stop, ready)
+    server = BrokerServer(config, directory, announcer, changed_settings=changed)
+    await server.run(stop, ready)
 
 
 def _complain(error: Exception) -> int:
@@ -157,6 +159,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[BrokerConfig, dict[str, st
         ("brokerClusterName", arguments.cluster),
         ("brokerId", arguments.id),
         ("storePathRootDir", arguments.store),
+        ("httpListen", arguments.http),
     ):
         if value is not None:
             flags[key] = value
@@ -219,6 +222,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
     parser.add_argument(
         "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
     )
     parser.add_argument("--name", help="broker name (default: broker-a)")
     parser.add_argument("--cluster", help="cluster name (default: DefaultCluster)")

@@ -57,6 +57,7 @@ class CommitLog:
     Attributes:
         directory: Where its files are.
         flushed_offset: Everything below survives a power cut.
+        broken: Why nothing can be written any more; None if it can.
     """
 
     def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK, keep_from: int = 0) -> None:
@@ -65,7 +66,7 @@ class CommitLog:
         self._file_size = file_size
         self._segments: list[_Segment] = []
         self._dropped: list[_Segment] = []
-        self._broken: str | None = None
+        self.broken: str | None = None
         self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
         self._names_made = 1  # those of an earlier process may not be durable
         self._names_synced = 0
@@ -87,8 +88,8 @@ class CommitLog:
         Raises:
             StoreUnavailable: If the disk is full or the log is broken.
         """
-        if self._broken is not None:
-            raise StoreUnavailable(self._broken)
+        if self.broken is not None:
+            raise StoreUnavailable(self.broken)
         if size + _PAD.size > self._file_size:
             raise StoreUnavailable(f"record of {size} bytes does not fit a log file of {self._file_size}")
         if not self._segments:
@@ -128,8 +129,8 @@ class CommitLog:
                 knows which pages reached the disk.
         """
         with self._flushing:
-            if self._broken is not None:
-                raise StoreUnavailable(self._broken)
+            if self.broken is not None:
+                raise StoreUnavailable(self.broken)
             done = self.flushed_offset
             segments = tuple(self._segments)
             target = segments[-1].end if segments else 0
@@ -141,8 +142,8 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
-                    self._broken = f"sync of {self.directory.name} failed: {error.strerror}"
-                    raise StoreUnavailable(self._broken) from error
+                    self.broken = f"sync of {self.directory.name} failed: {error.strerror}"
+                    raise StoreUnavailable(self.broken) from error
                 self._names_synced = made
             self.flushed_offset = max(target, done)
             return self.flushed_offset
@@ -153,7 +154,7 @@ class CommitLog:
                 self._disk.close(segment.fd)
             self._segments.clear()
             self._dropped.clear()
-            self._broken = "the log is closed"
+            self.broken = "the log is closed"
 
     # Removing old files --------------------------------------------------------------------------
 
@@ -293,12 +294,12 @@ class CommitLog:
         try:
             self._disk.sync_data(segment.fd)
         except OSError as error:
-            self._broken = f"sync of {segment.path.name} failed: {error.strerror}"
-            raise StoreUnavailable(self._broken) from error
+            self.broken = f"sync of {segment.path.name} failed: {error.strerror}"
+            raise StoreUnavailable(self.broken) from error
 
     def _write(self, segment: _Segment, data: bytes) -> None:
-        if self._broken is not None:
-            raise StoreUnavailable(self._broken)
+        if self.broken is not None:
+            raise StoreUnavailable(self.broken)
         position, size = segment.written, len(data)
         try:
             written = self._disk.write(segment.fd, data, position)
@@ -308,6 +309,6 @@ class CommitLog:
             try:
                 self._disk.cut(segment.fd, position)
             except OSError as failure:
-                self._broken = f"cannot cut a partial record in {segment.path.name}: {failure.strerror}"
+                self.broken = f"cannot cut a partial record in {segment.path.name}: {failure.strerror}"
                 segment.written = position + size  # it may come back: what begins now begins behind it
             raise StoreUnavailable(f"cannot write {size} bytes to the log: {error.strerror}") from error

@@ -41,7 +41,7 @@ class BrokerConfig:
 
     Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
     registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages`` and ``recover_damaged_log``.
+    modes alike), ``index_file_messages``, ``http`` and ``recover_damaged_log``.
     """
 
     broker_name: str = _setting("brokerName", "broker-a")
@@ -103,6 +103,7 @@ class BrokerConfig:
     recover_damaged_log: str = _setting("recoverDamagedLog", "refuse")
 
     connections_max: int = _setting("maxConnections", 16_384)
+    http: str = _setting("httpListen", "off")
 
     @property
     def advertise_host(self) -> str:
@@ -160,6 +161,10 @@ class BrokerConfig:
         for addr in self.namesrv_addrs:
             if not _ADDRESS.match(addr) or not 0 < int(addr.rpartition(":")[2]) < 65_536:
                 raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT")
+        if self.http != "off" and (
+            not _ADDRESS.match(self.http) or int(self.http.rpartition(":")[2]) > 65_535
+        ):
+            raise SettingError(f"httpListen={self.http[:80]} is neither HOST:PORT nor off")
         for key, value, low, high in (
             ("listenPort", self.listen_port, 0, 65_535),
             ("advertisePort", self.advertise_port, 0, 65_535),

@@ -112,6 +112,9 @@ class ClientTable:
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         return self._consumers.get(group)
 
+    def consumer_groups(self) -> tuple[ConsumerGroup, ...]:
+        return tuple(self._consumers.values())
+
     def producers(self, group: str) -> tuple[Client, ...]:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 

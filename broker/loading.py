@@ -108,7 +108,7 @@ def load_broker(
         clients=ClientTable(),
         locks=QueueLocks(),
         store=store,
-        stats=Stats(started_ms=now_ms),
+        stats=Stats(started_ms=now_ms, cluster_name=config.cluster_name),
         delay_offsets=delays or {},
         changed_settings=dict(changed_settings),
     )

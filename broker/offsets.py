@@ -31,6 +31,10 @@ class ConsumerOffsets:
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         return self._table.get((topic, group), {}).get(queue_id)
 
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return each topic with a group that has offsets in it."""
+        return tuple(self._table)
+
     def queues(self, topic: str, group: str) -> Mapping[int, int]:
         return self._table.get((topic, group), {})
 

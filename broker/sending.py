@@ -292,6 +292,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     if level:
         draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
     _store(state, [draft], now_ms=call.now_ms)
+    state.stats.sent_back(message.topic, fields.group)
     return _answer(state, call.request.reply(), config.topic_name, waits=True)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from broker.client_requests import notify_changed
 from broker.config import BrokerConfig
@@ -40,6 +40,9 @@ from remoting.fields import ConsumerGroupFields
 from remoting.message import Host
 from remoting.transport import split_address
 from remoting.transport.server import Connection, RemotingServer, ServerLimits
+
+if TYPE_CHECKING:
+    from broker.http import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +121,9 @@ class BrokerServer:
         directory: Store of this broker; locked while it runs.
         announcer: Makes what keeps the nameservers informed.
         changed_settings: Those of ``config`` that request 25 changed before the last start.
+
+    Attributes:
+        http_listen: Where HTTP is served, once requests are; None if it is off.
     """
 
     def __init__(
@@ -140,6 +146,8 @@ class BrokerServer:
         self._files: StateFiles
         self._upkeep: Upkeep
         self._pulls: WaitingPulls
+        self._http: HttpServer | None = None
+        self.http_listen: str | None = None
         self._hosts: dict[int, Host] = {}
         self._working = 0
         self._group: asyncio.TaskGroup
@@ -208,6 +216,7 @@ class BrokerServer:
                 self._sample(),
             ):
                 services.append(group.create_task(work))
+            await self._serve_http()
             ready(listen)
             await stop.wait()
             logger.info("stopping")
@@ -217,6 +226,8 @@ class BrokerServer:
             await self._server.close(farewell=self._pulls.end)
             for task in services:
                 task.cancel()
+            if self._http is not None:
+                await self._http.close()
         await self._registrar.close()
         # Writes that were under way when their tasks were cancelled go on in threads; let them end first.
         await asyncio.get_running_loop().shutdown_default_executor()
@@ -235,6 +246,36 @@ class BrokerServer:
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
+
+    async def _serve_http(self) -> None:
+        if self._config.http == "off":
+            return
+        from broker.http import HttpServer  # aiohttp takes as long to load as all the rest
+
+        self._http = HttpServer(metrics=self._metrics, refusing=lambda: self._state.store.refusing)
+        host, port = split_address(self._config.http)
+        try:
+            self.http_listen = await self._http.start(host, port)
+        except OSError as error:
+            known = error.errno in errno.errorcode
+            reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
+            raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
+
+    async def _metrics(self) -> bytes:
+        from broker.metrics import encode, gather
+
+        work = gather(self._state)
+        try:
+            while True:
+                next(work)
+                await asyncio.sleep(0)
+        except StopIteration as end:
+            samples = end.value
+        requests, connections = dict(self._server.stats.requests), len(self._server.connections)
+        used = await asyncio.to_thread(self._state.store.disk_used)
+        return await asyncio.to_thread(
+            encode, samples, disk_used=used, requests=requests, connections=connections
+        )
 
     def _take_locks(self) -> None:
         places = [("storePathRootDir", self._directory)]

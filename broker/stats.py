@@ -101,10 +101,12 @@ class Stats:
     """What this broker did since its start.
 
     Attributes:
+        cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.
         now: Loop time of the last sample; what is counted is dated by it.
     """
 
     started_ms: int = 0
+    cluster_name: str = ""
     put: Rate = field(default_factory=Rate)
     got: Rate = field(default_factory=Rate)
     get_found: Rate = field(default_factory=Rate)
@@ -127,15 +129,21 @@ class Stats:
     def stored(self, topic: str, count: int, size: int) -> None:
         """Messages of one topic were stored."""
         self.put.total += count
+        self.count(BROKER_PUT_NUMS, self.cluster_name, count)
         self.count(TOPIC_PUT_NUMS, topic, count)
         self.count(TOPIC_PUT_SIZE, topic, size)
 
     def handed_out(self, topic: str, group: str, count: int, size: int) -> None:
         """Messages went to a consumer."""
         self.got.total += count
+        self.count(BROKER_GET_NUMS, self.cluster_name, count)
         key = f"{topic}@{group}"
         self.count(GROUP_GET_NUMS, key, count)
         self.count(GROUP_GET_SIZE, key, size)
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """A consumer gave a message back."""
+        self.count(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     def consume_tps(self, topic: str, group: str) -> float:
         """Return how many messages of a topic went to a group per second of the last minute."""

@@ -188,6 +188,11 @@ class MessageStore:
         else:
             self.finish_checkpoint(work)
 
+    @property
+    def refusing(self) -> str | None:
+        """Why no messages are taken; None if they are. A full disk is found out by each of them."""
+        return self._queue_failure or self.log.broken
+
     # Writing -------------------------------------------------------------------------------------
 
     def put(self, draft: Draft, *, now_ms: int) -> Placed:

@@ -46,6 +46,7 @@ def test_values_are_trimmed() -> None:
         ({"brokerRole": "SLAVE"}, "brokerRole=SLAVE: only ASYNC_MASTER can be served"),
         ({"brokerRole": "SYNC_MASTER"}, "brokerRole=SYNC_MASTER: only ASYNC_MASTER can be served"),
         ({"storePathCommitLog": "/a,/b"}, "one directory is supported"),
+        ({"httpListen": "9880"}, "neither HOST:PORT nor off"),
         ({"deleteWhen": "24"}, "'24' is no hour"),
         ({"deleteWhen": "04;"}, "'' is no hour"),
         ({"diskMaxUsedSpaceRatio": "99"}, "is outside 10..95"),

@@ -21,6 +21,7 @@ from remoting.bodies import (
 from remoting.command import RemotingCommand
 from remoting.inspection import ConsumerStatus
 from remoting.lenient import ANSWER, loads
+from remoting.message import decode_messages
 
 from .conftest import StartBroker, Wire
 
@@ -249,7 +250,18 @@ def test_what_was_stored_and_fetched_is_counted(wire: Wire) -> None:
     assert wire.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Counted"}).code == 1
     wire.send_message("Counted", b"x")
     assert wire.answer(wire.pull("Counted", 0, group="CountedGroup")).code == 0
-    for name, key in (("TOPIC_PUT_NUMS", "Counted"), ("GROUP_GET_NUMS", "Counted@CountedGroup")):
+    (stored,) = decode_messages(wire.answer(wire.pull("Counted", 0, group="CountedGroup")).body)
+    back = {"offset": str(stored.physical_offset), "group": "CountedGroup", "delayLevel": "1"}
+    assert wire.call(36, back | {"originMsgId": ""}).code == 0
+    for name, key in (
+        ("TOPIC_PUT_NUMS", "Counted"),
+        ("TOPIC_PUT_SIZE", "Counted"),
+        ("GROUP_GET_NUMS", "Counted@CountedGroup"),
+        ("GROUP_GET_SIZE", "Counted@CountedGroup"),
+        ("SNDBCK_PUT_NUMS", "Counted@CountedGroup"),
+        ("BROKER_PUT_NUMS", "DefaultCluster"),
+        ("BROKER_GET_NUMS", "DefaultCluster"),
+    ):
         body = read(wire.call(315, {"statsName": name, "statsKey": key}))
         assert set(body) == {"statsMinute", "statsHour", "statsDay"}
     assert wire.call(215, {"topic": "Counted"}).code == 0

@@ -58,6 +58,7 @@ IO_MODULES = {
     "nameserver/raft/storage/threads.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
+    "broker/http.py",
     "broker/server.py",
     "broker/registrar.py",
     "broker/upkeep.py",

@@ -1,0 +1,197 @@
+"""HTTP of a broker: figures under the names of RocketMQ's exporter, its health, what strangers get."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.config import BrokerConfig
+from broker.files import DISK
+from broker.http import HttpServer
+from broker.loading import load_broker
+from broker.metrics import Samples, encode, gather
+from broker.state import BrokerState
+from remoting.bodies import ConsumerData, HeartbeatData
+from remoting.message import Host
+
+from .conftest import StartBroker
+
+HOST = Host("127.0.0.1", 10911)
+BROKER = {"cluster": "DefaultCluster", "broker": "broker-a"}
+
+Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def get(addr: str, path: str, *, method: str = "GET", host: str | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(addr, timeout=30)
+    try:
+        connection.request(method, path, headers={} if host is None else {"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def figures(text: str) -> Figures:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def figure(found: Figures, name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+def test_figures_have_the_names_and_labels_of_rocketmqs_exporter(start_broker: StartBroker) -> None:
+    broker = start_broker("--http", "127.0.0.1:0")
+    addr = broker.ready_line.split("http=")[1]
+    wire = broker.wire()
+    assert {wire.send_message("T", b"x", queue_id=number).code for number in (0, 0, 1)} == {0}
+    consumers = (ConsumerData(group_name="G"),)
+    assert wire.call(34, body=HeartbeatData(client_id="c", consumers=consumers).encode()).code == 0
+    offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    assert wire.call(15, offset).code == 0
+    assert wire.call(15, offset | {"queueId": "1", "commitOffset": "0"}).code == 0
+    status, text = get(addr, "/metrics")
+    assert status == 200
+    found = figures(text)
+    assert figure(found, "rocketmq_producer_offset", **BROKER, topic="T") == 3
+    assert figure(found, "rocketmq_topic_retry_offset", **BROKER, topic="%RETRY%G") == 0
+    assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group="G") == 1
+    lag = {"group": "G", "topic": "T", "countOfOnlineConsumers": "1", "msgModel": "1"}
+    assert figure(found, "rocketmq_group_diff", **lag) == 2
+    assert figure(found, "rocketmq_group_count", group="G") == 1
+    assert figure(found, "rocketmq_broker_tps", **BROKER, brokerIP=broker.addr) >= 0
+    assert figure(found, "rocketmq_brokeruntime_msg_put_total_today_now", **BROKER) == 3
+    assert figure(found, "mqbroker_requests_total", code="310") == 3
+    assert figure(found, "mqbroker_connections") == 1
+
+
+def test_who_asks_for_health_is_answered_and_nobody_for_more(start_broker: StartBroker) -> None:
+    broker = start_broker("--http", "127.0.0.1:0")
+    addr = broker.ready_line.split("http=")[1]
+    assert get(addr, "/healthz") == (200, "ok\n")
+    assert get(addr, "/readyz", host="LOCALHOST:1") == (200, "ready\n")
+    assert get(addr, "/")[0] == 404
+    assert get(addr, "/metrics", method="POST")[0] == 405
+    assert get(addr, "/metrics", host="evil.example:80")[0] == 421  # a page of that name reads nothing
+    assert broker.stop() == 0
+
+
+def test_without_being_asked_for_there_is_no_http(start_broker: StartBroker) -> None:
+    assert "http=" not in start_broker().ready_line
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> BrokerState:
+    return load_broker(DISK, tmp_path, BrokerConfig(), store_host=HOST, boot="", now_ms=1)[0]
+
+
+def gathered(state: BrokerState) -> Figures:
+    work = gather(state)
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        samples: Samples = end.value
+    return figures(encode(samples, disk_used=0.25, requests={}, connections=0).decode())
+
+
+def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:
+    for step in range(13):
+        state.stats.sample(10.0 * step)
+        list(state.stats.sample_items(10.0 * step))
+        state.stats.stored("T", 20, 4000)
+        state.stats.handed_out("T", "G", 10, 2000)
+        state.stats.sent_back("T", "G")
+    found = gathered(state)
+    group = {**BROKER, "topic": "T", "group": "G"}
+    assert figure(found, "rocketmq_producer_tps", **BROKER, topic="T") == 2
+    assert figure(found, "rocketmq_producer_message_size", **BROKER, topic="T") == 400
+    assert figure(found, "rocketmq_consumer_tps", **group) == 1
+    assert figure(found, "rocketmq_consumer_message_size", **group) == 200
+    assert figure(found, "rocketmq_send_back_nums", **group) == 0.1
+    assert figure(found, "rocketmq_broker_tps", **BROKER, brokerIP=str(HOST)) == 2
+    assert figure(found, "rocketmq_broker_qps", **BROKER, brokerIP=str(HOST)) == 1
+    assert figure(found, "rocketmq_brokeruntime_commitlog_disk_ratio") == 0.25
+
+
+def test_names_of_strangers_forge_no_lines(state: BrokerState) -> None:
+    state.offsets.commit("T", 'a"} 1\nforged 7 # \\', 0, 1)
+    found = gathered(state)
+    assert not any(name == "forged" for name, _ in found)
+    assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group='a"} 1\nforged 7 # \\') == 1
+
+
+# The server alone --------------------------------------------------------------------------------
+
+
+def served(act: Callable[[HttpServer, str], Awaitable[None]], **limits: float) -> None:
+    async def metrics() -> bytes:
+        return b""
+
+    async def main() -> None:
+        server = HttpServer(metrics=metrics, refusing=lambda: "the disk is gone", **limits)  # type: ignore[arg-type]
+        addr = await server.start("127.0.0.1", 0)
+        try:
+            await act(server, addr)
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+async def ends(reader: asyncio.StreamReader) -> None:
+    """Wait until the other end closes, in order or not."""
+    async with asyncio.timeout(30):
+        try:
+            await reader.read()
+        except ConnectionError:
+            pass
+
+
+def test_a_broker_that_takes_no_messages_is_not_ready_and_says_why() -> None:
+    async def act(server: HttpServer, addr: str) -> None:
+        assert await asyncio.to_thread(get, addr, "/readyz") == (
+            503,
+            "no messages are taken: the disk is gone\n",
+        )
+        assert (await asyncio.to_thread(get, addr, "/healthz"))[0] == 200
+
+    served(act)
+
+
+def test_half_a_request_does_not_hold_a_connection_for_long() -> None:
+    async def act(server: HttpServer, addr: str) -> None:
+        host, _, port = addr.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
+        await ends(reader)
+        writer.close()
+
+    served(act, life_s=0.2)
+
+
+def test_connections_beyond_the_limit_are_closed() -> None:
+    async def act(server: HttpServer, addr: str) -> None:
+        host, _, port = addr.rpartition(":")
+        _, first = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(30):
+            while True:
+                if server.connections:
+                    break
+                await asyncio.sleep(0.01)
+        reader, second = await asyncio.open_connection(host, int(port))
+        await ends(reader)
+        assert len(server.connections) == 1
+        first.close()
+        second.close()
+
+    served(act, connections_max=1, life_s=60.0)
