@@ -327,7 +327,7 @@ def test_bad_setting_ends_with_one_line_and_2(tmp_path: Path, flags: tuple[str, 
 def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text(
-        "brokerName=from-file\nbrokerClusterName=C\nlistenPort=12345\nnamesrvAddr=a:1\ndeleteWhen=04\n"
+        "brokerName=from-file\nbrokerClusterName=C\nlistenPort=12345\nnamesrvAddr=a:1\ntransferMsgByHeap=true\n"
     )
     outcome = run("-c", str(file), "-p", "--name", "from-flag", NAMESRV_ADDR="b:2")
     settings = dict(line.split("=", 1) for line in outcome.stdout.splitlines())
@@ -335,7 +335,7 @@ def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
     assert settings["brokerName"] == "from-flag"
     assert (settings["brokerClusterName"], settings["listenPort"]) == ("C", "12345")
     assert settings["namesrvAddr"] == "a:1"
-    assert "deleteWhen" in outcome.stderr
+    assert "transferMsgByHeap" in outcome.stderr
 
 
 def test_version_and_help_are_answered() -> None:
