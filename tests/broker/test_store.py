@@ -553,6 +553,24 @@ def test_next_file_that_cannot_be_made_is_tried_again(open_store: OpenStore, tmp
     assert bodies(open_store()) == numbers(count + 5)
 
 
+def test_end_on_padding_without_a_next_file_costs_no_rebuild(
+    open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store()
+    put(store, 20)
+    (tmp_path / "commitlog" / f"{LOG_FILE:020d}").mkdir()
+    with pytest.raises(StoreUnavailable, match="cannot begin log file"):
+        put(store, 50, first=20)
+    kept = bodies(store)
+    checkpoint(store)
+    (tmp_path / "commitlog" / f"{LOG_FILE:020d}").rmdir()
+    again = open_store(boot="the next boot")
+    assert bodies(again) == kept
+    assert "built anew" not in caplog.text
+    put(again, 1, first=len(kept))
+    assert bodies(again) == [*kept, b"%d" % len(kept)]
+
+
 def test_closed_store_takes_nothing(open_store: OpenStore) -> None:
     store = open_store()
     put(store, 1)

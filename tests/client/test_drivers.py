@@ -331,6 +331,19 @@ def test_a_message_is_sent_as_java_sends_it(
     assert len(result.message_id) == 32
 
 
+def test_who_does_not_wait_for_the_store_tells_the_broker(
+    run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
+) -> None:
+    peer = new_peer()
+    routes = answers({"T": route_body(broker_a=peer.addr)})
+    sends = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    peer.answer = lambda request: stored(request) if request.code in sends else routes(request)
+    run(config(peer.addr), lambda core: producer(core).send(message(wait_store=False)))
+    run(config(peer.addr), lambda core: producer(core).send_batch([message(wait_store=False)]))
+    sent = [SendMessageFields.parse_v2(each.ext_fields) for each in peer.requests if each.code in sends]
+    assert [decode_properties(fields.properties or "")["WAIT"] for fields in sent] == ["false", "false"]
+
+
 def test_a_batch_is_one_request_with_an_id_per_message(
     run: Runner, new_peer: NewPeer, answers: Any, route_body: Any
 ) -> None:
