@@ -197,6 +197,12 @@ class Watched(Replicated):
         return index == FIRST_INDEX and not engine.may_vote
 
     @property
+    def promises_kept(self) -> bool:
+        """Whether its disk holds what it has become: until then a crash makes a new voter a learner again."""
+        driver = self._member._driver
+        return driver is not None and driver._promises.kept
+
+    @property
     def engine(self) -> Engine:
         """What decides in it, once it has started."""
         driver = self._member._driver

@@ -62,3 +62,16 @@ def die_silently(world: World) -> None:
         world.brokers[0].register_at(member)
     world.run(0.01)
     world.brokers[0].die(power=True)
+
+
+def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(world: World) -> None:
+    """Until then a crash makes it a learner again, and with a second one lost there is no majority."""
+    leader = world.leader()
+    emptied, other = (member for member in world.members if member is not leader)
+    emptied.kill(wipe=True)
+    emptied.start()
+    assert world.run(10.0, lambda: emptied.ready and emptied.running.member.votes)
+    assert not world.may_lose(other)
+    assert not world.may_lose_power(other)
+    assert world.run(1.0, lambda: world.may_lose_power(other))
+    assert not world.truth.violations

@@ -205,7 +205,7 @@ class World:
 
     def may_lose(self, member: Victim) -> bool:
         """The others are up, full members, and caught up."""
-        if not all(other.ready for other in self.members):
+        if not all(other.ready and other.running.promises_kept for other in self.members):
             return False
         modes = [other.running.member for other in self.members]
         indexes = [mode.applied_index for mode in modes]
@@ -222,8 +222,8 @@ class World:
         if self.durability != "journal":
             return True
         for other in self.members:
-            if other.at_risk and other.ready and other.running.member.votes:
-                other.at_risk = False
+            if other.at_risk and other.ready:
+                other.at_risk = not (other.running.member.votes and other.running.promises_kept)
         others = [other for other in self.members if other is not member]
         return len(others) > 1 and not any(other.at_risk for other in others)
 
