@@ -23,6 +23,7 @@ from remoting.route import (
 )
 
 from .net import End
+from .oracles import Oracle
 
 if TYPE_CHECKING:
     from .members import Member
@@ -499,7 +500,7 @@ class Client(Actor):
                 elif remark.startswith(NO_QUORUM_TAG):
                     outcome = Outcome.FAILED
                 elif not remark.startswith(OUTCOME_UNKNOWN_TAG):
-                    self.world.truth.fail(f"{self.name}: {answer}")
+                    self.world.truth.fail(Oracle.ANSWERS, f"{self.name}: {answer}")
             self.world.truth.count[f"write {outcome.value}"] += 1
             for key, value in values.items():
                 self._record(key, Operation.WRITE, value, begun, outcome)

@@ -31,6 +31,7 @@ from remoting.route import RouteDialect, encode_route
 from .disk import Crashed, Disk
 from .net import End, NetLoop
 from .operator import is_refusal
+from .oracles import Oracle
 from .seams import Machine, running
 from .truth import ANSWER_S, TURNS_S, Truth
 
@@ -58,7 +59,7 @@ class Watched(Replicated):
         self.truth = host.world.truth
         self.started = False
         self.looked_at_index = -1
-        self.looked_at_term = 0
+        self.looked_at_term = host.promised_term
         self.verdicts: list[tuple[Command, Verdict]] = []
         self.connected_at: dict[BrokerKey, float] = {}
         self.heard_at: dict[BrokerKey, float] = {}
@@ -262,7 +263,8 @@ class Server:
                 return
             if self.host.paused_at_last < begun:
                 self.host.world.truth.fail(
-                    f"{self.host.name} has not answered request {request.code} for {now - begun:.3f} s"
+                    Oracle.ANSWERS,
+                    f"{self.host.name} has not answered request {request.code} for {now - begun:.3f} s",
                 )
                 return
 
@@ -334,19 +336,25 @@ class Server:
         try:
             answer = await self._execute(origin, request, freshness)
         except Exception as error:
-            self.host.world.truth.fail(f"{self.host.name} raises for request {request.code}: {error!r}")
+            self.host.world.truth.fail(
+                Oracle.PROCESS, f"{self.host.name} raises for request {request.code}: {error!r}"
+            )
             raise
         self._answer(origin, number, answer)
 
     def _answer(self, origin: ConnectionId, number: int, answer: Answer) -> None:
         world = self.host.world
         if (origin, number) in self._answered:
-            world.truth.fail(f"{self.host.name} answers request {number} of connection {origin} twice")
+            world.truth.fail(
+                Oracle.ANSWERS, f"{self.host.name} answers request {number} of connection {origin} twice"
+            )
             return
         begun, request = self._waiting.pop((origin, number))
         took = world.clock.now - begun
         if took > ANSWER_S + TURNS_S and self.host.paused_at_last < begun:
-            world.truth.fail(f"{self.host.name} answers request {request.code} after {took:.3f} s")
+            world.truth.fail(
+                Oracle.ANSWERS, f"{self.host.name} answers request {request.code} after {took:.3f} s"
+            )
         self._answered.add((origin, number))
         world.truth.count["answers"] += 1
         end = self._ends.get(origin)
@@ -437,6 +445,8 @@ class Member:
         self.disk = Disk(folder.parent, self, world.clock.rng)
         self.at_risk = False
         """It may have lost what it acknowledged, and is no voter again yet."""
+        self.promised_term = 0
+        """The term that its disk held when its last life ended."""
         self.expects_end = False
         """Its disk breaks, or its process is being stopped."""
         self.mode: Watched | None = None
@@ -507,7 +517,7 @@ class Member:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
             else:
-                world.truth.fail(f"{self.name} does not start: {error}")
+                world.truth.fail(Oracle.STARTS, f"{self.name} does not start: {error}")
             return
         mode.started = True
         loop.machine.user.patient -= 1
@@ -518,6 +528,8 @@ class Member:
         if not self.up:
             return
         self.at_risk |= wipe or power
+        if self.ready and self.running.promises_kept and self.world.durability != "memory":
+            self.promised_term = self.running.engine.term
         self.up = False
         self.loop.die()
         self._graveyard.append(self.loop)
@@ -532,6 +544,7 @@ class Member:
 
     def _wipe(self) -> None:
         self.disk.empty()
+        self.promised_term = 0
         self.disk.full = False  # else its next start, which is its first, would be refused, as it must
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -540,7 +553,7 @@ class Member:
         self.kill(power=power and self.world.may_lose_power(self))
 
     def complain(self, text: str) -> None:
-        self.world.truth.fail(f"{self.name}: {text}")
+        self.world.truth.fail(Oracle.DISK_WAITS, f"{self.name}: {text}")
 
     def begin_anew(self) -> None:
         """Empty its disk and start it."""
@@ -575,7 +588,7 @@ class Member:
 
     def _failed(self, text: str, life: int) -> None:
         if self.up and life == self.life:
-            self.world.truth.fail(f"{self.name}: {text}")
+            self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
     def _removed(self) -> None:
         """Its process ends by itself, as soon as this turn is over."""
@@ -588,5 +601,5 @@ class Member:
 
     def _stopped(self, reason: str) -> None:
         if not self.expects_end:
-            self.world.truth.fail(f"{self.name} stops: {reason}")
+            self.world.truth.fail(Oracle.PROCESS, f"{self.name} stops: {reason}")
         self.world.clock.at(0.0, self._end, self.life)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader, RaftStartError
 
+from .oracles import Oracle
 from .truth import TURNS_S
 
 if TYPE_CHECKING:
@@ -170,13 +171,13 @@ class Operator:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            world.truth.fail(f"{change.what} raises at {leader.name}: {error!r}")
+            world.truth.fail(Oracle.PROCESS, f"{change.what} raises at {leader.name}: {error!r}")
             return
         else:
             done = True
         took = world.clock.now - begun
         if took > ASK_S + TURNS_S and leader.paused_at_last < begun:
-            world.truth.fail(f"{change.what} is answered by {leader.name} after {took:.3f} s")
+            world.truth.fail(Oracle.ANSWERS, f"{change.what} is answered by {leader.name} after {took:.3f} s")
         if self._change is not change or change.attempt != attempt:
             return
         if done or not change.again:
@@ -210,7 +211,10 @@ class Operator:
             self._take_away(member)  # emptied meanwhile, and nobody knows it
         elif member.up:
             if world.calm_for() > STOPS_S:
-                world.truth.fail(f"{member.name} was removed, could be told for {STOPS_S:g} s, and goes on")
+                world.truth.fail(
+                    Oracle.PROCESS,
+                    f"{member.name} was removed, could be told for {STOPS_S:g} s, and goes on",
+                )
             else:
                 world.clock.at(LOOKS_S, self._look_at_removed, member)
         elif world.durability == "memory" or rng.random() < 0.4:
@@ -228,7 +232,7 @@ class Operator:
     def _take_away(self, member: Member) -> None:
         """End its process and empty its disk."""
         if member.expects_refusal and not member.refused and not self._world.truth.violations:
-            self._world.truth.fail(f"{member.name} was removed, and starts on its data")
+            self._world.truth.fail(Oracle.STARTS, f"{member.name} was removed, and starts on its data")
         member.kill(wipe=True)
         self._world.gone.append(member)
         self._leaving.remove(member)

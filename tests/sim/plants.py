@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,13 @@ from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.core import RaftCore
+from nameserver.raft.consensus.effects import Effects as EngineEffects
+from nameserver.raft.consensus.elections import Elections
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import RaftLog
-from nameserver.raft.consensus.messages import Append, AppendReply, PreVote
+from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
@@ -47,6 +48,7 @@ from nameserver.types import Answer, LeaveReason, Request
 from remoting.codes import RequestCode
 
 from .disk import DiskFile, DiskFiles
+from .oracles import Oracle
 from .scenario import run_seed
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -269,6 +271,22 @@ def names_of_segments_and_images_are_not_synced(patch: pytest.MonkeyPatch) -> No
     patch.setattr(DiskFiles, "sync_directory", sync_directory)
 
 
+def promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was killed has forgotten its term and its vote."""
+    patch.setattr(EngineEffects, "store_vote", lambda effects: None)
+
+
+def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
+    """Every candidate's log looks complete."""
+    for name in ("on_pre_vote", "on_request_vote"):
+        real = getattr(Elections, name)
+
+        def asked(elections: Any, peer: str, m: PreVote | RequestVote, real: Any = real) -> None:
+            real(elections, peer, msgspec.structs.replace(m, last_index=1 << 40, last_term=1 << 40))
+
+        patch.setattr(Elections, name, asked)
+
+
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
     """Who lost power under ``journal`` takes what it finds for all that it acknowledged."""
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
@@ -420,201 +438,215 @@ def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A bug, where it shows, and what must be said of it.
+    """A bug, where it shows, and who must see it.
 
     Attributes:
-        says: Matches the violation: a plant that is caught by chance, for another reason, does not count.
+        oracles: A plant that another one sees is caught by chance, and does not count.
         likely: The seed that caught it last; tried first.
     """
 
     install: Plant
-    says: str
+    oracles: tuple[Oracle, ...]
     faults: tuple[str, ...] = ()
     durability: str = "journal"
     likely: int | None = None
 
     def caught_by(self, seed: int) -> str:
-        """What was said of it; nothing if this seed does not catch it. To be called while it is planted."""
+        """Instant, oracle and what it saw; nothing if this seed does not catch it.
+
+        To be called while it is planted.
+        """
+        seen = tuple(f"{oracle}:" for oracle in self.oracles)
         found = run_seed(seed, faults=self.faults, durability=self.durability).violations
-        return next((violation for violation in found if re.search(self.says, violation)), "")
+        return next((violation for violation in found if violation.split()[1] in seen), "")
 
 
 def _named(*planted: Planted) -> dict[str, Planted]:
     return {plant.install.__name__: plant for plant in planted}
 
 
-DIVERGED: Final = "applies another entry|finds other verdicts|has another state"
-
 PLANTS: Final = _named(
     Planted(
         install=apply_ignores_the_revision,
         likely=1,
-        says="over something younger",
+        oracles=(Oracle.REVISIONS,),
         faults=("kill leader", "partition", "reset", "one way"),
     ),
     Planted(
         install=removal_is_forgotten,
         likely=1,
-        says="over something younger",
+        oracles=(Oracle.REVISIONS,),
         faults=("kill leader", "partition", "reset", "one way"),
     ),
     Planted(
         install=an_update_does_not_notice_that_a_topic_was_dropped,
         likely=8,
-        says="but it registered",
+        oracles=(Oracle.TABLE,),
         faults=("slow",),
     ),
     Planted(
         install=a_deletion_of_nothing_is_answered_without_the_log,
         likely=9,
-        says="is not linearizable",
+        oracles=(Oracle.HISTORY,),
         faults=("slow", "one way", "pause"),
     ),
     Planted(
         install=no_change_is_answered_without_contact,
         likely=1,
-        says="an answer without the log at index",
+        oracles=(Oracle.CONTACT,),
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=contact_is_dated_by_arrival,
         likely=1,
-        says="a default read at index|an answer without the log at index",
+        oracles=(Oracle.CONTACT,),
         faults=("pause", "pause leader", "partition", "one way"),
     ),
     Planted(
         install=contact_counts_before_the_commit_index_is_applied,
         likely=2,
-        says="a default read at index",
+        oracles=(Oracle.CONTACT,),
         faults=("partition", "pause", "kill", "slow"),
     ),
     Planted(
         install=barriers_are_joined_that_were_sent_before,
         likely=7,
-        says="lets a linearizable read go",
+        oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=reads_join_what_was_joined_last,
         likely=33,
-        says="lets a linearizable read go",
+        oracles=(Oracle.BARRIER,),
         faults=("slow", "partition", "pause"),
     ),
     Planted(
         install=reads_join_what_was_refused,
         likely=30,
-        says="has not answered request",
+        oracles=(Oracle.ANSWERS,),
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=echoes_of_another_term_count,
         likely=8,
-        says="a default read at index",
+        oracles=(Oracle.CONTACT,),
         faults=("partition", "one way", "pause leader", "slow"),
     ),
     Planted(
         install=a_report_counts_beyond_its_link,
         likely=215,
-        says="evicted as gone",
+        oracles=(Oracle.EVICTION_CLOSE, Oracle.EVICTION_LINK),
         faults=("reset",),
     ),
     Planted(
         install=eviction_is_forwarded_by_a_deposed_leader,
         likely=3,
-        says="judged in",
+        oracles=(Oracle.EVICTION_TERM,),
         faults=("kill leader", "partition", "pause leader"),
     ),
     Planted(
         install=closed_evidence_of_any_revision_counts,
         likely=3,
-        says="where nobody saw a close",
+        oracles=(Oracle.EVICTION_CLOSE,),
         faults=("reset", "pause", "slow"),
     ),
     Planted(
         install=connections_of_others_do_not_count,
         likely=1,
-        says="has a connection with it",
+        oracles=(Oracle.EVICTION_LINK,),
         faults=("broker cut off", "reset"),
     ),
     Planted(
         install=hearings_of_others_do_not_count,
         likely=2,
-        says="evicted as silent",
+        oracles=(Oracle.EVICTION_SILENCE,),
         faults=("broker cut off", "pause broker"),
     ),
-    Planted(install=crashes_are_not_evidence, likely=5, says="was killed a second ago"),
+    Planted(install=crashes_are_not_evidence, likely=5, oracles=(Oracle.GHOSTS,)),
     Planted(
         install=acknowledgement_comes_before_the_sync,
         likely=2,
-        says=DIVERGED,
+        oracles=(Oracle.AGREEMENT,),
         faults=("kill all", "disk hangs"),
     ),
     Planted(
         install=a_write_that_takes_longer_counts_as_done,
         likely=67,
-        says=DIVERGED,
+        oracles=(Oracle.AGREEMENT,),
         faults=("kill all", "disk hangs"),
         durability="fsync",
     ),
     Planted(
         install=what_a_full_disk_took_of_a_frame_is_left_there,
         likely=1,
-        says="does not start",
+        oracles=(Oracle.STARTS,),
         faults=("kill all", "disk full"),
         durability="fsync",
     ),
     Planted(
         install=frames_of_the_journal_are_not_synced,
-        says=f"{DIVERGED}|does not start|well",
+        oracles=(Oracle.AGREEMENT, Oracle.STARTS, Oracle.RECOVERY),
         faults=("power all", "power"),
         durability="fsync",
         likely=1,
     ),
     Planted(
         install=votes_are_not_synced,
-        says="what this member promised is unknown",
+        oracles=(Oracle.STARTS,),
         faults=("power all", "power", "kill leader", "transfer leader"),
         durability="fsync",
         likely=1,
     ),
     Planted(
         install=the_standing_is_not_synced,
-        says="does not start|well",
+        oracles=(Oracle.STARTS, Oracle.RECOVERY),
         faults=("power all", "wipe"),
         durability="fsync",
         likely=1,
     ),
     Planted(
         install=images_are_not_synced,
-        says="does not start|well",
+        oracles=(Oracle.STARTS, Oracle.RECOVERY),
         faults=("power all", "power"),
         durability="fsync",
         likely=1,
     ),
     Planted(
         install=names_of_segments_and_images_are_not_synced,
-        says=f"{DIVERGED}|does not start|well",
+        oracles=(Oracle.AGREEMENT, Oracle.STARTS, Oracle.RECOVERY),
         faults=("power all", "power"),
         durability="fsync",
         likely=1,
     ),
     Planted(
+        install=promises_are_not_stored,
+        likely=4,
+        oracles=(Oracle.ELECTIONS,),
+        faults=("kill", "kill all", "partition"),
+    ),
+    Planted(
+        install=votes_are_given_to_shorter_logs,
+        likely=11,
+        oracles=(Oracle.AGREEMENT, Oracle.PROCESS, Oracle.HISTORY),
+        faults=("partition", "kill", "kill leader"),
+    ),
+    Planted(
         install=machines_never_restart,
-        says=f"{DIVERGED}|does not start|linearizable|holds entries",
+        oracles=(Oracle.AGREEMENT, Oracle.STARTS, Oracle.HISTORY, Oracle.HELD_ENTRIES),
         faults=("power", "partition", "kill"),
         durability="journal",
         likely=1,
     ),
     Planted(
         install=whoever_lost_power_votes,
-        says=f"{DIVERGED}|linearizable|holds entries|committed entries differ",
+        oracles=(Oracle.AGREEMENT, Oracle.HISTORY, Oracle.HELD_ENTRIES, Oracle.PROCESS),
         faults=("power", "partition", "kill"),
         durability="journal",
         likely=14,
     ),
     Planted(
         install=images_are_read_on_the_loop,
-        says="the loop waits for the disk",
+        oracles=(Oracle.DISK_WAITS,),
         faults=("wipe", "kill"),
         durability="journal",
         likely=1,
@@ -622,49 +654,49 @@ PLANTS: Final = _named(
     Planted(
         install=snapshots_are_encoded_from_the_live_table,
         likely=1,
-        says="finds other verdicts",
+        oracles=(Oracle.AGREEMENT,),
         faults=("kill all", "wipe", "kill"),
     ),
     Planted(
         install=what_is_in_a_log_is_decided_again,
         likely=15,
-        says="a second time|is not linearizable",
+        oracles=(Oracle.REGISTER, Oracle.HISTORY),
         faults=("slow", "one way", "transfer leader"),
     ),
     Planted(
         install=what_a_leader_may_take_yet_is_decided_again,
         likely=53,
-        says="a second time",
+        oracles=(Oracle.REGISTER,),
         faults=("contend for a register",),
     ),
     Planted(
         install=requests_wait_without_a_deadline,
         likely=2,
-        says="has not answered request",
+        oracles=(Oracle.ANSWERS,),
         faults=("partition", "kill leader", "one way"),
     ),
     Planted(
         install=d1_what_was_acknowledged_is_dropped,
         likely=3,
-        says="holds entries up to",
+        oracles=(Oracle.HELD_ENTRIES,),
         faults=("reset", "kill leader", "slow"),
     ),
     Planted(
         install=d8_whoever_knows_a_leader_is_in_contact,
         likely=2,
-        says="a default read at index",
+        oracles=(Oracle.CONTACT,),
         faults=("partition", "one way", "pause leader"),
     ),
     Planted(
         install=d14_the_journal_behind_an_image_is_dropped,
         likely=4,
-        says="what was acknowledged is lost here",
+        oracles=(Oracle.STARTS,),
         faults=("kill all", "kill"),
     ),
     Planted(
         install=barriers_pass_at_the_leaders_commit_index,
         likely=3,
-        says="lets a linearizable read go",
+        oracles=(Oracle.BARRIER,),
         faults=("slow", "one way", "disk hangs"),
     ),
 )

@@ -9,7 +9,10 @@ import pytest
 
 from nameserver.replicated.failure_detector import FailureDetector
 
+from .members import Watched
+from .scenario import run_seed
 from .seams import installed
+from .truth import Truth
 from .world import World
 
 HELD_UP_S = 2.5
@@ -75,3 +78,22 @@ def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(wo
     assert not world.may_lose_power(other)
     assert world.run(1.0, lambda: world.may_lose_power(other))
     assert not world.truth.violations
+
+
+def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for each batch of reads agrees with the age itself, after every turn and for later."""
+    answers = {True: 0, False: 0}
+
+    def compare(truth: Truth, mode: Watched) -> None:
+        loop, engine = mode.host.loop, mode.engine
+        before = loop.offset
+        for later in (0.0, 0.2):  # as if nothing came for that long
+            loop.offset = before + later
+            answer = engine.in_contact()
+            assert answer is (engine.contact_age() < engine.contact_limit)
+            answers[answer] += 1
+        loop.offset = before
+
+    monkeypatch.setattr(Truth, "look", compare)
+    run_seed(1, members=3, seconds=3.0, faults=("partition", "one way", "kill", "pause", "slow"))
+    assert min(answers.values()) > 300

@@ -43,6 +43,7 @@ from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
 from remoting.codes import MASTER_ID
 
 from .actors import Client
+from .oracles import Oracle
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
@@ -101,9 +102,9 @@ class Truth:
         self._judged_for: dict[int, float] = {}
         self._looked_at = 0.0
 
-    def fail(self, text: str) -> None:
+    def fail(self, oracle: Oracle, text: str) -> None:
         """Note what must not be."""
-        self.violations.append(f"{self.world.clock.now:.6f} {text}")
+        self.violations.append(f"{self.world.clock.now:.6f} {oracle}: {text}")
 
     def whole_history(self) -> list[Call]:
         """What clients were told, and what the end of broker names did to what they have read."""
@@ -131,9 +132,11 @@ class Truth:
             self._first_applied(index, term, decode_batch(payload), member.verdicts)
             self._check_registers(member.view_now(), index)
         elif first.payload != payload or first.term != term:
-            self.fail(f"{name} applies another entry at {index} than was applied before")
+            self.fail(Oracle.AGREEMENT, f"{name} applies another entry at {index} than was applied before")
         elif first.verdicts != verdicts:
-            self.fail(f"{name} finds other verdicts at {index}: {verdicts} {first.verdicts}")
+            self.fail(
+                Oracle.AGREEMENT, f"{name} finds other verdicts at {index}: {verdicts} {first.verdicts}"
+            )
         self.digest(name, index, member.state_digest)
         member.looked_at_index = index
 
@@ -162,9 +165,9 @@ class Truth:
                         continue
                     self._put.add(((topic, put.broker_name), put.write_queue_nums))
                     if self._line(view, topic, put.broker_name) != (put.write_queue_nums, put.perm):
-                        self.fail(f"{command} at {index} leaves {view.topic(topic)}")
+                        self.fail(Oracle.TABLE, f"{command} at {index} leaves {view.topic(topic)}")
             case DeleteTopic(topic=topic) if not isinstance(verdict, Moved) and view.topic(topic) is not None:
-                self.fail(f"{command} at {index} leaves {view.topic(topic)}")
+                self.fail(Oracle.TABLE, f"{command} at {index} leaves {view.topic(topic)}")
             case WipeWritePerm(broker_name=name) | AddWritePerm(broker_name=name) if not isinstance(
                 verdict, Moved
             ):
@@ -172,7 +175,7 @@ class Truth:
                 for topic in view.topics_of_name(name):
                     line = self._line(view, topic, name)
                     if line is None or line[1] != perm:
-                        self.fail(f"{command} at {index} leaves {topic} with {line}")
+                        self.fail(Oracle.TABLE, f"{command} at {index} leaves {topic} with {line}")
             case RegisterBroker() | Update() if isinstance(verdict, Applied):
                 if before is None or not before.complete or before.data_version != command.data_version:
                     self._check_topics(command, view, index)
@@ -190,7 +193,8 @@ class Truth:
             line = self._line(view, topic, command.broker_name)
             if line != (queues, 6):
                 self.fail(
-                    f"{topic} of {command.broker} is {line} at {index}, but it registered {queues} queues"
+                    Oracle.TABLE,
+                    f"{topic} of {command.broker} is {line} at {index}, but it registered {queues} queues",
                 )
 
     def _check_registers(self, view: RouteView, index: int) -> None:
@@ -200,7 +204,10 @@ class Truth:
             queues = None if line is None else line[0]
             if queues != register.queues:
                 if queues in register.former:
-                    self.fail(f"{register.name} has {queues} queues again at {index}, a second time")
+                    self.fail(
+                        Oracle.REGISTER,
+                        f"{register.name} has {queues} queues again at {index}, a second time",
+                    )
                 if register.queues is not None:
                     register.former.add(register.queues)
                 register.queues = queues
@@ -215,7 +222,7 @@ class Truth:
     def digest(self, name: str, index: int, digest: str) -> None:
         """A member's state at an applied index."""
         if self.digests.setdefault(index, digest) != digest:
-            self.fail(f"{name} has another state at {index} than was seen before")
+            self.fail(Oracle.AGREEMENT, f"{name} has another state at {index} than was seen before")
 
     def _first_applied(
         self, index: int, term: int, batch: Batch, verdicts: list[tuple[Command, Verdict]]
@@ -230,16 +237,22 @@ class Truth:
                 self.count[type(command).__name__] += 1
                 # A Touch names no revision and changes nothing but the record's: the one exception to rule 1.
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
-                    self.fail(f"one command applied twice, at {self._marks[mark]} and {index}: {command}")
+                    self.fail(
+                        Oracle.REVISIONS,
+                        f"one command applied twice, at {self._marks[mark]} and {index}: {command}",
+                    )
                 self._check_bases(index, command, verdict)
             if isinstance(command, Evict) and self._judged.get(mark) != term:
-                self.fail(f"eviction in term {term}, judged in {self._judged.get(mark)}: {command}")
+                self.fail(
+                    Oracle.EVICTION_TERM,
+                    f"eviction in term {term}, judged in {self._judged.get(mark)}: {command}",
+                )
 
     def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
         """Rule 1: nothing applies over anything younger than what it was computed from, removals included."""
         for base in bases(command):
             if base.revision < self._changed.get((base.kind, base.key), 0):
-                self.fail(f"applied at {index} over something younger: {command}")
+                self.fail(Oracle.REVISIONS, f"applied at {index} over something younger: {command}")
         for left in verdict.left:
             self._changed["record", left.broker] = self._changed["name", left.broker_name] = verdict.revision
         for topic in verdict.topics:
@@ -273,8 +286,9 @@ class Truth:
         applied = member.member.applied_index
         if needed > applied:
             self.fail(
+                Oracle.BARRIER,
                 f"{member.host.name} lets a linearizable read go at index {applied}, but {needed} was "
-                "acknowledged before it arrived"
+                "acknowledged before it arrived",
             )
 
     def check_promise(self, member: Watched, what: str) -> None:
@@ -285,9 +299,10 @@ class Truth:
         applied = member.member.applied_index
         if before and self._acknowledged_index[before - 1] > applied:
             self.fail(
+                Oracle.CONTACT,
                 f"{member.host.name} gives {what} at index {applied}, but "
                 f"{self._acknowledged_index[before - 1]} was acknowledged "
-                f"{self.world.clock.now - self._acknowledged_at[before - 1]:.3f} s ago or more"
+                f"{self.world.clock.now - self._acknowledged_at[before - 1]:.3f} s ago or more",
             )
 
     # -- leaders
@@ -301,14 +316,17 @@ class Truth:
         term = library.term
         if term != mode.looked_at_term:
             if term < mode.looked_at_term:
-                self.fail(f"{mode.host.name}'s term falls to {term}")
+                self.fail(Oracle.ELECTIONS, f"{mode.host.name}'s term falls to {term}")
             mode.looked_at_term = term
         if library.state == LEADER and engine.role is Role.LEADER:
             self._look_at_leader(mode, engine, term)
         held, acknowledged = core.log.last_index, core.following.acknowledged
         if held < acknowledged:
             name = mode.host.name
-            self.fail(f"{name} holds entries up to {held}, but has acknowledged {acknowledged} in this term")
+            self.fail(
+                Oracle.HELD_ENTRIES,
+                f"{name} holds entries up to {held}, but has acknowledged {acknowledged} in this term",
+            )
         applied = library.applied_index
         if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
@@ -320,7 +338,7 @@ class Truth:
         """One in each term; and since when it has had to do with each member without a gap."""
         name = mode.host.name
         if self.leaders.setdefault(term, name) != name:
-            self.fail(f"two leaders in term {term}: {self.leaders[term]}, {name}")
+            self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
         key = (name, mode.host.life, term)
         clock = engine._clock()
         if clock < self._nobody_lapses_before.get(key, -math.inf):
@@ -353,7 +371,10 @@ class Truth:
         broker, now = judgement.broker, self.world.clock.now
         silent = judgement.reason is LeaveReason.LEASE_EXPIRED
         if not silent and (broker, judgement.revision) not in self._closings:
-            self.fail(f"{broker} evicted as gone at {judgement.revision}, where nobody saw a close")
+            self.fail(
+                Oracle.EVICTION_CLOSE,
+                f"{broker} evicted as gone at {judgement.revision}, where nobody saw a close",
+            )
         term = leader.member.term
         contact_since = self._contact_since.get((leader.host.name, leader.host.life, term), {})
         for host in self.world.members:
@@ -366,8 +387,9 @@ class Truth:
             connected_at = mode.connected_at.get(broker, math.inf)
             if not silent and connected_at < now - age - TURNS_S:
                 self.fail(
+                    Oracle.EVICTION_LINK,
                     f"{broker} evicted as gone by {leader.host.name}, but {host.name}, "
-                    f"heard {age:.3f} s ago, has a connection with it since {connected_at:.3f}"
+                    f"heard {age:.3f} s ago, has a connection with it since {connected_at:.3f}",
                 )
             lease_s = self.world.lease_s
             early = CLOCK_PERIOD_S if host is leader.host else 2 * CLOCK_PERIOD_S
@@ -381,8 +403,9 @@ class Truth:
                 and not mode.was_paused_since(heard_at)
             ):
                 self.fail(
+                    Oracle.EVICTION_SILENCE,
                     f"{broker} evicted as silent by {leader.host.name}, but {host.name} heard it "
-                    f"{now - heard_at:.3f} s ago"
+                    f"{now - heard_at:.3f} s ago",
                 )
 
     def look_for_ghosts(self) -> None:
@@ -409,7 +432,9 @@ class Truth:
                 continue
             self._ghosts[key] = self._ghosts.get(key, 0.0) + passed
             if self._ghosts[key] > record.lease_ms / 1000 + GHOST_SLACK_S + self._stood_still(key):
-                self.fail(f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader")
+                self.fail(
+                    Oracle.GHOSTS, f"{key} is dead and listed after {self._ghosts[key]:.3f} s with a leader"
+                )
                 self._ghosts[key] = -math.inf
 
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:

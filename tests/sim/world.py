@@ -17,6 +17,7 @@ from .faults import Victim
 from .members import Member, Watched
 from .net import Net
 from .operator import Operator
+from .oracles import Oracle
 from .truth import Truth
 
 GHOST_LOOK_S = 0.05
@@ -39,7 +40,9 @@ class _Complaints(logging.Handler):
         text = record.getMessage()
         if not any(expected in text for expected in self.EXPECTED):
             error = record.exc_info[1] if record.exc_info else None
-            self._truth.fail(f"logged: {text}" + (f": {error!r}" if error is not None else ""))
+            self._truth.fail(
+                Oracle.PROCESS, f"logged: {text}" + (f": {error!r}" if error is not None else "")
+            )
 
 
 class World:
@@ -134,7 +137,7 @@ class World:
             self.clock.at(self.clock.rng.uniform(0.0, 0.3), member.start)
         self.run(0.4)
         if not self.run(10.0, lambda: self.leader() is not None) and not self.truth.violations:
-            self.truth.fail("no first leader")
+            self.truth.fail(Oracle.RECOVERY, "no first leader")
         for broker in self.brokers:
             self.clock.at(self.clock.rng.uniform(0.0, 0.5), broker.start)
         for client in (*self.clients, *self.registrants):
@@ -247,7 +250,7 @@ class World:
                 return
             self.truth.count["crashes followed"] += 1
             if leader.view_now().record(broker.key) is not None:
-                self.truth.fail(f"{broker.key} was killed a second ago and is still listed")
+                self.truth.fail(Oracle.GHOSTS, f"{broker.key} was killed a second ago and is still listed")
 
         self.clock.at(1.0, look)
 
@@ -269,7 +272,7 @@ class World:
         for client in (*self.clients, *self.registrants):
             client.busy = False
         if not self._settle() and not self.truth.violations:
-            self.truth.fail(f"not well {SETTLE_S} s after healing: {self._what_is_wrong()}")
+            self.truth.fail(Oracle.RECOVERY, f"not well {SETTLE_S} s after healing: {self._what_is_wrong()}")
         if self.truth.violations:
             return
         self._write_and_read()
@@ -285,7 +288,7 @@ class World:
             self.run(4.0, lambda: len(done) == number + 1)  # noqa: B023
             written = self.truth.history[before:]
             if not written or written[-1].outcome.value != "ok":
-                self.truth.fail(f"{member.name} takes no write after healing: {written}")
+                self.truth.fail(Oracle.RECOVERY, f"{member.name} takes no write after healing: {written}")
                 return
         self.run(1.0)
         reads: list[str] = []
@@ -313,7 +316,7 @@ class World:
             count[f"judged {kind}"] += 1
         try:
             for violation in check(as_promised(history)):
-                self.truth.fail(str(violation))
+                self.truth.fail(Oracle.HISTORY, str(violation))
         except Undecided as error:
             self.truth.count["undecided"] += 1
             self.clock.note(str(error))
