@@ -1,12 +1,10 @@
-"""A cluster of real engines on virtual time: in-memory links that keep order, disks that forget what was not
-written.
+"""A cluster of real engines on virtual time, for scripted cases of single rules.
 
-One seed decides everything. ``World`` is the simulator; the ``world`` fixture makes small scripted ones.
+What they send each other can be looked at, held and dropped. Whole nameservers under faults are tests/sim's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import math
@@ -27,7 +25,7 @@ from nameserver.raft.consensus.members import Standing, cluster_id, decode_confi
 from nameserver.raft.node.recovery import join
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Replay
-from nameserver.raft.types import ChangeRefused, NotLeader, Role
+from nameserver.raft.types import Role
 
 TIMEOUT_MS = 300
 TIMEOUT_S = TIMEOUT_MS / 1000
@@ -250,11 +248,7 @@ class SimMember:
         if self.write_delay == math.inf:
             self._waiting.append((position, frames, ops))
             return
-        delay = (
-            self.world.rng.uniform(1e-4, self.world.write_delay_max)
-            if self.write_delay is None
-            else self.write_delay
-        )
+        delay = self.world.rng.uniform(1e-4, 3e-3) if self.write_delay is None else self.write_delay
         self.world.at(delay, self._written, self.life, position, frames)
 
     def resume_disk(self) -> None:
@@ -293,10 +287,7 @@ class SimMember:
     def _image_made(self, life: int, wanted: effects.MakeImage) -> None:
         if life == self.life and self.engine is not None:
             self._store(wanted.index, wanted.term, wanted.configuration, wanted.encode())
-            if self.world.rng.random() < self.world.kill_after_image:
-                self.world.crash(self)
-            else:
-                self.engine.images.made(wanted.index)
+            self.engine.images.made(wanted.index)
 
     def install_image(self, wanted: effects.InstallImage) -> None:
         self.world.stat["installs"] += 1
@@ -309,10 +300,7 @@ class SimMember:
     def _installed(self, life: int, index: int, term: int, configuration: bytes, image: bytes) -> None:
         if life == self.life and self.engine is not None:
             self._store(index, term, configuration, image)
-            if self.world.rng.random() < self.world.kill_after_image:
-                self.world.crash(self)
-            else:
-                self.engine.images.installed(index, term, configuration, self.machine.prepare(image))
+            self.engine.images.installed(index, term, configuration, self.machine.prepare(image))
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if not self.disk.images:
@@ -356,15 +344,11 @@ class World:
         members: int = 3,
         volatile: bool = False,
         compact_bytes: int = 1 << 30,
-        kill_after_image: float = 0.0,
-        write_delay_max: float = 3e-3,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 1000.0
         self.volatile = volatile
         self.compact_bytes = compact_bytes
-        self.kill_after_image = kill_after_image
-        self.write_delay_max = write_delay_max
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = itertools.count()
         self.names = tuple(f"{chr(97 + i)}:1" for i in range(members))
@@ -377,15 +361,12 @@ class World:
         self._last_arrival: dict[tuple[str, str, int], float] = {}
         self.blocked: set[tuple[str, str]] = set()  # directions in which nothing passes (held, not lost)
         self._held: dict[tuple[str, str], list[tuple[int, bytes]]] = defaultdict(list)
-        self.slow = 0.0  # share of messages that take long
         self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
         self.log: list[tuple[str, str, messages.Message]] = []
         self.logging = False
         # what was seen
         self.first: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
-        self.submitted: dict[bytes, tuple[str, int]] = {}
-        self.acknowledged: list[tuple[float, int, bytes]] = []
         self._payload = itertools.count(1)
 
     # ---- time
@@ -543,8 +524,6 @@ class World:
             if self.drop_filter is not None and self.drop_filter(a, b, decoded):
                 return True
         delay = self.rng.uniform(0.0002, 0.002)
-        if self.slow and self.rng.random() < self.slow:
-            delay = self.rng.uniform(0.01, 0.3)
         arrival = max(self._last_arrival.get((a, b, connection), 0.0), self.now + delay)
         self._last_arrival[(a, b, connection)] = arrival
         self.at(arrival - self.now, self._arrive, a, b, connection, message)
@@ -609,19 +588,11 @@ class World:
         if member is None or member.engine is None or self.now < member.paused_until:
             return None
         payload = b"%d." % next(self._payload) + b"x" * size
-        index = member.engine.append(payload, term=member.engine.term)
-        if index is not None:
-            self.submitted[payload] = (member.name, index)
-        return index
+        return member.engine.append(payload, term=member.engine.term)
 
     def applied(self, member: SimMember, index: int, payload: bytes) -> None:
         first = self.first.setdefault(index, payload)
         assert first == payload, f"{member.name} applies {payload!r} at {index}, another applied {first!r}"
-        self.stat["applies"] += 1
-        owner = self.submitted.get(payload)
-        if owner is not None and owner == (member.name, index):
-            self.acknowledged.append((self.now, index, payload))
-            del self.submitted[payload]
 
     def look(self, member: SimMember) -> None:
         engine = member.engine
@@ -630,154 +601,6 @@ class World:
         if engine.role is Role.LEADER:
             holder = self.leaders.setdefault(engine.term, member.name)
             assert holder == member.name, f"two leaders in term {engine.term}: {holder}, {member.name}"
-
-    def check_contact(self) -> None:
-        """Rule 8: whoever has contact of age A has applied all that was acknowledged more than A ago."""
-        for member in self.members.values():
-            engine = member.engine
-            if engine is None or self.now < member.paused_until:
-                continue
-            date = self.now - engine.contact_age()
-            if date == -math.inf:
-                continue
-            self.stat["contact checks"] += 1
-            for at, index, _ in reversed(self.acknowledged):
-                if at < date - 5.0:
-                    break
-                assert at >= date - 1e-9 or index <= engine.applied_index, (
-                    f"{member.name} has contact at {date} but not entry {index} acknowledged at {at}"
-                )
-
-    def check_end(self) -> None:
-        """Everything acknowledged is there, once, on all members, in one order."""
-        leader = self.leader
-        assert leader is not None
-        assert leader.engine is not None
-        states = {name: self.members[name].machine.applied for name in leader.engine.members}
-        reference = states[leader.name]
-        for name, state in states.items():
-            assert state == reference, f"{name} differs"
-        payloads = [payload for _, payload in reference]
-        assert len(set(payloads)) == len(payloads), "applied twice"
-        missing = {payload for _, _, payload in self.acknowledged} - set(payloads)
-        assert not missing, f"acknowledged but missing: {sorted(missing)[:5]}"
-
-
-def _break_something(world: World, faults: tuple[str, ...]) -> None:
-    rng = world.rng
-    up = [member for member in world.members.values() if member.up]
-    down = sum(not member.up and not member.was_removed for member in world.members.values())
-    match rng.choice(faults):
-        case "part":
-            side = set(rng.sample(world.names, rng.randint(1, len(world.names) // 2)))
-            if world.leader is not None and rng.random() < 0.5:
-                side = {world.leader.name}
-            world.block(*((a, b) for a in world.names for b in world.names if (a in side) != (b in side)))
-            world.at(rng.uniform(0.2, 3.0), world.heal)
-        case "oneway":
-            pairs = [(a, b) for a in world.names for b in world.names if a != b and rng.random() < 0.3]
-            world.block(*pairs)
-            world.at(rng.uniform(0.2, 2.0), world.heal)
-        case "kill":
-            victim = (
-                world.leader if world.leader is not None and rng.random() < 0.4 else rng.choice(up or [None])
-            )
-            if victim is not None:
-                world.crash(victim)
-        case "killall":
-            for member in up:
-                world.crash(member)
-        case "pause":
-            if up:
-                rng.choice(up).paused_until = world.now + rng.uniform(0.1, 2.5)
-        case "flap":
-            for a in world.names:
-                for b in world.names:
-                    if a < b and rng.random() < 0.5:
-                        world.cut(a, b)
-        case "slow":
-            world.slow = rng.choice((0.0, 0.01, 0.1))
-        case "disk":
-            if up:
-                member = rng.choice(up)
-                member.write_delay = float("inf")
-                world.at(rng.uniform(0.1, 2.5), member.resume_disk)
-        case "members":
-            # An operator takes one in (with an empty disk) or out, by and by; refusals are no matter.
-            leader = world.leader
-            if leader is not None and leader.engine is not None:
-                members, spare = leader.engine.members, [f"{c}:1" for c in "abcdefg"]
-                name = rng.choice([n for n in spare if n not in members] or [None])
-                with contextlib.suppress(NotLeader, ChangeRefused):
-                    if name is not None and len(members) < 5 and (rng.random() < 0.6 or len(members) < 3):
-                        if name in world.members:
-                            world.crash(world.members[name])
-                        world.add(name)
-                        leader.engine.membership.add_member(name)
-                        world.stat["added"] += 1
-                    elif len(leader.engine.voters) > 2:
-                        leaving = rng.choice(members)
-                        rest = [world.members[other].engine for other in members if other != leaving]
-                        if leaving == leader.name:
-                            leader.engine.membership.hand_over()
-                        elif all(engine is not None and engine.may_vote for engine in rest):
-                            leader.engine.membership.remove_member(leaving)
-                            world.stat["removed"] += 1
-        case "wipe":
-            # An operator empties one disk while all others are up, caught up and full members.
-            engines = [member.engine for member in up if member.engine is not None]
-            # Of two voters none is left to speak for the log of the other.
-            few = world.leader is None or min(len(e.voters) for e in engines) < 3
-            if not down and all(e.may_vote for e in engines) and not few:
-                applied = {e.applied_index for e in engines}
-                if max(applied) - min(applied) < 20:
-                    world.crash(rng.choice(up), wipe=True)
-
-
-def _run_faults(world: World, seconds: float, faults: tuple[str, ...]) -> None:
-    world.start()
-    end = world.now + seconds
-
-    def load() -> None:
-        if world.now < end:
-            for _ in range(world.rng.choice((1, 1, 2, 10))):
-                world.submit(world.rng.choice(world.names) if world.rng.random() < 0.2 else None, 40)
-            world.at(world.rng.expovariate(40), load)
-
-    def trouble() -> None:
-        if world.now < end - 1:
-            _break_something(world, faults)
-            world.at(world.rng.uniform(0.05, 1.5), trouble)
-
-    def restart() -> None:
-        for name in world.names:
-            if not world.members[name].up and world.rng.random() < 0.5:
-                world.start(name)
-        if world.now < end:
-            world.at(world.rng.uniform(0.1, 1.0), restart)
-
-    def contact() -> None:
-        world.check_contact()
-        if world.now < end:
-            world.at(world.rng.uniform(0.005, 0.05), contact)
-
-    world.run(3, lambda: world.leader is not None)
-    load()
-    world.at(0.3, trouble)
-    world.at(0.3, restart)
-    contact()
-    world.run(seconds)
-    world.heal()
-    world.slow = world.kill_after_image = 0.0
-    for member in world.members.values():
-        member.paused_until = 0.0
-        member.resume_disk()
-    world.start()
-    world.run(8, lambda: world.leader is not None)
-    world.submit()
-    world.settle(20)
-    world.check_contact()
-    world.check_end()
 
 
 @pytest.fixture
@@ -792,12 +615,6 @@ def world() -> Callable[..., World]:
         return made
 
     return make
-
-
-@pytest.fixture
-def run_faults() -> Callable[[World, float, tuple[str, ...]], None]:
-    """Run a world under load and faults, heal it, and check what must hold."""
-    return _run_faults
 
 
 @pytest.fixture

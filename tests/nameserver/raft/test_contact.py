@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,33 +173,3 @@ def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_end
     assert not contact.in_time(91.0, 1.5)
     contact.new_term()
     assert not contact.in_time(91.0, 2.0)
-
-
-@pytest.mark.parametrize("seed", range(1, 5))
-def test_engines_asked_after_every_event_answer_by_the_age_of_their_contact(
-    world: Callable[..., Any], run_faults: Callable[..., None], seed: int
-) -> None:
-    made = world(seed, started=False, compact_bytes=4000)
-    run = made.run
-    answers = {True: 0, False: 0}
-
-    def compare() -> None:
-        for member in made.members.values():
-            engine, offset = member.engine, member.offset
-            for later in (0.0, made.rng.uniform(0, 0.5)) if engine is not None else ():
-                member.offset = offset + later  # as if nothing came for that long
-                answer = engine.in_contact()
-                assert answer is (engine.contact_age() < engine.contact_limit)
-                answers[answer] += 1
-                member.offset = offset
-
-    def run_and_compare(seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        def look() -> bool:
-            compare()
-            return until is not None and until()
-
-        return run(seconds, look) or until is None
-
-    made.run = run_and_compare
-    run_faults(made, 5, ("part", "oneway", "kill", "pause", "flap", "slow"))
-    assert min(answers.values()) > 1000

@@ -507,16 +507,3 @@ def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_not
     w.start("b")
     w.settle()
     assert w["b"].machine.applied == state
-
-
-# ---- whatever happens
-
-
-@pytest.mark.parametrize("seed", range(1, 13))
-def test_members_come_and_go_under_faults_and_nothing_is_lost(
-    world: Make, run_faults: Callable[..., None], seed: int
-) -> None:
-    faults = ("members", "members", "members", "part", "kill", "pause", "flap", "disk", "oneway")
-    made = world(seed, started=False, members=3, compact_bytes=4000, kill_after_image=0.05)
-    run_faults(made, 12, faults)
-    assert made.acknowledged
