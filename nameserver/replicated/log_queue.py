@@ -81,11 +81,12 @@ class LogQueue:
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 
-    def offer_unwatched(self, command: Command) -> None:
-        """Take a command of this leader's own, whose verdict nobody waits for."""
+    def offer_unwatched(self, command: Command) -> int:
+        """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
         sequence = self._book.next_sequence()
         data = encode_command(command)
         self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data), self._me)
+        return sequence
 
     def withdraw(self, sequence: int) -> None:
         """Take a proposal of this process out of the queue, if it is there: it will not be applied."""

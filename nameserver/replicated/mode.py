@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from nameserver.commands import CommandFormatError, decode_batch, decode_command
+from nameserver.commands import Command, CommandFormatError, decode_batch, decode_command
 from nameserver.liveness import CLOCK_PERIOD_S, Liveness
 from nameserver.modes.explain import Explanation, explain_route
 from nameserver.modes.group import GroupStatus, Operations
@@ -28,7 +28,7 @@ from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
-from nameserver.verdicts import Applied
+from nameserver.verdicts import Applied, Verdict
 
 from . import peer_messages
 from .changes import Changes
@@ -37,6 +37,7 @@ from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Decoded, Leadership
 from .log_queue import LogQueue
+from .observer import Observer
 from .peer_messages import (
     Acknowledgement,
     Deferred,
@@ -76,12 +77,15 @@ class Replicated:
         *,
         boot_id: int,
         raft: RaftConfig,
+        on_fatal: Callable[[str], None] | None = None,
         on_removed: Callable[[str], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Make a member that is not started.
 
         Args:
             boot_id: Random number of this process, 63 bits.
+            on_fatal: As :class:`RaftMember`'s.
             on_removed: Called once, with a line for the operator, when the group has removed this member,
                 which has stopped by then; the process is to end.
 
@@ -97,6 +101,7 @@ class Replicated:
         self._work_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._observer = observer
         me = raft.me
         table = self._table = RouteTable()
         history = self._history = History()
@@ -109,6 +114,7 @@ class Replicated:
             self,
             on_peer_message=self._on_peer_message,
             on_change=self._on_change,
+            on_fatal=on_fatal,
             on_removed=on_removed,
         )
         links = self._links = Links(member)
@@ -141,6 +147,7 @@ class Replicated:
             me=me,
             work_soon=self._work_soon,
         )
+        reports.observer = writes.observer = observer
         self._reads = Reads(member, leadership, table, reporter, links, contact, me=me)
         registrations = self._registrations = Registrations(
             member, table, liveness, reporter, reports, writes, settings, history
@@ -418,7 +425,8 @@ class Replicated:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        verdicts = [self._table.apply(command) for command in commands]
+        apply = self._table.apply if self._observer is None else self._apply_observed
+        verdicts = [apply(command) for command in commands]
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):
@@ -437,6 +445,13 @@ class Replicated:
         if live:
             self._work_soon()
         self._writes.tell(index=index)
+
+    def _apply_observed(self, command: Command) -> Verdict:
+        assert self._observer is not None
+        self._observer.applying(command)
+        verdict = self._table.apply(command)
+        self._observer.applied(command, verdict)
+        return verdict
 
     def snapshot(self) -> Callable[[], bytes]:
         """Return what encodes the state as it is now, see :class:`StateMachine`."""

@@ -141,6 +141,8 @@ class Registrations:
             return renewal.otherwise
         if renewal.registration:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)
+            if self._reports.observer is not None:
+                self._reports.observer.renewed(renewal.answer)
         return renewal.answer
 
     def unregister(self, unregister: Unregister, origin: ConnectionId) -> Answer:

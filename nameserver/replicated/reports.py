@@ -21,6 +21,7 @@ from .contact import Links
 from .failure_detector import FailureDetector, Judgement
 from .leadership import Leadership
 from .log_queue import LogQueue
+from .observer import Observer
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
 
@@ -55,6 +56,7 @@ class Reports:
         work_soon: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
+        self.observer: Observer | None = None
         self.due = False
         self._now = now
         self._member = member
@@ -80,11 +82,15 @@ class Reports:
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
             self.soon()
+        if self.observer is not None:
+            self.observer.heard(broker, registers=True)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Note that a broker lives, without a registration."""
         self._liveness.advance(self._now())
         self._liveness.heard(broker, origin, lease_s=lease_s)
+        if self.observer is not None:
+            self.observer.heard(broker, registers=False)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note at which revision the record of a broker is that registered over a connection."""
@@ -104,6 +110,8 @@ class Reports:
         """Note a broker's goodbye over a connection of its own: evidence as a close is."""
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
         self.soon()
+        if self.observer is not None:
+            self.observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
@@ -168,6 +176,8 @@ class Reports:
             return False
         self._reporter.lead_by(self._member.term)
         for report in self._reporter.reports():
+            if self.observer is not None:
+                self.observer.reporting(report)
             if leader == self._me:
                 self.receive(self._me, report)
             elif not self._member.send(leader, peer_messages.encode(report)):
@@ -226,7 +236,7 @@ class Reports:
 
     def evict(self, judgement: Judgement) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
-        self._queue.offer_unwatched(
+        sequence = self._queue.offer_unwatched(
             Evict(
                 cluster_name=judgement.broker.cluster_name,
                 broker_addr=judgement.broker.broker_addr,
@@ -234,6 +244,8 @@ class Reports:
                 reason=judgement.reason,
             )
         )
+        if self.observer is not None:
+            self.observer.evicting(judgement, sequence)
         self._work_soon()
 
     def _judge(self, records: list[Record]) -> None:

@@ -26,6 +26,7 @@ from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch, Links
 from .leadership import Decoded, Leadership
 from .log_queue import LogQueue
+from .observer import Observer
 from .peer_messages import Deferred, Propose
 from .proposals import WRITE_DEADLINE_S, ProposalBook
 from .registering import Told
@@ -75,6 +76,7 @@ class Writes:
         me: str,
         work_soon: Callable[[], None],
     ) -> None:
+        self.observer: Observer | None = None
         self.refused = self.unknown = 0
         self._member = member
         self._leadership = leadership
@@ -247,6 +249,8 @@ class Writes:
         self._book.remove(sequence)
         waiter = self._waiters.pop(sequence, None)
         if waiter is not None:
+            if self.observer is not None:
+                self.observer.settled(verdict)
             self._to_tell.append((waiter.told, verdict))
 
     def tell(self, *, index: int) -> None:

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nameserver.commands import Command
-from nameserver.handlers import Renewal, Unregister
-from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
+from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.replicated.failure_detector import Judgement
+from nameserver.replicated.peer_messages import Report
+from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.ranking import load_settings
@@ -49,12 +49,11 @@ logger = logging.getLogger(__name__)
 
 
 class Watched(Replicated):
-    """The real thing; whatever it does is shown to the truth."""
+    """The real thing, which shows the truth what it does. Implements ``Observer``."""
 
     def __init__(
         self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
     ) -> None:
-        super().__init__(settings, effects, boot_id=boot_id, raft=raft)
         self.host = host
         self.truth = host.world.truth
         self.started = False
@@ -63,93 +62,18 @@ class Watched(Replicated):
         self.verdicts: list[tuple[Command, Verdict]] = []
         self.connected_at: dict[BrokerKey, float] = {}
         self.heard_at: dict[BrokerKey, float] = {}
-        self._index = 0
-        self._watch()
-
-    def _watch(self) -> None:
-        """Look at what the parts do to each other; they are wired already, so calls are taken on the way."""
-        table, writes, registrations, reports = self._table, self._writes, self._registrations, self._reports
-        apply, settle, join = table.apply, writes.settle, self._reads.join
-        renew, unregister_there = registrations.renew, registrations.unregister
-        hear, heard, send, evict = reports.hear, reports.heard, reports.send, reports.evict
-
-        def applied(command: Command) -> Verdict:
-            first = self._index not in self.truth.log
-            before = self.truth.before(command, table.view) if first else None
-            verdict = apply(command)
-            self.verdicts.append((command, verdict))
-            if first:
-                self.truth.after(command, verdict, table.view, before, self._index)
-            return verdict
-
-        def settled(sequence: int, verdict: Verdict) -> None:
-            if sequence in writes._waiters and isinstance(verdict, Applied | NoChange):
-                self.truth.acknowledged(self._index)
-            settle(sequence, verdict)
-
-        needed: dict[int, int] = {}
-        tellers: dict[BarrierPassed, BarrierPassed] = {}
-
-        def joined(passed: BarrierPassed) -> int:
-            told = tellers.get(passed)
-            if told is None:
-
-                def told(number: int, error: NoQuorum | None) -> None:
-                    if error is None:
-                        self.truth.check_barrier(self, needed[number])
-                    passed(number, error)
-
-                if isinstance(passed, MethodType):  # the wire's, which is known again by what it passes
-                    tellers[passed] = told
-            number = join(told)
-            needed[number] = self.truth.acknowledged_index  # it only grows: that of the last one counts
-            return number
-
-        def registering(broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-            hear(broker, origin, lease_ms=lease_ms)
-            self.heard_at[broker] = self.host.world.clock.now
-            self._note(broker)
-
-        def living(broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
-            heard(broker, origin, lease_s=lease_s)
-            self.heard_at[broker] = self.host.world.clock.now
-
-        def renewed(renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-            decided = renew(renewal, origin)
-            if (
-                isinstance(decided, Answer)
-                and decided is renewal.answer
-                and renewal.registration
-                and decided.code == ResponseCode.SUCCESS
-            ):
-                self.truth.count["answered without the log"] += 1
-                self.truth.check_promise(self, "an answer without the log")
-            return decided
-
-        def unregistered(unregister: Unregister, origin: ConnectionId) -> Answer:
-            answer = unregister_there(unregister, origin)
-            self._note_all()
-            return answer
-
-        def sent() -> bool:
-            for broker, contact in self._liveness.contacts():
-                if contact.closing is not None:
-                    self.truth.reported(broker, contact.closing.revision)
-            return send()
-
-        def evicted(judgement: Judgement) -> None:
-            self.truth.judged(self, judgement, (self._boot_id, writes._book._sequence + 1))
-            evict(judgement)
-
-        table.apply = applied  # type: ignore[method-assign]
-        writes.settle = settled  # type: ignore[method-assign]
-        self._reads.join = joined  # type: ignore[method-assign]
-        reports.hear = registering  # type: ignore[method-assign]
-        reports.heard = living  # type: ignore[method-assign]
-        registrations.renew = renewed  # type: ignore[method-assign]
-        registrations.unregister = unregistered  # type: ignore[method-assign]
-        reports.send = sent  # type: ignore[method-assign]
-        reports.evict = evicted  # type: ignore[method-assign]
+        self.index = 0
+        """Of the entry that is being applied."""
+        self.boot_id = boot_id
+        super().__init__(
+            settings,
+            effects,
+            boot_id=boot_id,
+            raft=raft,
+            on_fatal=host.stopped,
+            on_removed=lambda reason: host.was_removed(),
+            observer=Observing(self),
+        )
 
     @property
     def state_digest(self) -> str:
@@ -217,13 +141,13 @@ class Watched(Replicated):
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
         self.verdicts.clear()
-        self._index = index
+        self.index = index
         super().apply(payload, index=index, term=term, live=live)
         self.truth.applied(self, index, term, payload)
 
     # -- liveness
 
-    def _note(self, broker: BrokerKey) -> None:
+    def note(self, broker: BrokerKey) -> None:
         now = self.host.world.clock.now
         contact = self._liveness.contact(broker)
         if contact is not None and contact.connected:
@@ -231,13 +155,61 @@ class Watched(Replicated):
         else:
             self.connected_at.pop(broker, None)
 
-    def _note_all(self) -> None:
+    def note_all(self) -> None:
         for broker in list(self.connected_at):
-            self._note(broker)
+            self.note(broker)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         super().closed(origin, by_us=by_us)
-        self._note_all()
+        self.note_all()
+
+
+class Observing:
+    """Shows the truth what a member says of itself. Implements ``Observer``."""
+
+    def __init__(self, mode: Watched) -> None:
+        self._mode = mode
+        self._truth = mode.truth
+        self._before: Record | None = None
+
+    def applying(self, command: Command) -> None:
+        if self._is_first:
+            self._before = self._truth.before(command, self._mode.view_now())
+
+    def applied(self, command: Command, verdict: Verdict) -> None:
+        mode = self._mode
+        mode.verdicts.append((command, verdict))
+        if self._is_first:
+            self._truth.after(command, verdict, mode.view_now(), self._before, mode.index)
+
+    @property
+    def _is_first(self) -> bool:
+        return self._mode.index not in self._truth.log
+
+    def settled(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Applied | NoChange):
+            self._truth.acknowledged(self._mode.index)
+
+    def renewed(self, answer: Answer) -> None:
+        if answer.code == ResponseCode.SUCCESS:
+            self._truth.count["answered without the log"] += 1
+            self._truth.check_promise(self._mode, "an answer without the log")
+
+    def heard(self, broker: BrokerKey, *, registers: bool) -> None:
+        self._mode.heard_at[broker] = self._mode.host.world.clock.now
+        if registers:
+            self._mode.note(broker)
+
+    def withdrawn(self, broker: BrokerKey) -> None:
+        self._mode.note_all()
+
+    def reporting(self, report: Report) -> None:
+        for line in report.lines:
+            if line.closed_at is not None:
+                self._truth.reported(line.broker, line.closed_revision)
+
+    def evicting(self, judgement: Judgement, sequence: int) -> None:
+        self._truth.judged(self._mode, judgement, (self._mode.boot_id, sequence))
 
 
 class Server:
@@ -254,6 +226,9 @@ class Server:
         self._waiting: dict[tuple[ConnectionId, int], tuple[float, Request]] = {}  # oldest first
         self._parked: dict[int, list[tuple[ConnectionId, int, Request]]] = {}
         """Reads that wait for a barrier, by its number."""
+        self._needed: dict[int, int] = {}
+        """The last index acknowledged before the last of them came: it only grows."""
+        self._told = self._passed  # whoever joins again is known by this very object
 
     def look_for_the_forgotten(self) -> None:
         """Every request is answered in time, also one whose task nobody wakes any more."""
@@ -295,13 +270,17 @@ class Server:
                 self._answer(origin, number, answer)
         elif freshness is Freshness.LINEARIZABLE and self.host.world.clock.rng.random() < 0.5:
             # As on the wire: nothing is made for a read.
-            self._parked.setdefault(mode.join_barrier(self._passed), []).append((origin, number, request))
+            barrier = mode.join_barrier(self._told)
+            self._needed[barrier] = self.host.world.truth.acknowledged_index
+            self._parked.setdefault(barrier, []).append((origin, number, request))
         else:
             loop.create_task(self._serve(origin, number, request, freshness))
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
         """A barrier that reads have joined has passed, or has not."""
-        mode = self.host.running
+        mode, needed = self.host.running, self._needed.pop(number)
+        if error is None:
+            self.host.world.truth.check_barrier(mode, needed)
         for origin, read, request in self._parked.pop(number, ()):
             if error is not None:
                 self._answer(origin, read, mode.refuse_read(error))
@@ -313,10 +292,14 @@ class Server:
         deadline = self.host.loop.time() + ANSWER_S
         if freshness is None:
             return await mode.execute(request, origin, deadline=deadline)
+        truth = self.host.world.truth
+        needed = truth.acknowledged_index
         try:
             view = await mode.await_view(freshness, deadline=deadline)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
+        if freshness is Freshness.LINEARIZABLE:
+            truth.check_barrier(mode, needed)
         return self._found(view, request)
 
     def _found(self, view: RouteView, request: Request) -> Answer:
@@ -484,8 +467,6 @@ class Member:
         life = self.life
         self.loop = MemberLoop(world.clock, offset=self.offset, failed=lambda text: self._failed(text, life))
         self.machine = Machine(world.clock, self.loop, self.disk)
-        self.machine.failed = lambda reason: self._stopped(reason)
-        self.machine.was_removed = self._removed
         self.loop.machine, self.loop.member, self.loop.truth = self.machine, self, world.truth
         self.loop.net, self.loop.host = world.net, self
         world.net.back(self)
@@ -590,7 +571,7 @@ class Member:
         if self.up and life == self.life:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
-    def _removed(self) -> None:
+    def was_removed(self) -> None:
         """Its process ends by itself, as soon as this turn is over."""
         self.removed = True
         self.world.clock.at(0.0, self._end, self.life)
@@ -599,7 +580,7 @@ class Member:
         if life == self.life:
             self.kill()
 
-    def _stopped(self, reason: str) -> None:
+    def stopped(self, reason: str) -> None:
         if not self.expects_end:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name} stops: {reason}")
         self.world.clock.at(0.0, self._end, self.life)

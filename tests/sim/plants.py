@@ -167,7 +167,8 @@ def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None
             reason=judgement.reason,
         )
         deadline = asyncio.get_running_loop().time() + 10.0
-        reports._queue._book.add(encode_command(command), deadline=deadline)
+        sequence = reports._queue._book.add(encode_command(command), deadline=deadline)
+        reports.observer.evicting(judgement, sequence)
         reports._work_soon()
 
     patch.setattr(Reports, "evict", evict)

@@ -12,7 +12,7 @@ import errno
 import queue
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import nameserver.raft.consensus.applying
 import nameserver.raft.consensus.images
 import nameserver.raft.consensus.leading
 import nameserver.raft.links.transport
-import nameserver.raft.member
 import nameserver.raft.node.clock
 import nameserver.raft.node.driver
 import nameserver.raft.node.images
@@ -53,8 +52,6 @@ class Machine:
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.saved: dict[Path, bytes] = {}
         """Files replaced as a whole, as this process has left them; on the real disk once it has ended."""
-        self.failed: Callable[[str], None] = lambda reason: None
-        self.was_removed: Callable[[], None] = lambda: None
 
     @property
     def cannot_write(self) -> bool:
@@ -230,14 +227,6 @@ class WriterThread:
             self._later(clock.rng.uniform(*WRITE_S))
 
 
-def _end_process(reason: str) -> None:
-    machine().failed(reason)
-
-
-def _end_removed(reason: str) -> None:
-    machine().was_removed()
-
-
 _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.node.driver, "os", _Os),
     (nameserver.raft.node.driver, "DISK", DiskFiles(lambda: machine().user)),
@@ -247,8 +236,6 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.storage.identity, "secrets", _Secrets),
     (nameserver.raft.links.transport, "os", _Os),
     (nameserver.raft.links.transport, "_bind", lambda found: Listener(found[4])),
-    (nameserver.raft.member, "_end_process", _end_process),
-    (nameserver.raft.member, "_end_removed", _end_removed),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (nameserver.raft.storage.journal, "ZEROS", 4_000),
