@@ -3,10 +3,8 @@
 import contextlib
 import os
 import queue
-import random
 import resource
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -23,10 +21,6 @@ from bench.links import Command, Count, Direction, Done, Link
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
-HOST: Final = "127.0.0.1"
-#: Ports are taken from below the range that systems give to outgoing connections, so that a killed server
-#: can have its port again.
-_PORTS: Final = range(20_000, 32_000)
 
 
 class ClusterError(Exception):
@@ -35,22 +29,6 @@ class ClusterError(Exception):
 
 class ServerDied(Exception):
     """A server ended by itself: its arm has lost."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports that nobody listens on now."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.sample(_PORTS, len(_PORTS)):
-            probe = held.enter_context(socket.socket())
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise ClusterError(f"only {len(found)} free ports in {_PORTS.start}..{_PORTS.stop}, need {count}")
 
 
 def allow_connections() -> None:

@@ -29,13 +29,12 @@ from bench.links import Direction, Link
 from bench.machine import commit, cpu_name, versions
 from bench.observer import ObserverConfig
 from bench.plan import CASES, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
+from bench.ports import HOST, free_ports
 from bench.processes import (
-    HOST,
     ClusterError,
     Network,
     Process,
     allow_connections,
-    free_ports,
     network_process,
     sample_process,
 )

@@ -19,7 +19,8 @@ from typing import Final
 from bench.arms.layout import IDS
 from bench.jre import ensure_java
 from bench.links import Link, pair_host
-from bench.processes import HOST, ClusterError, Process, Record, free_ports
+from bench.ports import HOST, free_ports
+from bench.processes import ClusterError, Process, Record
 from bench.runfolder import Arm, Durability, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from client.blocking import Client

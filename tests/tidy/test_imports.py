@@ -82,6 +82,7 @@ IO_MODULES = {
     "bench/generator.py",
     "bench/machine.py",
     "bench/observer.py",
+    "bench/ports.py",
     "bench/processes.py",
     "bench/proxy.py",
     "bench/session.py",

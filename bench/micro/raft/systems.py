@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bench.micro.load import cpu_s
 from bench.micro.raft.load import Kind
-from bench.processes import HOST, free_ports
+from bench.ports import HOST, free_ports
 
 MEMBERS: Final = 3
 START_S: Final = 60.0

@@ -1,0 +1,92 @@
+"""Ports for the processes of a run, so that a killed server can have its own again.
+
+They lie below the range that systems give to outgoing connections. A process has whole blocks of them for
+itself, each guarded by a socket bound to its first port: comparisons that run side by side share none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import random
+import socket
+import threading
+from collections import deque
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+USABLE: Final = range(20_000, 32_000)
+BLOCK: Final = 250
+#: Enough for several clusters: a port that is given again has been its cluster's long ago.
+BLOCKS: Final = 4
+
+
+class NoPorts(OSError):
+    """Others have all ports that could be given."""
+
+
+class Ports:
+    """The ports of one process, given in turn; blocks are taken when the first ones are asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guards: list[socket.socket] = []
+        self._oldest_first: deque[int] = deque()
+
+    def take(self, count: int) -> list[int]:
+        """Return ``count`` different ports that nobody listens on; those come last that were given last.
+
+        Raises:
+            NoPorts: If there are not so many.
+        """
+        found: list[int] = []
+        with self._lock:
+            if not self._guards:
+                self._take_blocks()
+            for _ in range(len(self._oldest_first)):
+                if len(found) == count:
+                    break
+                port = self._oldest_first.popleft()
+                self._oldest_first.append(port)
+                if _is_free(port):
+                    found.append(port)
+        if len(found) < count:
+            raise NoPorts(f"only {len(found)} free ports in {USABLE.start}..{USABLE.stop}, need {count}")
+        return found
+
+    def _take_blocks(self) -> None:
+        firsts = range(USABLE.start, USABLE.stop - BLOCK + 1, BLOCK)
+        for first in random.SystemRandom().sample(firsts, len(firsts)):
+            guard = socket.socket()
+            try:
+                guard.bind((HOST, first))
+            except OSError:  # another process's
+                guard.close()
+                continue
+            self._guards.append(guard)
+            self._oldest_first.extend(range(first + 1, first + BLOCK))
+            if len(self._guards) == BLOCKS:
+                return
+
+    def close(self) -> None:
+        """Leave the blocks to others."""
+        while self._guards:
+            self._guards.pop().close()
+        self._oldest_first.clear()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+_ports: Final = Ports()
+atexit.register(_ports.close)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on loopback that are this process's; see :meth:`Ports.take`."""
+    return _ports.take(count)
