@@ -31,15 +31,14 @@ class AttachedSession(Session):
         self._indexes: list[int] = []
 
     def _build(self) -> None:
-        self._servers = GivenServers(self._given_cluster, self._work, self.series.timers)
-        self._brokers = []
+        self._given_servers = GivenServers(self._given_cluster, self.series.timers)
+        self._servers = self._given_servers
         self._broker_addrs = []
         self._helpers = self._load_processes()
 
     def _start(self) -> None:
         self._progress("looking for the cluster")
-        servers = self._servers
-        assert isinstance(servers, GivenServers)
+        servers = self._given_servers
         wait_until(servers.ready, "nameservers do not say that they are ready", [], READY_S)
         for mode in servers.modes():
             if mode != self.given.arm:

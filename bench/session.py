@@ -20,7 +20,7 @@ import msgspec
 import psutil
 
 from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
-from bench.arms.servers import Servers, servers_of, wait_until
+from bench.arms.servers import Servers, StartedServers, servers_of, wait_until
 from bench.chance import stream
 from bench.cuts import SIDES, directions
 from bench.events import Event, EventLog, Fact, Fault, LinkSample, Role, Truth
@@ -106,6 +106,9 @@ class Session:
         self._lost: dict[str, str] = {}
         self._failures: list[BaseException] = []
         self._helpers: list[Process] = []
+        self._servers: Servers
+        self._started: StartedServers
+        """The same, where their processes are ours."""
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -220,10 +223,16 @@ class Session:
         )
 
     def _build(self) -> None:
-        self._servers: Servers = servers_of(
-            self.given.arm, self._work, self.series.timers, self._record, count=self.plan.servers
+        servers = self._started = servers_of(
+            self.given.arm,
+            self._work,
+            self.series.timers,
+            self._record,
+            count=self.plan.servers,
+            durability=self.plan.durability,
         )
-        servers, brokers = self._servers, self.plan.brokers
+        self._servers = servers
+        brokers = self.plan.brokers
         diallers = [*(f"broker-{index}" for index in range(brokers)), *SIDES]
         ports = iter(free_ports(brokers + len(diallers) * self.plan.servers + len(SIDES) * brokers))
         self._broker_addrs = [f"{HOST}:{next(ports)}" for _ in range(brokers)]
@@ -298,8 +307,8 @@ class Session:
 
     def _cluster(self) -> list[Process]:
         found: list[Process] = []
-        if hasattr(self, "_servers"):
-            found += self._servers.processes
+        if hasattr(self, "_started"):
+            found += self._started.processes
         if hasattr(self, "_brokers"):
             found += self._brokers
         return found
@@ -324,12 +333,12 @@ class Session:
         """Start everything; returns when every server lists every broker and the load can begin."""
         self._progress("starting")
         self._network.process.launch()
-        self._servers.start()
+        self._started.start()
         self._generator.launch()
         self._network.process.wait_ready()
         for process in self._brokers:
             process.launch()
-        wait_until(self._servers.ready, "servers are not ready", self._servers.processes)
+        wait_until(self._servers.ready, "servers are not ready", self._started.processes)
         for index, process in enumerate(self._brokers):
             process.wait_ready()
             self._truth(index, "up")
@@ -450,7 +459,7 @@ class Session:
 
     def _stop(self) -> None:
         """Stop everything, brokers first as an operator would."""
-        groups = [[self._observer], self._brokers, self._servers.processes, [self._network.process]]
+        groups = [[self._observer], self._brokers, self._started.processes, [self._network.process]]
         for group in groups:
             for process in group:
                 process.terminate()
@@ -521,7 +530,7 @@ class Session:
         wait_until(
             lambda: all(servers.listed(index) >= wanted for index in range(self.plan.servers)),
             f"not every server lists {wanted} brokers",
-            servers.processes,
+            self._cluster(),
         )
 
     def _sample(self, now_ns: int) -> None:
@@ -548,7 +557,7 @@ class Session:
 
     def _look_after(self) -> None:
         """A server that ended by itself has lost for its arm and is started again; others void the run."""
-        for process in self._servers.processes:
+        for process in self._started.processes:
             end = process.died()
             if end is not None:
                 self._lost.setdefault(self._scenario, end)
@@ -577,7 +586,7 @@ class Session:
         cut = directions(
             kind,
             fault.case,
-            servers=self._servers.names,
+            servers=self._started.names,
             target=servers[0].index,
             brokers=[process.name for process in self._brokers],
             broker=broker.index if takes_broker or fault.case == "broker-nameserver" else None,
@@ -621,7 +630,7 @@ class Session:
 
     def _targets(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
         """Choose servers: the leader where there is one, or whoever does not lead, or the one drawn."""
-        everybody = self._servers.processes
+        everybody = self._started.processes
         drawn = chance.randrange(len(everybody))
         if case in ("all", "rolling"):
             return list(everybody)
@@ -677,7 +686,7 @@ class Session:
         for process in processes:
             process.join()
             if kind == "empty":
-                self._servers.empty_disk(process.index)
+                self._started.empty_disk(process.index)
             process.launch()
         for process in processes:
             self._serves_again(process)
@@ -688,7 +697,7 @@ class Session:
             process.wait_ready(RESTART_MAX_S)
             self._truth(process.index, "up")
         else:
-            self._servers.wait_serving(process, RESTART_MAX_S)
+            self._started.wait_serving(process, RESTART_MAX_S)
 
 
 def _reason(error: BaseException) -> str:

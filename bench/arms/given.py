@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from bench.arms.servers import Servers, fetch
 from bench.given import Given
-from bench.processes import Process
 from bench.runfolder import Timer
 from bench.timers import Timers, documented_timers
 
@@ -15,11 +13,10 @@ from bench.timers import Timers, documented_timers
 class GivenServers(Servers):
     """Nameservers that answer at given addresses; none of their processes is ours."""
 
-    def __init__(self, given: Given, folder: Path, timers: Timers) -> None:
-        super().__init__(given.arm, folder, timers, lambda sample: None)
+    def __init__(self, given: Given, timers: Timers) -> None:
+        super().__init__(given.arm, timers)
         self.clients = given.servers
         self.http = given.http
-        self.processes = []
 
     def ready(self) -> bool:
         return all(fetch(f"http://{http}/readyz")[0] == 200 for http in self.http)
@@ -37,12 +34,6 @@ class GivenServers(Servers):
             return {}
         status, body = fetch(f"http://{self.http[index]}/v1/status")
         return dict(json.loads(body)) if status == 200 else {}
-
-    def data_of(self, index: int) -> Path:
-        raise NotImplementedError("what a given server stores is not ours")
-
-    def wait_serving(self, process: Process, timeout_s: float) -> None:
-        raise NotImplementedError("a given server is not started by us")
 
     def timers(self) -> dict[str, Timer]:
         """Return what our users use; the servers' own are not known."""

@@ -42,32 +42,22 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """The servers of one arm.
+    """The servers of one arm, as far as they can be asked: also those that somebody else runs.
 
     Attributes:
         clients: ``host:port`` that clients and brokers dial, by index, not through the proxy.
         http: The same for HTTP; empty where there is none.
-        links: Links between the servers.
     """
 
     arm: Arm
     clients: list[str]
     http: list[str]
-    links: list[Link]
-    processes: list[Process]
     durability: Durability | None = None
 
-    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record) -> None:
+    def __init__(self, arm: Arm, timers: Timers) -> None:
         self.arm = arm
-        self.folder = folder
         self.given = timers
-        self.record = record
         self.http = []
-        self.links = []
-
-    @property
-    def names(self) -> list[str]:
-        return [process.name for process in self.processes]
 
     @abc.abstractmethod
     def ready(self) -> bool:
@@ -78,20 +68,12 @@ class Servers(abc.ABC):
         """Return ``leader``, ``follower``, ``independent``; ``unknown`` without an answer."""
 
     @abc.abstractmethod
-    def data_of(self, index: int) -> Path:
-        """Return the folder that a lost disk takes with it."""
-
-    @abc.abstractmethod
     def timers(self) -> dict[str, Timer]:
         """Return every timer as set, beside what is documented."""
 
     def leader(self) -> int | None:
         """Return the index of the server that leads; None where none does."""
         return next((index for index in range(len(self.clients)) if self.role(index) == "leader"), None)
-
-    def start(self) -> None:
-        for process in self.processes:
-            process.launch()
 
     def listed(self, index: int) -> int:
         """Return how many brokers a server lists; 0 without an answer."""
@@ -101,6 +83,31 @@ class Servers(abc.ABC):
             except RemotingError:
                 return 0
 
+
+class StartedServers(Servers):
+    """Servers whose processes are ours: a fault may hit them.
+
+    Attributes:
+        links: Links between the servers.
+    """
+
+    links: list[Link]
+    processes: list[Process]
+
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record) -> None:
+        super().__init__(arm, timers)
+        self.folder = folder
+        self.record = record
+        self.links = []
+
+    @property
+    def names(self) -> list[str]:
+        return [process.name for process in self.processes]
+
+    def start(self) -> None:
+        for process in self.processes:
+            process.launch()
+
     @abc.abstractmethod
     def wait_serving(self, process: Process, timeout_s: float) -> None:
         """Wait until a server that was started again can be asked.
@@ -108,6 +115,10 @@ class Servers(abc.ABC):
         Raises:
             ClusterError: If it ended, or that takes longer.
         """
+
+    @abc.abstractmethod
+    def data_of(self, index: int) -> Path:
+        """Return the folder that a lost disk takes with it."""
 
     def empty_disk(self, index: int) -> None:
         """Take what a stopped server has stored."""
@@ -125,7 +136,7 @@ def fetch(url: str) -> tuple[int, bytes]:
         return 0, b""
 
 
-class Nameservers(Servers):
+class Nameservers(StartedServers):
     """Our nameservers in either mode."""
 
     def __init__(
@@ -135,8 +146,8 @@ class Nameservers(Servers):
         timers: Timers,
         record: Record,
         *,
-        count: int = 3,
-        durability: Durability = "fsync",
+        count: int,
+        durability: Durability,
     ) -> None:
         super().__init__(arm, folder, timers, record)
         self.mode = "raft" if arm == "raft" else "independent"
@@ -199,7 +210,7 @@ class Nameservers(Servers):
         return found
 
 
-class ZooKeepers(Servers):
+class ZooKeepers(StartedServers):
     """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
 
     Each server resolves the others' names by a hosts file of its own, to addresses that lead through the
@@ -209,7 +220,7 @@ class ZooKeepers(Servers):
 
     durability = "fsync"
 
-    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int = 3) -> None:
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int) -> None:
         super().__init__(arm, folder, timers, record)
         ports = free_ports(3 * count)
         self.clients = [f"{HOST}:{port}" for port in ports[:count]]
@@ -378,8 +389,13 @@ def four_letters(addr: str, word: bytes) -> str:
     return ""
 
 
-def servers_of(arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int = 3) -> Servers:
+def servers_of(
+    arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, durability: Durability
+) -> StartedServers:
     """Return the servers of an arm, not yet started.
+
+    Args:
+        durability: Of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
 
     Raises:
         ClusterError: If the arm cannot be had on this machine.
@@ -388,7 +404,7 @@ def servers_of(arm: Arm, folder: Path, timers: Timers, record: Record, *, count:
         case "zookeeper":
             return ZooKeepers(arm, folder, timers, record, count=count)
         case "independent" | "independent-again" | "raft":
-            return Nameservers(arm, folder, timers, record, count=count)
+            return Nameservers(arm, folder, timers, record, count=count, durability=durability)
         case _:
             raise ClusterError(f"arm {arm!r} is not built yet")
 

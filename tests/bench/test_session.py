@@ -88,7 +88,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     def progress(step: str) -> None:
         steps.append(step)
         if step == "quiet":
-            child = session._servers.processes[2].child
+            child = session._started.processes[2].child
             assert child is not None
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
