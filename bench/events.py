@@ -38,7 +38,8 @@ Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
 - ``unknown``: something was sent and no verdict came by the deadline. A write may have been applied or not.
 """
 
-Role = Literal["nameserver", "broker", "generator", "prober", "proxy", "harness"]
+Role = Literal["nameserver", "broker", "generator", "prober", "proxy", "harness", "machine"]
+"""``machine``: all that its processors did, whoever asked for it, since it was started."""
 Fact = Literal["up", "down", "cut", "healed", "changing", "changed"]
 Observer = Literal["nameserver", "client"]
 ViewState = Literal["routed", "absent", "refused", "silent", "end"]

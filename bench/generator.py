@@ -108,13 +108,7 @@ class Generator:
             for op in ("send", "send_once")
         }
         self.readers = [ReadingClient(self, number) for number in range(load.consumers)]
-        self.active = (
-            load.lookup_users
-            + load.newcomer_users
-            + load.send_users
-            + load.send_once_users
-            + load.sim_brokers
-        )
+        self.active = load.all_users
 
     def arrivals(
         self, name: str, rate_per_s: float, choices: list[Any], phase: float | None = None
@@ -321,10 +315,8 @@ def open_log(environment: Any, **_: Any) -> None:
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
     load = config.load
-    Lookup.fixed_count = load.lookup_users
-    Newcomer.fixed_count = load.newcomer_users
-    Sender.fixed_count = load.send_users
-    SenderOnce.fixed_count = load.send_once_users
+    for paced in (Lookup, Newcomer, Sender, SenderOnce):
+        paced.fixed_count = load.users(paced.op)
     SimulatedBroker.fixed_count = load.sim_brokers
     Shared.generator = Generator(config, environment)
     gevent.spawn(Shared.generator.flush_always)

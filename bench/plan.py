@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,10 +62,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     send_once_per_s: float
     change_per_s: float
     """Changes of simulated brokers' topics."""
-    lookup_users: int
-    newcomer_users: int
-    send_users: int
-    send_once_users: int
     lookup_clients: int
     """Clients that the users of look-ups share: their connections."""
     send_clients: int
@@ -78,6 +75,25 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout_s: float
     consumers: int = 0
     """Members of one group that reads what is sent; each is a client of its own."""
+
+    def users(self, op: str) -> int:
+        """Return how many users share the schedule of a kind of operation.
+
+        As many as there are operations under way when each waits for as long as it may, and a quarter more:
+        so the schedule never waits for a user.
+        """
+        rate_per_s, time_outs = {
+            "lookup": (self.lookup_per_s, 1),
+            "newcomer": (self.newcomer_per_s, 2),  # one to connect, one for the answer
+            "send": (self.send_per_s, 1),
+            "send_once": (self.send_once_per_s, 1),
+        }[op]
+        return math.ceil(1.25 * rate_per_s * time_outs * self.timeout_s)
+
+    @property
+    def all_users(self) -> int:
+        """How many users there are in all; each simulated broker is one."""
+        return self.sim_brokers + sum(map(self.users, ("lookup", "newcomer", "send", "send_once")))
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,8 +249,7 @@ def _check_load(plan: Plan) -> None:
     load = plan.load
     for name in ("lookup_per_s", "newcomer_per_s", "send_per_s", "send_once_per_s", "change_per_s"):
         _in_range(f"load.{name}", getattr(load, name), 0, 20_000)
-    for name in ("lookup_users", "newcomer_users", "send_users", "send_once_users", "sim_brokers"):
-        _in_range(f"load.{name}", getattr(load, name), 0, 1_000)
+    _in_range("load.sim_brokers", load.sim_brokers, 0, 1_000)
     _in_range("load.lookup_clients", load.lookup_clients, 1, 1_000)
     _in_range("load.send_clients", load.send_clients, 1, 1_000)
     _in_range("load.observed_sims", load.observed_sims, 0, load.sim_brokers)
@@ -245,6 +260,7 @@ def _check_load(plan: Plan) -> None:
         raise PlanError("load.consumers=0 is too few for the scenario 'messages': who is to read them?")
     _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
     _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
+    _in_range("users that these rates and load.timeout_s need", load.all_users, 1, 10_000)
 
 
 def _known(name: str, values: Sequence[str], known: set[str]) -> None:

@@ -253,6 +253,15 @@ def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
         return None
 
 
+def sample_machine() -> ProcessSample:
+    """Return what all programs of the machine have used as of now; what a hypervisor took counts, too."""
+    times = psutil.cpu_times()
+    used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return ProcessSample(
+        role="machine", index=0, pid=0, t_ns=time.monotonic_ns(), cpu_ns=round(used * 1e9), rss_bytes=0
+    )
+
+
 def _written(process: psutil.Process) -> int | None:
     try:
         return int(process.io_counters().write_bytes)

@@ -36,6 +36,7 @@ from bench.processes import (
     Process,
     allow_connections,
     network_process,
+    sample_machine,
     sample_process,
 )
 from bench.runfolder import Arm as ArmName
@@ -260,15 +261,9 @@ class Session:
         self._observer = self._helper("observer", "prober", ["-m", "bench.observer", self._path("observer")])
         locustfile = Path(__file__).with_name("generator.py")
         load = self.plan.load
-        users = (
-            load.lookup_users
-            + load.newcomer_users
-            + load.send_users
-            + load.send_once_users
-            + load.sim_brokers
-        )
+        users = str(load.all_users)
         options = ["-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
-        options += ["-f", str(locustfile), "--users", str(users), "--spawn-rate", str(users)]
+        options += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
         options += ["--stop-timeout", f"{load.timeout_s:g}", "--exit-code-on-error", "0"]
         options += ["--bench-config", self._path("generator")]
         self._generator = self._helper("generator", "generator", options)
@@ -536,6 +531,7 @@ class Session:
     def _sample(self, now_ns: int) -> None:
         for process in [*self._cluster(), *self._helpers]:
             process.sample()
+        self._record(sample_machine())
         own = sample_process(os.getpid(), role="harness", index=0)
         if own is not None:
             self._record(own)

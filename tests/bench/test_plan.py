@@ -47,6 +47,11 @@ def test_shipped_plan_is_valid(name: str) -> None:
             "observed_sims = 9",
             "load.observed_sims=9 is out of range, allowed are 0 to",
         ),
+        (
+            "lookup_per_s = 20.0",
+            "lookup_per_s = 9000.0",
+            "users that these rates and load.timeout_s need=22567 is out of range, allowed are 1 to 10000",
+        ),
     ],
 )
 def test_bad_value_is_named_with_what_is_allowed(old: str, new: str, said: str) -> None:
@@ -96,6 +101,30 @@ def test_a_dead_broker_is_watched_for_longer_than_any_timer_may_let_it_live(name
             for fault in scenario.faults:
                 if strikes_broker(scenario.name, fault.case) and fault.case != "stop":
                     assert fault.down_s * series.stretch > longest_s, (series.name, fault.case)
+
+
+@pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
+def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name: str) -> None:
+    """Who comes back without a restart registers with its next period, and clients poll after that."""
+    plan = load_plan(name)
+    for series in plan.series:
+        timers = ("registerNameServerPeriod", "pollNameServerInterval")
+        longest_s = sum(DOCUMENTED_MS[timer] for timer in timers) / 1000 / series.timers.divisor
+        for scenario in scenarios_of(plan, series):
+            for fault in scenario.faults:
+                kind = CASES[scenario.name][fault.case]
+                if strikes_broker(scenario.name, fault.case) and kind in ("cable", "freeze"):
+                    assert fault.after_s * series.stretch > 1.2 * longest_s, (series.name, fault.case)
+
+
+@pytest.mark.parametrize("name", plans())
+def test_schedule_never_waits_for_a_user(name: str) -> None:
+    """Also while each operation takes as long as it may."""
+    load = load_plan(name).load
+    for op in ("lookup", "newcomer", "send", "send_once"):
+        rate_per_s = getattr(load, f"{op}_per_s")
+        assert load.users(op) >= rate_per_s * load.timeout_s * (2 if op == "newcomer" else 1)
+    assert load.all_users > load.sim_brokers or name == "idle"
 
 
 def test_messages_need_somebody_to_read_them() -> None:
