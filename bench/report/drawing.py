@@ -4,6 +4,7 @@ Coordinates are units of a view box and whole or in tenths, so that a page of so
 """
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,11 +81,11 @@ def timeline(
     middles, failed, worst = [], [], 0.0
     for place, same in sorted(by_bin.items()):
         ordered = sorted(row.slowest_ns for row in same)
-        middle = ordered[len(ordered) // 2] / 1e6
+        middle = statistics.median(ordered) / 1e6
         worst = max(worst, middle)
         middles.append((place, x(place * width + width / 2), _y(middle)))
         shares = sorted(row.failed / row.n for row in same)
-        share = shares[len(shares) // 2]
+        share = statistics.median(shares)
         if share > 0:
             failed.append((x(place * width), round(width * scale, 1), round(share, 2)))
     lost = sum(width for _ in failed)

@@ -178,7 +178,7 @@ MEASURES: Final = {
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
-            "Bytes in both directions over the links to servers and among them.",
+            "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them.",
         ),
     )
 }
@@ -275,12 +275,19 @@ def _seconds(value_ns: int | None) -> float:
 _Found = Iterator[tuple[str, str | None, str, float]]
 
 
+def strikes_servers(fault: Fault) -> bool:
+    """Whether any of the fault's targets is a nameserver or ZooKeeper server."""
+    return any(target.startswith("nameserver-") for target in fault.targets)
+
+
 def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault]) -> _Found:
     for row in rows:
         if (row.run, row.fault) not in faults:
             continue
         case = faults[row.run, row.fault].case
         recovery = _RECOVERY.get((row.op, row.scope))
+        if row.scope == "others" and not strikes_servers(faults[row.run, row.fault]):
+            continue  # all servers are others, which the scope "all" tells
         if recovery is not None:
             yield row.run, case, recovery, _seconds(row.recovered_ns)
         if row.scope != "all":
@@ -406,7 +413,7 @@ def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
                 yield row.run, None, "written_mib_per_min", row.written_bytes / 2**20 / minutes
     total: dict[str, float] = defaultdict(float)
     for link in gold.links:
-        if link.run in quiet and link.covered_ns:
+        if link.run in quiet and link.covered_ns and link.acceptor.startswith("nameserver-"):
             total[link.run] += link.bytes / 1024 / (link.covered_ns / 1e9)
     for run, rate in total.items():
         yield run, None, "network_kib_per_s", rate

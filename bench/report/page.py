@@ -4,6 +4,7 @@ Templates lie in ``templates/``; they escape all that is put into them. The page
 """
 
 import shlex
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib.resources import files
@@ -16,7 +17,7 @@ from bench.report import answers, drawing, words
 from bench.report.answers import ARMS, CONTROLS, Row
 from bench.report.drawing import Dots, Timeline
 from bench.report.gold import Bin, Fault, Gold
-from bench.report.measures import MEASURES, SHARE_MIN, Place, Unit, Values, floors
+from bench.report.measures import MEASURES, SHARE_MIN, Place, Unit, Values, floors, strikes_servers
 from bench.report.silver import Source
 from bench.runfolder import Line, Manifest
 
@@ -38,6 +39,10 @@ BUSY_CORES: Final = 0.6
 """Above it the generator's own queue is part of what it measures (bench-notes: at 25k/s all of p90)."""
 
 
+OTHERS_CORES: Final = 0.25
+"""Above it other programs had a part in the figures."""
+
+
 def page(gold: Gold, values: Values) -> str:
     """Return the report as one self-contained HTML page."""
     used = [source for source in gold.sources if source.left_out is None]
@@ -52,7 +57,7 @@ def page(gold: Gold, values: Values) -> str:
         "compared": compared,
         "arms_sentence": _arms_sentence(used),
         "setting": _setting(used, blocks),
-        "warnings": _warnings(used, blocks),
+        "warnings": _warnings(gold, used, blocks),
         "blocks": blocks,
         "answers": [answers.answer(claim, table, MAIN_SERIES) for claim in answers.CLAIMS]
         if compared
@@ -151,16 +156,38 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
         f"{m.brokers} brokers "
         f"and {m.sim_brokers} simulated ones, {m.machine.cpu}, {m.machine.cores} cores, one machine, "
         "loopback. "
-        f"Timers alike in all arms, divided by {words.listed([f'{each:g}' for each in divisors])} so "
-        "that a fault "
-        "fits into seconds: the times below are not those of an installation; what they would be is "
-        "told under "
-        "“Timers”. Every write is synced to disk where a design stores anything."
+        "Timers by which brokers and clients report, ask and are given up are alike in all arms and "
+        "divided by "
+        f"{words.listed([f'{each:g}' for each in divisors])}, so that a fault fits into seconds; time-outs "
+        "of "
+        "elections are not. The times below are not those of an installation: “Timers” tells what is known "
+        "of "
+        "those. Every write is synced to disk where a design stores anything."
     )
 
 
-def _warnings(used: Sequence[Source], blocks: int) -> list[str]:
+def _of_others(gold: Gold, used: Sequence[Source]) -> list[float]:
+    """Return for each run how many cores programs used that had nothing to do with it."""
+    runs = {source.run for source in used}
     found = []
+    for machine in gold.costs:
+        if machine.role == "machine" and machine.run in runs and machine.covered_ns:
+            ours = sum(row.cpu_ns for row in gold.costs if row.run == machine.run and row.role != "machine")
+            found.append(max(machine.cpu_ns - ours, 0) / machine.covered_ns)
+    return found
+
+
+def _warnings(gold: Gold, used: Sequence[Source], blocks: int) -> list[str]:
+    found = []
+    others = _of_others(gold, used)
+    if others and statistics.median(others) > OTHERS_CORES:
+        found.append(
+            "The machine was busy: programs that do not belong to this comparison used "
+            f"{max(others):.1f} "
+            f"cores in the worst run and {statistics.median(others):.1f} in the middle one. "
+            "What is "
+            "told here contains their delays; run it again on a quiet machine."
+        )
     if 0 < blocks < answers.LEANING_BLOCKS_MIN and len(_arms(used)) > 1:
         found.append(
             f"Only {blocks} block{'s' if blocks != 1 else ''}: fewer than {answers.LEANING_BLOCKS_MIN}, "
@@ -281,7 +308,8 @@ def _case(
     return {
         "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
         "arms": arms,
-        "lost": "",
+        "note": words.CASE_NOTES.get((scenario, case), "") if case is not None else "",
+        "differ": bool(differing),
         "rows": mine if every else differing,
         "null": "" if every else words.no_difference([row for row in mine if not row.differs]),
         "dots": _dots(differing),
@@ -352,10 +380,12 @@ def _sides(
     found: dict[tuple[str, str], dict[str, list[tuple[float, int]]]] = defaultdict(lambda: defaultdict(list))
     for row in gold.recoveries:
         if row.run in faults and faults[row.run][1].fault == row.fault and row.scope != "all":
+            if row.scope == "others" and not strikes_servers(faults[row.run][1]):
+                continue
             again = float("inf") if row.recovered_ns is None else row.recovered_ns / 1e9
             disturbed = row.missing + row.ghost + row.failed
             found[row.op, row.scope][faults[row.run][0].arm].append((again, disturbed))
-    titles = {"struck": "at the servers that were struck", "others": "at the other servers"}
+    titles = {"struck": "at servers that were struck", "others": "at the other servers"}
     rows = []
     for (op, scope), by_arm in sorted(found.items()):
         cells = []
@@ -365,11 +395,11 @@ def _sides(
                 cells.append("not measured")
                 continue
             middle = answers.summary([value for value, _ in each]).middle
-            wrong = words.number(answers.summary([count for _, count in each]).middle)
+            wrong = words.quantity(answers.summary([count for _, count in each]).middle, "count")
             right = f"right again after {words.quantity(middle, 's')}" if middle else "not disturbed"
             cells.append(f"{right}, {wrong} failed or wrong")
-        where = titles.get(scope, f"of clients on side {scope.removeprefix('side-')}")
-        rows.append({"title": f"{words.OP_TITLES.get(op, op)} {where}", "cells": cells})
+        where = titles.get(scope, f"from side {scope.rpartition('-')[2]}")
+        rows.append({"title": f"{words.OP_TITLES.get(op, op)}, {where}", "cells": cells})
     return rows
 
 
@@ -415,7 +445,13 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
             "divisor (if it is all "
             "timer)."
         )
-    return {"sentence": sentence, "rows": rows, "used": [(key, *told) for key, told in used_timers.items()]}
+    folded = len(divisors) == 1  # of one divisor only bounds are known
+    return {
+        "sentence": sentence,
+        "rows": rows,
+        "folded": folded,
+        "used": [(key, *told) for key, told in used_timers.items()],
+    }
 
 
 def _arms(used: Sequence[Source]) -> list[str]:
@@ -430,6 +466,8 @@ def _case_title(case: str | None) -> str:
 
 def _taken(taken: answers.Taken) -> tuple[str, str]:
     apart = taken.split
+    if apart is None:
+        return words.NEVER, ""
     if apart.fixed is None or apart.scaled is None:
         return f"{words.quantity(apart.low, 's')} to {words.quantity(apart.high, 's')}", ""
     fixed, scaled = (words.quantity(max(part, 0), "s") for part in (apart.fixed, apart.scaled))
@@ -517,6 +555,13 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[str
                 if over
                 else f", below the {BUSY_CORES:.0%} above which its own queue becomes part of the latencies."
             )
+        )
+    others = _of_others(gold, used)
+    if others:
+        found.append(
+            "Programs that do not belong to the comparison used "
+            f"{statistics.median(others):.1f} cores "
+            f"in the middle run and {max(others):.1f} in the worst one."
         )
     compared = [pair for row in every for pair in row.pairs if pair.estimate is not None]
     if compared:

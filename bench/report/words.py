@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from bench.report.answers import LEANING_BLOCKS_MIN, Answer, Choice, Pair, Primary, Row, Summary
+from bench.report.answers import LEANING_BLOCKS_MIN, Answer, Choice, Judged, Pair, Primary, Row, Summary
 from bench.report.measures import Unit
 
 MINUS: Final = "\N{MINUS SIGN}"
@@ -38,7 +38,7 @@ SCENARIO_QUESTIONS: Final = {
     ),
     "leader-fails": (
         "How long do look-ups and registrations wait when the server in charge is gone, paused or cut off? "
-        "Independent nameservers have none in charge; the first of them is struck."
+        "Independent nameservers have none in charge; one that is drawn is struck."
     ),
     "partition": "Who still answers on which side, do the answers contradict each other, and for how long?",
     "quiet": "What does the design cost when nothing happens?",
@@ -70,11 +70,34 @@ CASE_TITLES: Final = {
     "leader-cable": "the server in charge is cut off",
     "broker-nameserver": "one broker cut off from one nameserver",
 }
+CASE_NOTES: Final = {
+    ("broker-dies", "kill"): (
+        "A killed process's connections are closed by its system. A nameserver takes that for the broker's "
+        "end; "
+        "ZooKeeper waits until its session has timed out."
+    ),
+    ("broker-dies", "cable"): "No connection is closed: lease or session has to run out.",
+    ("broker-dies", "freeze"): "No connection is closed: lease or session has to run out.",
+    ("nameserver-restarts", "one-empty"): (
+        "What is restarted is no leader. An independent nameserver comes back empty and learns of each "
+        "broker with "
+        "its next registration; a member of the others gets all from those that went on."
+    ),
+    ("leader-fails", "kill"): (
+        "The killed server is started again in the window. New clients that ask it meanwhile get no answer "
+        "in any design; those of the other servers have a row of their own."
+    ),
+    ("partition", "1-2"): (
+        "One server, one broker and half of the clients are on one side; two servers, the other brokers and "
+        "the other clients on the other."
+    ),
+}
+"""What a reader has to know of a case to understand its figures."""
 OP_TITLES: Final = {
     "lookup": "Route look-ups",
     "newcomer": "New clients",
     "registration": "Registrations",
-    "announce": "Registrations at each server",
+    "announce": "Registrations, counted at each server",
     "heartbeat": "Heartbeats that change nothing",
     "send": "Sends",
     "send_once": "Sends without retries",
@@ -123,6 +146,8 @@ def quantity(value: float, unit: Unit) -> str:
         return quantity(value / 1000, "s")
     if unit == "ms" and 0 < abs(value) < 0.9995:
         return f"{number(value * 1000)} µs"
+    if unit == "count" and abs(value) < 1000:
+        return f"{MINUS if value < 0 else ''}{round(abs(value), 2):g}"  # 1.5 messages, not 1.50
     return f"{number(value)}{_SUFFIX[unit]}"
 
 
@@ -204,6 +229,8 @@ def verdict(primary: Primary) -> str:
             return "inconclusive"
         case "all blocks":
             return f"{first} {'lower' if found.below else 'higher'} in {_blocks(pair)}; no verdict"
+        case _ if not found.below and not found.above and found.value == 0:
+            return f"no difference in any of {found.blocks} blocks"
         case _:
             lower = f"{first} lower in {found.below}, higher in {found.above} of {found.blocks} blocks"
             return f"mixed: {lower}"
@@ -217,24 +244,38 @@ def verdict_sentence(answer: Answer) -> str:
         return "None of its figures was measured in this report."
     if not any(each.row.can_tell for each in answer.found):
         return f"Too few blocks to tell: {LEANING_BLOCKS_MIN} are needed."
-    parts = []
-    if for_it:
-        arms = sorted({arm for each in for_it for arm in each.for_it})
-        parts.append(
-            f"{len(for_it)} of {len(answer.found)} figures speak for it, against {listed([*map(name, arms)])}"
+    parts = [
+        f"{len(each)} of {len(answer.found)} figures {'speaks' if len(each) == 1 else 'speak'} {way}: {who}"
+        for each, way, who in (
+            (for_it, "for it", _who_did_better(for_it, for_it=True)),
+            (against, "against it", _who_did_better(against, for_it=False)),
         )
-    if against:
-        arms = sorted({arm for each in against for arm in each.against_it})
-        parts.append(
-            f"{len(against)} speak{'s' if len(against) == 1 else ''} against it: "
-            f"{listed([*map(name, arms)])} did better"
-        )
+        if each
+    ]
     if not parts:
         return "No figure differs in every block by as much as would matter."
     rest = len(answer.found) - len({id(each) for each in (*for_it, *against)})
     if rest:
         parts.append(f"{rest} show{'s' if rest == 1 else ''} no difference that matters")
     return "; ".join(parts) + "."
+
+
+def _who_did_better(found: Sequence[Judged], *, for_it: bool) -> str:
+    """Say it of figures that speak for a claim, or against it; lower is better in all of them."""
+    better: set[str] = set()
+    worse: set[str] = set()
+    for each in found:
+        arms = each.for_it if for_it else each.against_it
+        if each.evidence.lower_speaks_for == for_it:
+            worse.update(arms)
+        else:
+            better.update(arms)
+    said = []
+    if worse:
+        said.append(f"independent did better than {listed([*map(name, sorted(worse))])}")
+    if better:
+        said.append(f"{listed([*map(name, sorted(better))])} did better than independent")
+    return " and ".join(said)
 
 
 def choice(chosen: Choice) -> str:

@@ -173,6 +173,7 @@ def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> Non
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
     values = values_of(at_ten, raft=[0.8] * 6) | values_of(at_one, raft=[5.3] * 6)
     (taken,) = answers.taken_apart(values, {"equal": 10.0, "equal-undivided": 1.0})
+    assert taken.split is not None
     assert taken.split.fixed == pytest.approx(0.3)
     assert taken.split.scaled == pytest.approx(5.0)
     assert taken.split.low == taken.split.high == pytest.approx(5.3)

@@ -98,6 +98,7 @@ def test_series_and_blocks_are_not_mixed(values: Values) -> None:
         if each.place.scenario == "broker-dies"
     }
     apart = taken["left_by_clients_s", "independent"]
+    assert apart is not None
     assert apart.fixed is not None
     assert apart.scaled is not None
     assert apart.low == pytest.approx(apart.fixed + apart.scaled)

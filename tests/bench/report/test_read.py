@@ -1,0 +1,166 @@
+"""What a reader of a real page was told wrongly, each with a planted case."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bench.report import answers, measures, words
+from bench.report.blocks import Line, differences, estimate, judge
+from bench.report.gold import Cost, Gold, LinkBytes, Recovery
+from bench.report.measures import Place, Values
+from bench.report.page import page
+from bench.report.silver import Source
+from bench.runfolder import Line as NamedLine
+from tests.bench.report.test_misled import a_source, gold_of, values_of
+
+SECOND: Final = 10**9
+
+
+def claim(letter: str) -> answers.Claim:
+    return next(each for each in answers.CLAIMS if each.letter == letter)
+
+
+def judged(letter: str, values: Values) -> answers.Answer:
+    table = {row.place: row for row in answers.rows(values)}
+    return answers.answer(claim(letter), table, "equal")
+
+
+def killed(measure: str, **arms: float) -> Values:
+    place = Place("equal", "broker-dies", "kill", measure)
+    return values_of(place, **{arm: [value] * 6 for arm, value in arms.items()})
+
+
+def test_who_did_better_is_told_where_a_late_client_speaks_for_the_claim() -> None:
+    """Claim (d) is the price of asking: of later clients it was said that they did better."""
+    found = judged("d", killed("left_by_clients_s", independent=0.4, raft=0.4, zookeeper=2.0))
+    assert found.holds == "does not hold"
+    said = words.verdict_sentence(found)
+    assert said == "1 of 1 figures speaks against it: independent did better than ZooKeeper."
+    found = judged("d", killed("left_by_clients_s", independent=2.0, raft=0.4, zookeeper=2.0))
+    assert words.verdict_sentence(found) == (
+        "1 of 1 figures speaks for it: raft did better than independent."
+    )
+
+
+def test_who_did_better_is_told_of_the_other_claims() -> None:
+    place = Place("equal", "partition", "1-2", "disagree_s")
+    found = judged("b", values_of(place, independent=[3.0] * 6, raft=[0.0] * 6, zookeeper=[0.0] * 6))
+    said = words.verdict_sentence(found)
+    assert said == "1 of 1 figures speaks against it: raft and ZooKeeper did better than independent."
+
+
+def primary(first: list[float], second: list[float]) -> answers.Primary:
+    found = differences(dict(enumerate(first)), dict(enumerate(second)))
+    told = estimate(found)
+    verdict = judge(
+        told, Line(measure="right_again_s", arms=("raft", "independent"), series="equal", margin=0.2)
+    )
+    pair = answers.Pair(
+        arms=("raft", "independent"), found=found, estimate=told, material=0.2, verdict=verdict
+    )
+    named = NamedLine(
+        name="x",
+        scenario="leader-fails",
+        measure="right_again_s",
+        arms=("raft", "independent"),
+        unit="s",
+        margin=0.2,
+    )
+    return answers.Primary(named=named, series="equal", pair=pair)
+
+
+def test_blocks_without_any_difference_are_not_called_mixed() -> None:
+    assert words.verdict(primary([0.0] * 6, [0.0] * 6)) == "no difference in any of 6 blocks"
+    assert words.verdict(primary([0.0, 1.0, 0, 0, 0, 0], [0.0, 0.0, 1, 0, 0, 0])).startswith("mixed: ")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0.5, "0.5"), (1.5, "1.5"), (30.5, "30.5"), (7.0, "7"), (1234.0, "1,234")]
+)
+def test_half_a_message_has_one_digit(count: float, said: str) -> None:
+    assert words.quantity(count, "count") == said
+
+
+def text_of(gold: Gold, section: str, end: str) -> str:
+    whole = page(gold, measures.values(gold))
+    part = whole[whole.index(f'id="{section}"') : whole.index(f'id="{end}"')]
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", part)))
+
+
+def test_recovery_without_end_is_not_called_undisturbed(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+    endless = [
+        replace(row, recovered_ns=None, failed=1) if row.run.endswith("/raft") else row
+        for row in gold.recoveries
+    ]
+    gold = replace(gold, recoveries=endless)
+    values = measures.values(gold)
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    assert all(map(math.isinf, values[place]["raft"].values()))
+    said = text_of(gold, "timers", "trust")
+    assert "Route look-ups right again not disturbed never not disturbed" in said
+
+
+def test_bytes_to_brokers_are_no_cost_of_nameservers(tmp_path: Path) -> None:
+    source = quiet_source(tmp_path)
+    links = [
+        LinkBytes(run=source.run, dialler=dialler, acceptor=acceptor, covered_ns=10 * SECOND, bytes=each)
+        for dialler, acceptor, each in (
+            ("side-a", "broker-0", 9_000_000),
+            ("side-a", "nameserver-0", 10_240),
+            ("nameserver-1", "nameserver-0", 20_480),
+        )
+    ]
+    found = measures.values(Gold(sources=[source], links=links))
+    (value,) = found[Place("equal", "quiet", None, "network_kib_per_s")]["raft"].values()
+    assert value == pytest.approx(3.0)
+
+
+def quiet_source(root: Path) -> Source:
+    return replace(a_source(root, "raft", 1), scenario="quiet", run="b/equal/quiet/1/raft")
+
+
+def test_servers_are_not_told_apart_where_none_was_struck(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+
+    def of_new_clients(row: Recovery, scope: str) -> Recovery:
+        return replace(row, op="newcomer", scope=scope)
+
+    both = [of_new_clients(row, scope) for row in gold.recoveries for scope in ("all", "others")]
+    place = Place("equal", "leader-fails", "kill", "newcomer_others_right_s")
+    assert place in measures.values(replace(gold, recoveries=both))
+    of_broker = [replace(fault, targets=["broker-1"], role="broker") for fault in gold.faults]
+    assert place not in measures.values(replace(gold, recoveries=both, faults=of_broker))
+
+
+def a_cost(run: str, **fields: Any) -> Cost:
+    usual: dict[str, Any] = {
+        "rss_bytes": 0,
+        "written_bytes": None,
+        "pids": 1,
+        "processes": 1,
+        "busiest": 0.1,
+        "died": 0,
+    }
+    return Cost(run=run, covered_ns=10 * SECOND, **{**usual, **fields})
+
+
+@pytest.mark.parametrize(("machine_s", "busy"), [(6.0, False), (16.0, True)])
+def test_machine_that_others_use_is_named_at_the_top(tmp_path: Path, machine_s: float, busy: bool) -> None:
+    """Of 20 core-seconds the comparison used five: the rest is somebody else's, and so are some delays."""
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+    costs = [
+        a_cost(source.run, role=role, cpu_ns=round(used * SECOND))
+        for source in gold.sources
+        for role, used in (("machine", machine_s), ("nameserver", 2.0), ("generator", 3.0))
+    ]
+    whole = page(replace(gold, costs=costs), measures.values(gold))
+    assert ("The machine was busy" in whole) == busy
+    assert f"used {'1.1' if busy else '0.1'} cores in the middle run" in re.sub(r"\s+", " ", whole)
