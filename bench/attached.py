@@ -48,8 +48,8 @@ class AttachedSession(Session):
         self._launch_observer()
         for index in self._indexes:
             self._truth(index, "up")
-        self._create_topics()
-        self._await_routes()
+        self._create_topics(self._topics())
+        self._await_routes(self._topics())
 
     def _find_brokers(self) -> None:
         """Take every master that the cluster lists, but for those that a load generator plays."""

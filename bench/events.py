@@ -23,10 +23,11 @@ import msgspec
 
 from bench.recorder import FLUSH_INTERVAL_NS, Recorder
 
-Op = Literal["lookup", "newcomer", "announce", "send", "send_once"]
+Op = Literal["lookup", "newcomer", "announce", "send", "send_once", "first_send"]
 """``lookup``: a client asks for a route over a connection that it keeps, and tries the next server itself;
 ``newcomer``: a client that has just come asks one server, once; ``announce``: a broker's registration at one
-server; ``send``: a message by a producer with RocketMQ's two retries; ``send_once``: the same without."""
+server; ``send``: a message by a producer with RocketMQ's two retries; ``send_once``: the same without;
+``first_send``: a producer tries to send to a new topic, until it has succeeded once."""
 
 Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
 """How an operation ended, as its caller sees it:

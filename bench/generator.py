@@ -39,7 +39,9 @@ from bench.arrivals import Arrivals
 from bench.chance import stream
 from bench.events import SIMULATED_FROM, Delivery, EventLog, Op, Operation, Outcome, Truth, View, ViewState
 from bench.generator_config import (
+    Beginning,
     GeneratorConfig,
+    begin_path,
     changing_topic,
     end_path,
     is_versioned,
@@ -60,6 +62,10 @@ from remoting.route import TopicRouteData
 
 #: How often the configuration is looked for, s.
 AWAIT_S: Final = 0.01
+#: How often a producer tries to send to a new topic, s; producers take turns within it.
+FIRST_SEND_EVERY_S: Final = 0.1
+#: Numbers of messages to new topics.
+FIRST_MESSAGES_FROM: Final = 1_000_000_000
 #: RocketMQ's default of retryTimesWhenSendFailed.
 RETRIES: Final = 2
 #: User property that tells a message of this run from another.
@@ -107,6 +113,7 @@ class Generator:
             op: [ProducingClient(self, op, number) for number in range(load.send_clients)]
             for op in ("send", "send_once")
         }
+        self.first_messages = itertools.count(FIRST_MESSAGES_FROM)
         self.readers = [ReadingClient(self, number) for number in range(load.consumers)]
         self.active = load.all_users
 
@@ -132,6 +139,18 @@ class Generator:
             schedule.end(end_ns)
         sleep_until(end_ns + self.config.linger_ns)
         self.leaving.set()
+
+    def await_beginnings(self, path: Path) -> None:
+        """Wait for each new topic and have every producer try to send to it."""
+        for topic in self.config.new_topics:
+            signal = begin_path(path, topic)
+            while not signal.exists():
+                gevent.sleep(AWAIT_S)
+            beginning = msgspec.json.decode(signal.read_bytes(), type=Beginning)
+            everybody = [client for clients in self.producers.values() for client in clients]
+            for place, client in enumerate(everybody):
+                late_ns = round(FIRST_SEND_EVERY_S * 1e9 * place / len(everybody))
+                gevent.spawn(client.try_to_send, topic, beginning.begin_ns + late_ns, beginning.until_ns)
 
     def side(self, number: int) -> Side:
         sides = self.config.arm.sides
@@ -250,6 +269,58 @@ class ProducingClient(ObservedClient):
                 retry_unknown=op == "send",
             )
         )
+        self._generator = generator
+        self._user = generator.number("user")
+
+    def try_to_send(self, topic: str, begin_ns: int, until_ns: int) -> None:
+        """Try to send to a topic until that has succeeded once, each try when it is due."""
+        due_ns = begin_ns
+        while due_ns < until_ns:
+            sleep_until(due_ns)
+            done = self.send(
+                "first_send", topic, next(self._generator.first_messages), user=self._user, due_ns=due_ns
+            )
+            self._generator.record(done)
+            if done.outcome == "ok":
+                return
+            due_ns += round(FIRST_SEND_EVERY_S * 1e9)
+
+    def send(self, op: Op, topic: str, message: int, *, user: int, due_ns: int) -> Operation:
+        """Send one message and return what came of it."""
+        outcome: Outcome = "ok"
+        code = remark = None
+        target: int | None = None
+        attempts: int | None = None
+        self.asked.count = 0
+        sent_ns = time.monotonic_ns()
+        try:
+            result = self.producer.send(
+                Message(topic=topic, body=self._generator.body, properties={MESSAGE_NUMBER: str(message)})
+            )
+            target, attempts = broker_index(result.queue.broker_name), result.tries
+        except OutcomeUnknown as error:
+            outcome, remark = "unknown", short_remark(str(error))
+        except ResponseError as error:
+            outcome, code, remark = "error", error.code, short_remark(str(error))
+        except (NotApplied, RemotingError, OSError) as error:
+            outcome, remark = "error", short_remark(str(error))
+        if target is None:
+            target = self.broker_addrs.get(self.asked.addr)
+        return Operation(
+            op=op,
+            user=user,
+            target=target,
+            due_ns=due_ns,
+            sent_ns=sent_ns,
+            done_ns=time.monotonic_ns(),
+            outcome=outcome,
+            code=code,
+            remark=remark,
+            topic=topic,
+            attempts=attempts or max(1, self.asked.count),
+            message=message,
+            client_side=self.side.name,
+        )
 
 
 class ReadingClient(ObservedClient):
@@ -257,14 +328,15 @@ class ReadingClient(ObservedClient):
 
     def __init__(self, generator: Generator, number: int) -> None:
         super().__init__(generator, "read", number)
-        self.topics = {topic_name(place): "*" for place in range(generator.config.load.topics)}
+        self.known = [topic_name(place) for place in range(generator.config.load.topics)]
+        self.topics = dict.fromkeys([*self.known, *generator.config.new_topics], "*")
         self.consumer: PushConsumer | None = None
         gevent.spawn(self.join)
 
     def join(self) -> None:
         """Join the group once routes can be had: a session with ZooKeeper takes a moment."""
         directory = self.client.core.directory
-        for topic in self.topics:
+        for topic in self.known:
             while not self._ended:
                 try:
                     self.client.run(directory.refresh(topic))
@@ -321,6 +393,7 @@ def open_log(environment: Any, **_: Any) -> None:
     Shared.generator = Generator(config, environment)
     gevent.spawn(Shared.generator.flush_always)
     gevent.spawn(Shared.generator.await_end, end_path(path))
+    gevent.spawn(Shared.generator.await_beginnings, path)
 
 
 @events.user_error.add_listener  # type: ignore[untyped-decorator]
@@ -454,42 +527,8 @@ class Sender(Paced):
         self.producing = clients[self.place % len(clients)]
 
     def operate(self, number: int, due_ns: int, chosen: str) -> Operation:
-        producing = self.producing
-        outcome: Outcome = "ok"
-        code = remark = None
-        target: int | None = None
-        attempts: int | None = None
-        producing.asked.count = 0
         message = 2 * number + (self.op == "send_once")
-        sent_ns = time.monotonic_ns()
-        try:
-            result = producing.producer.send(
-                Message(topic=chosen, body=self.generator.body, properties={MESSAGE_NUMBER: str(message)})
-            )
-            target, attempts = broker_index(result.queue.broker_name), result.tries
-        except OutcomeUnknown as error:
-            outcome, remark = "unknown", short_remark(str(error))
-        except ResponseError as error:
-            outcome, code, remark = "error", error.code, short_remark(str(error))
-        except (NotApplied, RemotingError, OSError) as error:
-            outcome, remark = "error", short_remark(str(error))
-        if target is None:
-            target = producing.broker_addrs.get(producing.asked.addr)
-        return Operation(
-            op=self.op,
-            user=self.user,
-            target=target,
-            due_ns=due_ns,
-            sent_ns=sent_ns,
-            done_ns=time.monotonic_ns(),
-            outcome=outcome,
-            code=code,
-            remark=remark,
-            topic=chosen,
-            attempts=attempts or max(1, producing.asked.count),
-            message=message,
-            client_side=producing.side.name,
-        )
+        return self.producing.send(self.op, chosen, message, user=self.user, due_ns=due_ns)
 
 
 class SenderOnce(Sender):

@@ -6,7 +6,7 @@ import msgspec
 
 from bench.arms.interface import ArmConfig
 from bench.events import SIMULATED_FROM
-from bench.plan import Load
+from bench.plan import NEW_TOPIC, Load, Plan, SeriesPlan, scenarios_of
 
 
 class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +20,8 @@ class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the real brokers, in the order in which sides name them."""
     seed: int
     start_ns: int
+    new_topics: list[str]
+    """Topics that come to be; :func:`begin_path` says when."""
     linger_ns: int
     """How long users stay after the load's end, which :func:`end_path` names once it is known."""
 
@@ -27,6 +29,33 @@ class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
 def end_path(config: Path) -> Path:
     """Return the file in which the harness writes when the load ends, in ns, beside the configuration."""
     return config.with_suffix(".end")
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """When a new topic is made, or first sent to, and how long producers try to send to it."""
+
+    begin_ns: int
+    until_ns: int
+
+
+def begin_path(config: Path, topic: str) -> Path:
+    """Return the file in which the harness writes the :class:`Beginning` of a new topic."""
+    return config.with_suffix(f".{topic}")
+
+
+def new_topics(plan: Plan, series: SeriesPlan) -> list[str]:
+    """Return the topics that come to be in a run, in order."""
+    return [
+        new_topic(fault.case)
+        for scenario in scenarios_of(plan, series)
+        if scenario.name == NEW_TOPIC
+        for fault in scenario.faults
+    ]
+
+
+def new_topic(case: str) -> str:
+    """Return the topic that a case of the scenario ``new-topic`` is about."""
+    return f"new-by-{case}"
 
 
 def topic_name(number: int) -> str:

@@ -19,11 +19,27 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent / "plans"
 LINES_MAX: Final = 8
 
-Kind = Literal["stop", "kill", "freeze", "cable", "oneway", "partition", "empty", "rolling"]
+Kind = Literal[
+    "stop",
+    "kill",
+    "freeze",
+    "cable",
+    "oneway",
+    "partition",
+    "empty",
+    "rolling",
+    "update-topic",
+    "first-send",
+]
 """``stop``: SIGTERM and a restart; ``kill``: SIGKILL and a restart; ``freeze``: SIGSTOP, later SIGCONT;
 ``cable``: both directions of every link of a process; ``oneway``: only what it sends; ``partition``: between
 groups; ``empty``: SIGKILL, and its disk is empty when it starts again; ``rolling``: SIGTERM and a restart,
-one after the other."""
+one after the other; ``update-topic``: somebody makes a topic on each broker; ``first-send``: producers
+send to a topic that nobody has made, to brokers that then make it themselves. The last two strike nobody."""
+
+NEW_TOPIC: Final = "new-topic"
+"""The scenario in which topics come to be. It is the last one: for it brokers are set to make topics "
+"themselves."""
 
 CASES: Final[dict[str, dict[str, Kind]]] = {
     "quiet": {},
@@ -33,6 +49,7 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
     "nameserver-restarts": {"one-empty": "kill", "all": "kill", "rolling": "rolling", "disk-lost": "empty"},
     "leader-fails": {"kill": "kill", "freeze": "freeze", "cable": "cable", "oneway": "oneway"},
     "partition": {"1-2": "partition", "1-1-1": "partition", "broker-nameserver": "partition"},
+    NEW_TOPIC: {"update-topic": "update-topic", "first-send": "first-send"},
     "messages": {
         "broker-kill": "kill",
         "broker-cable": "cable",
@@ -258,6 +275,11 @@ def _check_load(plan: Plan) -> None:
     _in_range("load.consumers", load.consumers, 0, 100)
     if "messages" in {scenario.name for scenario in plan.scenarios} and not load.consumers:
         raise PlanError("load.consumers=0 is too few for the scenario 'messages': who is to read them?")
+    if NEW_TOPIC in {scenario.name for scenario in plan.scenarios}:
+        if not load.consumers:
+            raise PlanError("load.consumers=0 is too few for the scenario 'new-topic': who is to read it?")
+        if plan.scenarios[-1].name != NEW_TOPIC:
+            raise PlanError("scenario 'new-topic' is not the last one: brokers are set otherwise after it")
     _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
     _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
     _in_range("users that these rates and load.timeout_s need", load.all_users, 1, 10_000)

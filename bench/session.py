@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +24,20 @@ from bench.arms.servers import Servers, StartedServers, servers_of, wait_until
 from bench.chance import stream
 from bench.cuts import SIDES, directions
 from bench.events import Event, EventLog, Fact, Fault, LinkSample, Role, Truth
-from bench.generator_config import GeneratorConfig, end_path, observed_topics, topic_name
+from bench.generator_config import (
+    Beginning,
+    GeneratorConfig,
+    begin_path,
+    end_path,
+    new_topic,
+    new_topics,
+    observed_topics,
+    topic_name,
+)
 from bench.links import Direction, Link
 from bench.machine import commit, cpu_name, versions
 from bench.observer import ObserverConfig
-from bench.plan import CASES, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
+from bench.plan import CASES, NEW_TOPIC, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
 from bench.ports import HOST, free_ports
 from bench.processes import (
     ClusterError,
@@ -45,6 +54,7 @@ from bench.split import Slot, split
 from bench.timers import DOCUMENTED_MS
 from client.blocking import Client
 from client.config import ClientConfig
+from remoting.codes import DEFAULT_TOPIC
 from remoting.errors import RemotingError
 from remoting.route import TopicConfig
 
@@ -57,6 +67,11 @@ TICK_S: Final = 0.01
 RESTART_MAX_S: Final = 60.0
 #: After the last user may go: the longest request, and Locust's way out.
 GENERATOR_END_S: Final = 20.0
+
+#: Ahead of a new topic's beginning its producers are told of it, ns.
+SIGNAL_NS: Final = 200_000_000
+_NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
+_NEW_TOPICS: Final = "autoCreateTopicEnable=true"
 
 Progress = Callable[[str], None]
 
@@ -285,7 +300,7 @@ class Session:
         divisor = self.series.timers.divisor
         program = "bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "broker"
         command = [sys.executable, "-m", program, "-n", ";".join(servers)]
-        command += ["--set", f"timerDivisor={divisor:g}", "--set", "autoCreateTopicEnable=false"]
+        command += ["--set", f"timerDivisor={divisor:g}", "--set", _NO_NEW_TOPICS]
         command += ["--listen", self._broker_addrs[index], "--name", f"broker-{index}"]
         command += ["--cluster", CLUSTER, "--store", str(self._work / f"broker-{index}")]
         return Process(
@@ -338,25 +353,29 @@ class Session:
             process.wait_ready()
             self._truth(index, "up")
         self._launch_observer()
-        self._create_topics()
-        self._await_routes()
+        self._create_topics(self._topics())
+        self._await_routes(self._topics())
+
+    def _topics(self) -> list[str]:
+        """Return the topics that are there from the start."""
+        return [topic_name(number) for number in range(self.plan.load.topics)]
 
     def _broker_indexes(self) -> list[int]:
         """Return the numbers of the real brokers, in the order of their addresses."""
         return list(range(self.plan.brokers))
 
-    def _await_routes(self) -> None:
-        """Wait until every server lists every broker for every topic."""
+    def _await_routes(self, topics: Sequence[str]) -> None:
+        """Wait until every server lists every broker for each of these topics."""
         direct = self._arm_config()
         arm = _threaded_arm(direct)
         try:
             everybody = self._broker_indexes()
             sessions = [arm.client(Side(name="harness", servers=[addr]), 0) for addr in self._servers.clients]
             for session in sessions:
-                for number in range(self.plan.load.topics):
+                for topic in topics:
                     wait_until(
-                        lambda session=session, number=number: (  # type: ignore[misc]
-                            session.look_up(topic_name(number)).brokers == everybody
+                        lambda session=session, topic=topic: (  # type: ignore[misc]
+                            session.look_up(topic).brokers == everybody
                         ),
                         "not every server lists every broker",
                         self._cluster(),
@@ -365,12 +384,12 @@ class Session:
             for session in sessions:
                 session.close()
 
-    def _create_topics(self) -> None:
-        """Create the topics at each broker, as an administrator does."""
+    def _create_topics(self, topics: Sequence[str]) -> None:
+        """Create topics at each broker, as an administrator does."""
         client = Client(ClientConfig(nameservers=tuple(self._servers.clients)))
         try:
-            for number in range(self.plan.load.topics):
-                config = TopicConfig(topic_name=topic_name(number), read_queue_nums=4, write_queue_nums=4)
+            for topic in topics:
+                config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
                 for addr in self._broker_addrs:
                     client.run(client.admin.create_topic(addr, config))
         except RemotingError as error:
@@ -392,7 +411,7 @@ class Session:
                 ObserverConfig(
                     kind=arm.kind,
                     servers=self._servers.clients,
-                    topics=observed_topics(self.plan.load),
+                    topics=observed_topics(self.plan.load) + new_topics(self.plan, self.series),
                     folder=str(self._spool),
                     session_ms=arm.lease_ms,
                 )
@@ -408,11 +427,10 @@ class Session:
             brokers=self._broker_indexes(),
             seed=self.given.seed,
             start_ns=self._start_ns,
+            new_topics=new_topics(self.plan, self.series),
             linger_ns=round(self.plan.linger_s * 1e9),
         )
-        path = Path(self._path("generator"))
-        path.with_suffix(".new").write_bytes(msgspec.json.encode(config))
-        path.with_suffix(".new").rename(path)  # in one step: the generator waits for it
+        _write_at_once(Path(self._path("generator")), msgspec.json.encode(config))
 
     def _manifest(self, scenario: str, begin_ns: int, end_ns: int) -> Manifest:
         load = self.plan.load
@@ -506,7 +524,8 @@ class Session:
                     self._sleep_until(at_ns)
                 for n, fault in enumerate(scenario.faults):
                     self._progress(f"{scenario.name}: {fault.case}")
-                    at_ns = self._strike(scenario.name, n, fault, at_ns)
+                    strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
+                    at_ns = strike(scenario.name, n, fault, at_ns)
                 self._slots.append(
                     Slot(
                         scenario=scenario.name,
@@ -615,6 +634,48 @@ class Session:
         self._sleep_until(until_ns)
         return until_ns
 
+    def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
+        """Have a topic made while producers try to send to it; return the end of its window."""
+        kind = CASES[scenario][fault.case]
+        if kind == "first-send":
+            self._let_brokers_make_topics()
+            from_ns = time.monotonic_ns()
+        topic = new_topic(fault.case)
+        quiet_ns = round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9)
+        begin_ns = from_ns + max(quiet_ns, SIGNAL_NS)
+        until_ns = begin_ns + round((fault.down_s + fault.after_s) * self.series.stretch * 1e9)
+        self._sleep_until(begin_ns - SIGNAL_NS)
+        beginning = Beginning(begin_ns=begin_ns, until_ns=until_ns)
+        _write_at_once(begin_path(Path(self._path("generator")), topic), msgspec.json.encode(beginning))
+        self._sleep_until(begin_ns)
+        if kind == "update-topic":
+            self._create_topics([topic])
+        self._record(
+            Fault(
+                n=n,
+                kind=kind,
+                case=fault.case,
+                targets=[process.name for process in self._brokers],
+                role="broker",
+                from_ns=from_ns,
+                begin_ns=begin_ns,
+                until_ns=until_ns,
+            )
+        )
+        self._sleep_until(until_ns)
+        return until_ns
+
+    def _let_brokers_make_topics(self) -> None:
+        """Restart the brokers so that they make topics themselves, as RocketMQ's do unless told otherwise."""
+        for process in self._brokers:
+            process.command = [word.replace(_NO_NEW_TOPICS, _NEW_TOPICS) for word in process.command]
+            self._truth(process.index, "down")
+            process.terminate()
+            process.join()
+            process.launch()
+            self._serves_again(process)
+        self._await_routes([DEFAULT_TOPIC])
+
     def _sleep_until(self, at_ns: int) -> None:
         """Sleep, unless the run is over before.
 
@@ -653,6 +714,8 @@ class Session:
                 self._network.cut(cut)
             case "rolling":
                 return  # one by one, when they come back
+            case "update-topic" | "first-send":
+                raise AssertionError("these strike nobody")
         for broker in brokers:
             self._truth(broker, "cut" if cut else "down", begin_ns)
 
@@ -694,6 +757,13 @@ class Session:
             self._truth(process.index, "up")
         else:
             self._started.wait_serving(process, RESTART_MAX_S)
+
+
+def _write_at_once(path: Path, content: bytes) -> None:
+    """Write a file that somebody waits for: never seen half written."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(content)
+    new.rename(path)
 
 
 def _reason(error: BaseException) -> str:

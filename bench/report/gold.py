@@ -171,6 +171,17 @@ class Currency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """How soon a new topic was of use; null: never."""
+
+    run: str
+    fault: int
+    sent_ns: int | None
+    read_ns: int | None
+    brokers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What one role used."""
 
@@ -253,6 +264,7 @@ class Gold:
     visible: list[VisibleBucket] = field(default_factory=list)
     staleness: list[StaleBin] = field(default_factory=list)
     currency: list[Currency] = field(default_factory=list)
+    new_topics: list[NewTopic] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     links: list[LinkBytes] = field(default_factory=list)
     messages: list[Messages] = field(default_factory=list)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from bench.plan import CASES, NEW_TOPIC
 from bench.report.blocks import percentile
 from bench.report.gold import Fault, Gold, Recovery
 from bench.report.requests import WAITED_NS
@@ -119,6 +120,21 @@ MEASURES: Final = {
             "From the healing until no two nameservers differed any more.",
         ),
         _measure(
+            *("all_send_s", "s", 0.25, "All clients can send to it"),
+            "From the instant at which an administrator begins to make the topic, or the first producer to "
+            "send to "
+            "it, until the last of the observed producers has had a message accepted.",
+        ),
+        _measure(
+            *("group_reads_s", "s", 0.5, "A group reads from it"),
+            "From the same instant until the consumer group, which had subscribed before, gets a first "
+            "message.",
+        ),
+        _measure(
+            *("brokers_without", "count", 1, "Brokers without it in the end"),
+            "Real brokers that no nameserver lists for the topic when the window ends.",
+        ),
+        _measure(
             *("lost_messages", "count", 1, "Messages lost"),
             "Acknowledged to the producer and never handed to the consumer group.",
         ),
@@ -218,6 +234,7 @@ def values(gold: Gold) -> Values:
         *_of_requests(gold.recoveries, cases),
         *_of_routes(gold, cases),
         *_of_messages(gold, cases),
+        *_of_new_topics(gold, cases, by_run),
         *_of_quiet_times(gold, by_run),
         *_of_staleness(gold, by_run),
     ):
@@ -238,7 +255,7 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
     for row in gold.recoveries:
         fault, source = cases.get((row.run, row.fault)), by_run.get(row.run)
         key = _RECOVERY.get((row.op, row.scope))
-        if fault is None or source is None or key is None:
+        if fault is None or source is None or key is None or not is_struck(fault):
             continue
         arms = found[Place(source.series, source.scenario, fault.case, key)]
         arms[source.arm] = max(arms.get(source.arm, 0.0), max(row.gap_ns, WAITED_NS) / 1e9)
@@ -275,6 +292,11 @@ def _seconds(value_ns: int | None) -> float:
 _Found = Iterator[tuple[str, str | None, str, float]]
 
 
+def is_struck(fault: Fault) -> bool:
+    """Whether anybody is struck: when a topic comes to be, nobody is."""
+    return fault.kind not in CASES[NEW_TOPIC].values()
+
+
 def strikes_servers(fault: Fault) -> bool:
     """Whether any of the fault's targets is a nameserver or ZooKeeper server."""
     return any(target.startswith("nameserver-") for target in fault.targets)
@@ -282,7 +304,7 @@ def strikes_servers(fault: Fault) -> bool:
 
 def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault]) -> _Found:
     for row in rows:
-        if (row.run, row.fault) not in faults:
+        if (row.run, row.fault) not in faults or not is_struck(faults[row.run, row.fault]):
             continue
         case = faults[row.run, row.fault].case
         recovery = _RECOVERY.get((row.op, row.scope))
@@ -322,7 +344,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     differed = {(row.run, row.fault): row for row in gold.disagreements}
     mistaken = {(row.run, row.fault): row for row in gold.given_up if row.observer == "nameserver"}
     for (run, number), fault in faults.items():
-        if run not in watched:
+        if run not in watched or not is_struck(fault):
             continue
         found = differed.get((run, number))
         yield run, fault.case, "disagree_s", found.disagree_ns / 1e9 if found else 0.0
@@ -331,6 +353,17 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
             yield run, fault.case, "agree_s", found.agree_ns / 1e9 if found else 0.0
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
+
+
+def _of_new_topics(gold: Gold, faults: dict[tuple[str, int], Fault], by_run: dict[str, Source]) -> _Found:
+    for row in gold.new_topics:
+        source = by_run.get(row.run)
+        if source is None or source.manifest is None or (row.run, row.fault) not in faults:
+            continue
+        case = faults[row.run, row.fault].case
+        yield row.run, case, "all_send_s", _seconds(row.sent_ns)
+        yield row.run, case, "group_reads_s", _seconds(row.read_ns)
+        yield row.run, case, "brokers_without", source.manifest.brokers - row.brokers
 
 
 def _of_messages(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:

@@ -28,6 +28,7 @@ CASE_OPS: Final = {
     "leader-fails": ("lookup", "registration", "send"),
     "partition": ("lookup", "newcomer", "registration"),
     "messages": ("send", "send_once"),
+    "new-topic": ("first_send",),
 }
 """Which operations are drawn for a scenario; the first at once, the others folded."""
 

@@ -95,6 +95,8 @@ def compute(
         seen = table(routes.visible_histogram(visible), gold.VisibleBucket, "visible_histogram")
         staleness = table(routes.staleness(judged, changed), gold.StaleBin, "staleness")
         currency = table(routes.currency(changed, spans, runs), gold.Currency, "currency")
+        topics = requests.new_topics(judged, good["deliveries"], spans, runs, windows)
+        brought = table(topics, gold.NewTopic, "new_topics")
         used = table(costs.process_costs(good["processes"], runs), gold.Cost, "costs")
         links = table(costs.link_bytes(good["links"], runs), gold.LinkBytes, "links")
         messages = table(requests.messages(judged, good["deliveries"], runs), gold.Messages, "messages")
@@ -117,6 +119,7 @@ def compute(
         visible=seen.result(),
         staleness=staleness.result(),
         currency=currency.result(),
+        new_topics=brought.result(),
         costs=used.result(),
         links=links.result(),
         messages=messages.result(),

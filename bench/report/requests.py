@@ -145,7 +145,7 @@ def judged(ops: DataFrame, runs: DataFrame, faults: DataFrame, gaps: DataFrame) 
         (due - window["begin_ns"]).alias("offset_ns"),
         F.coalesce(
             F.array_contains(window["targets"], F.concat(F.lit("nameserver-"), F.col("target")))
-            & ~F.col("op").isin("send", "send_once"),
+            & ~F.col("op").isin("send", "send_once", "first_send"),
             F.lit(False),
         ).alias("struck"),
     )
@@ -431,6 +431,62 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
             F.sum(F.coalesce(waited_ns > LATE_NS, F.lit(False)).cast("int")).alias("late"),
         )
         .select("run", "fault", "op", "sent", "failed", "unknown", "lost", "repeated", "late")
+    )
+
+
+def new_topics(
+    requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame, faults: DataFrame
+) -> DataFrame:
+    """Say how soon a new topic was of use, and how many brokers had it in the end.
+
+    In:  ``REQUESTS``; good delivery rows with run; :func:`bench.report.routes.shown`; ``RUNS``; ``FAULTS``.
+    Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
+        beginning until the last of them had succeeded, null if one never did; read_ns long until the group
+        was handed a first message, null if it never was; brokers long, those that any nameserver listed for
+        the topic at the end of the window.
+    """
+    tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
+    ok = F.col("outcome") == "ok"
+    answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
+    # Who has succeeded tries no more: a failure that is due after the last success is of one who never did.
+    of_producers = tries.groupBy("run", "fault", "topic").agg(
+        F.max(F.when(ok, answered_ns)).alias("sent_ns"),
+        F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),
+    )
+    lives = runs.select("run", "life", "measure_begin_ns")
+    begin_ns = F.col("measure_begin_ns") + F.col("due_ns") - F.col("offset_ns")
+    handed = deliveries.join(F.broadcast(lives.select("run", "life")), on="run", how="inner").select(
+        "life", "message", "t_ns"
+    )
+    of_group = (
+        tries.join(F.broadcast(lives), on="run", how="inner")
+        .select("run", "fault", "life", "message", begin_ns.alias("begin_ns"))
+        .join(handed, on=["life", "message"], how="inner")
+        .groupBy("run", "fault")
+        .agg(F.min(F.col("t_ns") - F.col("begin_ns")).alias("read_ns"))
+    )
+    ends = F.broadcast(faults.select("run", "fault", "until_ns").withColumnRenamed("until_ns", "end_ns"))
+    of_brokers = (
+        spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))
+        .join(F.broadcast(of_producers.select("run", "fault", "topic")), on=["run", "topic"], how="inner")
+        .join(ends, on=["run", "fault"], how="inner")
+        .where((F.col("since_ns") < F.col("end_ns")) & (F.col("until_ns") >= F.col("end_ns")))
+        .select("run", "fault", F.explode("brokers").alias("broker"))
+        .groupBy("run", "fault")
+        .agg(F.count_distinct("broker").alias("brokers"))
+    )
+    return (
+        of_producers.join(of_group, on=["run", "fault"], how="left")
+        .join(of_brokers, on=["run", "fault"], how="left")
+        .select(
+            "run",
+            "fault",
+            F.when(F.coalesce(F.col("failed_ns") < F.col("sent_ns"), F.lit(True)), F.col("sent_ns")).alias(
+                "sent_ns"
+            ),
+            "read_ns",
+            F.coalesce("brokers", F.lit(0)).alias("brokers"),
+        )
     )
 
 

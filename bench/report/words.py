@@ -41,6 +41,7 @@ SCENARIO_QUESTIONS: Final = {
         "Independent nameservers have none in charge; one that is drawn is struck."
     ),
     "partition": "Who still answers on which side, do the answers contradict each other, and for how long?",
+    "new-topic": "How soon can a new topic be used, and on how many brokers does it end up?",
     "quiet": "What does the design cost when nothing happens?",
     "idle-300": "What does the design cost when nothing happens, with three hundred brokers?",
     "messages": (
@@ -69,6 +70,8 @@ CASE_TITLES: Final = {
     "leader-kill": "the server in charge is killed",
     "leader-cable": "the server in charge is cut off",
     "broker-nameserver": "one broker cut off from one nameserver",
+    "update-topic": "an administrator makes it on every broker",
+    "first-send": "producers send to it before anybody has made it",
 }
 CASE_NOTES: Final = {
     ("broker-dies", "kill"): (
@@ -87,6 +90,16 @@ CASE_NOTES: Final = {
         "The killed server is started again in the window. New clients that ask it meanwhile get no answer "
         "in any design; those of the other servers have a row of their own."
     ),
+    ("new-topic", "update-topic"): (
+        "Every producer tries each 100 ms until a first message is accepted. What polling adds for the "
+        "group is in "
+        "its figure."
+    ),
+    ("new-topic", "first-send"): (
+        "Each producer sends through the default topic TBW102 until its client knows better, and stops "
+        "after the "
+        "first message that is accepted: the sooner the others learn of the topic, the fewer brokers get it."
+    ),
     ("partition", "1-2"): (
         "One server, one broker and half of the clients are on one side; two servers, the other brokers and "
         "the other clients on the other."
@@ -101,6 +114,7 @@ OP_TITLES: Final = {
     "heartbeat": "Heartbeats that change nothing",
     "send": "Sends",
     "send_once": "Sends without retries",
+    "first_send": "First sends to a new topic",
 }
 SERIES_TITLES: Final = {
     "equal": "equal detection times",

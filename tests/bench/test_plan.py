@@ -133,6 +133,19 @@ def test_messages_need_somebody_to_read_them() -> None:
         parse_plan(text)
 
 
+def test_topics_come_to_be_after_everything_else() -> None:
+    """For a first send brokers are started anew with other settings."""
+    text = SMOKE.replace("[load]", "[load]\nconsumers = 1", 1)
+    faults = 'faults = [{ case = "first-send", down_s = 0.0, after_s = 1.0 }]'
+    scenario = f'[[scenarios]]\nname = "new-topic"\n{faults}\n'
+    assert parse_plan(f"{text}\n{scenario}").scenarios[-1].name == "new-topic"
+    first = text.index("[[scenarios]]")
+    with pytest.raises(PlanError, match="scenario 'new-topic' is not the last one"):
+        parse_plan(text[:first] + scenario + text[first:])
+    with pytest.raises(PlanError, match=r"load\.consumers=0 is too few for the scenario 'new-topic'"):
+        parse_plan(f"{SMOKE}\n{scenario}")
+
+
 def test_series_of_documented_timers_leaves_no_system_with_anothers() -> None:
     defaults = next(series.timers for series in load_plan("full").series if series.name == "defaults")
     assert (defaults.lease_ms(), defaults.session_ms(), defaults.zookeeper_tick_ms) == (120_000, 30_000, 2000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +56,12 @@ faults = [{ case = "freeze", jitter_s = 0.0, down_s = 2.0, after_s = 1.0 }]
 [[scenarios]]
 name = "partition"
 faults = [{ case = "broker-nameserver", jitter_s = 0.0, down_s = 6.0, after_s = 1.5 }]
+[[scenarios]]
+name = "new-topic"
+faults = [
+    { case = "update-topic", jitter_s = 0.0, down_s = 0.0, after_s = 8.0 },
+    { case = "first-send", jitter_s = 0.0, down_s = 0.0, after_s = 8.0 },
+]
 """
 #: What the observer, a poll or a busy machine may add to an instant, ns.
 SLACK_NS = 700_000_000
@@ -89,8 +96,11 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
 
-        if step.startswith("partition"):
-            listed.extend(session._servers.listed(index) for index in range(3))
+        if step.startswith(("leader-fails", "partition")):  # the server that died has been told of everybody
+            deadline = time.monotonic() + 60
+            listed.clear()
+            while listed != [4, 4, 4] and time.monotonic() < deadline:
+                listed[:] = [session._servers.listed(index) for index in range(3)]
 
     session = Session(given, progress)
     folders = session.run()
@@ -113,7 +123,7 @@ def the_fault(folder: Path) -> Fault:
 
 
 def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[Path]) -> None:
-    quiet, leader_fails, partition = map(read_manifest, life)
+    quiet, leader_fails, partition, _ = map(read_manifest, life)
     assert quiet.void is None
     assert quiet.lost == "nameserver-2 ended with -9"
     assert (leader_fails.lost, partition.lost) == (None, None)
@@ -138,8 +148,9 @@ def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_
         for row in rows(life[1], View)
         if row.observer == "nameserver" and row.index == frozen and row.topic == "bench-0"
     ]
-    first = next(place for place, row in enumerate(views) if row.state == "silent")
-    assert fault.begin_ns - 50_000_000 <= (views[first].unseen_ns or 0) <= fault.begin_ns + SLACK_NS
+    silent = (place for place, row in enumerate(views) if row.state == "silent")
+    first = next(place for place in silent if views[place].seen_ns > fault.begin_ns)
+    assert fault.begin_ns - SLACK_NS <= (views[first].unseen_ns or 0) <= fault.begin_ns + SLACK_NS
     assert fault.healed_ns <= views[first + 1].seen_ns <= fault.healed_ns + SLACK_NS
     struck = [
         row
@@ -231,7 +242,29 @@ def test_users_stay_until_the_end_and_a_linger(life: list[Path]) -> None:
 
 def test_load_is_late_by_little_and_says_when_it_waited_for_a_free_user(life: list[Path]) -> None:
     operations = [row for folder in life for row in rows(folder, Operation)]
-    assert {row.op for row in operations} == {"lookup", "newcomer", "announce", "send", "send_once"}
+    kinds = {"lookup", "newcomer", "announce", "send", "send_once", "first_send"}
+    assert {row.op for row in operations} == kinds
     waited = [row for row in operations if row.queued]
     assert len(waited) <= len(operations) / 100
     assert all(row.due_ns <= row.sent_ns <= row.done_ns for row in operations)
+
+
+@pytest.mark.parametrize("case", ["update-topic", "first-send"])
+def test_new_topic_is_sent_to_by_every_client_and_read_by_the_group(life: list[Path], case: str) -> None:
+    (fault,) = (row for row in rows(life[-1], Fault) if row.case == case)
+    topic = f"new-by-{case}"
+    tries = [row for row in rows(life[-1], Operation) if row.topic == topic]
+    assert {row.op for row in tries} == {"first_send"}
+    assert all(fault.begin_ns <= row.due_ns < fault.until_ns for row in tries)
+    accepted = [row for row in tries if row.outcome == "ok"]
+    assert len({row.user for row in accepted}) == len(accepted) == 2, "each of both clients, once"
+    handed = {row.message for row in rows(life[-1], Delivery)}
+    assert handed >= {row.message for row in accepted}
+    shown = [
+        row
+        for row in rows(life[-1], View)
+        if (row.observer, row.topic, row.state) == ("nameserver", topic, "routed")
+    ]
+    last = {row.index: row.brokers for row in shown if row.seen_ns < fault.until_ns}
+    wanted = {0, 1} if case == "update-topic" else {row.target for row in accepted}
+    assert [set(last[index] or ()) for index in range(3)] == [wanted] * 3

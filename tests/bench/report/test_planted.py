@@ -36,6 +36,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         late_inside_the_window,
         two_slots,
         messages_counted,
+        topics_came_to_be,
         processes_counted,
         one_side_of_a_partition,
         undisturbed,
@@ -504,6 +505,49 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
     assert (found.sent, found.failed, found.unknown, found.lost, found.repeated) == (100, 1, 2, 1, 1)
     assert found.late == 2
     assert of(gold, "messages", "send").late == 1
+
+
+def topics_came_to_be(root: Path) -> None:
+    """One topic is of use to both clients after 0.6 s and read after 0.9 s, on one of three brokers.
+
+    The other never is of use to the second client, and never read.
+    """
+    with PlantedRun(root, scenario="new-topic") as run:
+        for n, case in enumerate(("first-send", "update-topic")):
+            begin = 5.0 + 6 * n
+            run.fault(begin, begin + 5, n=n, case=case, targets=["broker-0"])
+            topic = f"new-by-{case}"
+            for client, until in ((0, 0.2), (1, 0.6 if n == 0 else 9.9)):
+                for number, due in enumerate(steps(begin, begin + min(until, 5.0), 0.1)):
+                    fields = {"user": client, "topic": topic, "message": 1000 * n + 100 * client + number}
+                    last = due + 0.1 >= begin + until - 1e-6
+                    run.op("first_send", due, 0.1, "ok" if last else "error", **fields)
+            for index in range(3):
+                run.view(0.0, "absent", index=index, topic=topic)
+                run.view(begin + 0.3, index=index, topic=topic, unseen=begin + 0.3, brokers=[2])
+        run.delivered(105, 5.9)
+        run.delivered(1, 6.5)
+        for index in range(3):
+            for case in ("first-send", "update-topic"):
+                run.view(19.0, "end", index=index, topic=f"new-by-{case}")
+
+
+def test_new_topic_is_of_use_when_the_last_client_can_send_and_the_group_reads(gold: Gold) -> None:
+    used, never = sorted((row for row in gold.new_topics if "/new-topic/" in row.run), key=lambda r: r.fault)
+    assert used.sent_ns == pytest.approx(0.6e9, abs=1e6)
+    assert used.read_ns == pytest.approx(0.9e9, abs=1e6)
+    assert (never.sent_ns, never.read_ns) == (None, None)
+    assert (used.brokers, never.brokers) == (1, 1)
+    values = measures.values(gold)
+    found = {
+        place.measure: next(iter(arms["raft"].values()))
+        for place, arms in values.items()
+        if (place.scenario, place.case) == ("new-topic", "first-send")
+    }
+    assert found.keys() == {"all_send_s", "group_reads_s", "brokers_without", "lost_messages"} | {
+        *("repeated_messages", "late_messages")
+    }
+    assert found["brokers_without"] == 2  # of three: nobody is struck, so nothing else is told
 
 
 def processes_counted(root: Path) -> None:
