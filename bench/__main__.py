@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from bench import compare as comparing
+from bench.arms.apache import missing
 from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, plans
 from bench.runfolder import find_run_folders
@@ -75,6 +76,9 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         raise PlanError(
             f"profile {ATTACHED!r} drives a cluster that runs: name it by --arm and --nameservers"
         )
+    elif (lacking := missing()) is not None and "apache" in plan.arms:
+        print(f"mqbench: the arm apache is left out: it needs {lacking}", file=sys.stderr)
+        plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
     if arguments.blocks is not None:
         series = [msgspec.structs.replace(one, blocks=arguments.blocks) for one in plan.series]
         plan = msgspec.structs.replace(plan, series=series)

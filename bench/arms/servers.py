@@ -405,8 +405,10 @@ def servers_of(
             return ZooKeepers(arm, folder, timers, record, count=count)
         case "independent" | "independent-again" | "raft":
             return Nameservers(arm, folder, timers, record, count=count, durability=durability)
-        case _:
-            raise ClusterError(f"arm {arm!r} is not built yet")
+        case "apache":
+            from bench.arms.apache import ApacheNameservers  # its jars are fetched for this arm only
+
+            return ApacheNameservers(arm, folder, timers, record, count=count)
 
 
 def wait_until(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from bench.__main__ import asked_for, parser
 from bench.arms.interface import as_dialled, looked_at
 from bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
 from bench.views import Views
@@ -70,3 +73,17 @@ def test_last_change_before_the_end_is_seen() -> None:
     assert last.version == 2
     (end,) = views.end()
     assert end.seen_ns == 22
+
+
+def test_control_that_the_machine_cannot_run_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--profile", "controls", "--out", str(tmp_path / "out")]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, comparison = asked_for(parser().parse_args(words), words)
+    assert comparison.plan.arms == ["independent", "independent-again"]
+    assert "the arm apache is left out: it needs Maven" in capsys.readouterr().err
+    (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)  # fetched by an earlier run
+    _, comparison = asked_for(parser().parse_args([*words[:-1], str(tmp_path / "other")]), words)
+    assert "apache" in comparison.plan.arms

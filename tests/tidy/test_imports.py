@@ -73,6 +73,7 @@ IO_MODULES = {
     "client/mqadmin/instants.py",
     "client/mqadmin/message.py",
     "bench/__main__.py",
+    "bench/arms/apache.py",
     "bench/arms/remoting.py",
     "bench/arms/servers.py",
     "bench/arms/zookeeper.py",

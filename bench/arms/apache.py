@@ -1,0 +1,137 @@
+"""RocketMQ's own nameservers, the control of the arm ``independent``: their jars come by Maven, once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from bench.arms.servers import StartedServers, java
+from bench.ports import HOST, free_ports
+from bench.processes import ClusterError, Process, Record
+from bench.runfolder import Arm, Timer
+from bench.timers import DOCUMENTED_MS, Timers, documented_timers
+
+RELEASE: Final = "5.3.3"
+_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+_POM: Final = Path(__file__).with_name("apache.xml")
+_FETCH_S: Final = 600.0
+_LOGBACK: Final = """<configuration>
+  <appender name="file" class="org.apache.rocketmq.logging.ch.qos.logback.core.FileAppender">
+    <file>{folder}/namesrv.log</file>
+    <encoder><pattern>%d %-5level %logger{{20}} - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+def missing() -> str | None:
+    """Return what this machine lacks to run RocketMQ's nameservers; None if nothing."""
+    if _folder().exists() or shutil.which("mvn") is not None:
+        return None
+    return "Maven (mvn on PATH), which fetches them once"
+
+
+def _folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "routekeeper" / "bench" / f"apache-{RELEASE}"
+
+
+def jars() -> Path:
+    """Return the folder of the release's jars, fetched if this machine has not had them before.
+
+    Raises:
+        ClusterError: If there is no Maven, or it fails.
+    """
+    folder = _folder()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise ClusterError(f"the arm apache needs {missing()}")
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        shutil.copy(_POM, partial / "pom.xml")  # Maven builds beside it
+        done = subprocess.run(
+            [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
+            cwd=partial,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_FETCH_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+        (partial / "jars").rename(folder)
+    return folder
+
+
+class ApacheNameservers(StartedServers):
+    """Unmodified, with the same lease and scan as ours; they store nothing and know nothing of each other."""
+
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int) -> None:
+        super().__init__(arm, folder, timers, record)
+        self.clients = [f"{HOST}:{port}" for port in free_ports(count)]
+        self.processes = []
+        scan_ms = max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / timers.divisor))
+        class_path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
+        for index, addr in enumerate(self.clients):
+            home = self.data_of(index)
+            home.mkdir(parents=True)
+            (home / "logback.xml").write_text(_LOGBACK.format(folder=home))
+            (home / "namesrv.properties").write_text(
+                f"listenPort={addr.rpartition(':')[2]}\nbindAddress={HOST}\n"
+                f"scanNotActiveBrokerInterval={scan_ms}\n"
+            )
+            command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+            command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
+            command += [f"-Drmq.logback.configurationFile={home / 'logback.xml'}"]
+            command += ["-cp", class_path, _MAIN, "-c", str(home / "namesrv.properties")]
+            self.processes.append(
+                Process(
+                    role="nameserver",
+                    index=index,
+                    command=command,
+                    log=folder / f"apache-{index}.log",
+                    record=record,
+                    serves=True,
+                    ready_mark="boot success",
+                )
+            )
+
+    def data_of(self, index: int) -> Path:
+        return self.folder / f"apache-{index}"
+
+    def ready(self) -> bool:
+        return all(map(_listens, self.clients))
+
+    def wait_serving(self, process: Process, timeout_s: float) -> None:
+        process.wait_ready(timeout_s)
+
+    def role(self, index: int) -> str:
+        return "independent" if _listens(self.clients[index]) else "unknown"
+
+    def timers(self) -> dict[str, Timer]:
+        return documented_timers(self.given.divisor)
+
+    def empty_disk(self, index: int) -> None:
+        """Routes are in memory only; the folder holds settings, which an operator keeps."""
+
+
+def _listens(addr: str) -> bool:
+    host, _, port = addr.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
