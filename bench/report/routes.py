@@ -90,23 +90,24 @@ def left_out(spans: DataFrame, faults: DataFrame) -> DataFrame:
     """Say how long each observer still listed a broker that a fault had taken away.
 
     In:  :func:`shown`; ``FAULTS``.
-    Out: one row per (run, fault, observer, index) that listed it when the fault began: left_out_ns long from
-        the fault's begin, null if it was still listed at the end of the window or of the observation;
-        unsure_ns long.
+    Out: one row per (run, fault, observer, index) that may have listed it when the fault began: left_out_ns
+        long from the fault's begin, 0 if the middle of what is known lies before it, null if it was still
+        listed at the end of the window or of the observation; unsure_ns long.
     """
     dead = _targets(faults, "broker")
+    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is in the middle
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
         .where(
             F.array_contains("brokers", F.col("target"))
             & (F.col("since_ns") < F.coalesce("healed_ns", "until_fault_ns"))
-            & (F.col("until_ns") > F.col("begin_ns"))
+            & (at_latest_ns > F.col("begin_ns"))
         )
         .select(
             *("run", "fault", "observer", "index"),
             F.when(
                 ~F.col("open") & (F.col("until_ns") <= F.col("until_fault_ns")),
-                F.col("until_ns") - F.col("begin_ns"),
+                F.greatest(F.col("until_ns") - F.col("begin_ns"), F.lit(0).cast("bigint")),
             ).alias("left_out_ns"),
             (F.col("until_ns") - F.col("still_ns")).alias("unsure_ns"),
         )

@@ -328,7 +328,8 @@ def no_difference(rows: Sequence[Row]) -> str:
         elif low == high == 0:
             none.append(title)
         else:
-            spread = between(low, high, row.measure.unit) or quantity(low, row.measure.unit)
+            whole = Summary(middle=low, low=low, high=high, blocks=summaries[0].blocks, floor=floor)
+            spread = range_of(whole, row.measure.unit) or quantity(low, row.measure.unit)
             alike.append(f"{title} ({spread})")
     text = f"No difference that matters in every block: {'; '.join(alike)}." if alike else ""
     if none:

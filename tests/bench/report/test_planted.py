@@ -32,6 +32,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         cut_five_seconds,
         stale_200_ms,
         broker_died,
+        broker_died_under_a_slow_reading,
         given_up_by_mistake,
         late_inside_the_window,
         two_slots,
@@ -381,6 +382,22 @@ def broker_died(root: Path) -> None:
             run.op("lookup", due, 0.001, brokers=[0, 1, 2] if due < 8 or due > 13 else [0, 2])
             run.op("send", due, 0.001, "error" if 5 <= due < 5.2 else "ok", target=1)
         run.op("lookup", 4.999, 0.002, brokers=[0, 2])
+
+
+def broker_died_under_a_slow_reading(root: Path) -> None:
+    """The reading that shows it no more was sent 0.8 s before the broker died and read 0.1 s after."""
+    with PlantedRun(root, scenario="slowly-read") as run:
+        run.broker(1, "down", 5.0)
+        run.fault(5.0, 10.0, case="kill", targets=["broker-1"])
+        run.view(0.0, index=0)
+        run.view(5.1, index=0, unseen=4.2, brokers=[0, 2])
+        run.view(9.5, "end", index=0)
+        run.op("lookup", 1.0, 0.001)
+
+
+def test_broker_that_is_left_out_at_once_is_not_left_out_of_the_figures(gold: Gold) -> None:
+    (row,) = (row for row in gold.left_out if "/slowly-read/" in row.run)
+    assert row.left_out_ns == 0
 
 
 def test_dead_broker_is_followed_at_each_nameserver_and_client(gold: Gold) -> None:

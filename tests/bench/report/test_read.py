@@ -81,6 +81,13 @@ def test_blocks_without_any_difference_are_not_called_mixed() -> None:
     assert words.verdict(primary([0.0, 1.0, 0, 0, 0, 0], [0.0, 0.0, 1, 0, 0, 0])).startswith("mixed: ")
 
 
+def test_range_that_begins_below_what_would_be_noticed_says_so() -> None:
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    values = values_of(place, independent=[0.0] * 6, raft=[0.0, 0.0, 0.0, 0.0, 0.0, 3.0])
+    rows = answers.rows(values, {place: {"independent": 0.25, "raft": 0.25}})
+    assert "(below 250 ms to 3 s)" in words.no_difference(rows)
+
+
 @pytest.mark.parametrize(
     ("count", "said"), [(0.5, "0.5"), (1.5, "1.5"), (30.5, "30.5"), (7.0, "7"), (1234.0, "1,234")]
 )
