@@ -130,6 +130,22 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     return make_report(arguments.folders, arguments.out, arguments.master)
 
 
+def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    from bench.report.advice import NoReport, advice  # pyarrow takes a while to load
+
+    try:
+        found = advice(arguments.folder)
+    except NoReport as error:
+        print(f"mqbench: {error}", file=sys.stderr)
+        return 2
+    if not found:
+        print(f"mqbench: {arguments.folder} compares no two designs", file=sys.stderr)
+        return 1
+    for need, choice, because in found:
+        print(f"{need}: {choice}\n    {because}")
+    return 0
+
+
 def positive(text: str) -> int:
     value = int(text)
     if not 1 <= value <= 1000:
@@ -192,6 +208,11 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument("--out", type=Path, default=Path("out"), help="folder for the report (default: out)")
     child.add_argument("--master", help="Spark master, such as spark://host:7077 (default: this machine)")
     child.set_defaults(do=report)
+    child = commands.add_parser(
+        "advise", help="say what to choose when, by the figures of a report; the page says it, too"
+    )
+    child.add_argument("folder", type=Path, metavar="REPORT_FOLDER", help="where the report was written")
+    child.set_defaults(do=advise)
     return top
 
 

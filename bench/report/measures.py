@@ -16,6 +16,9 @@ from bench.report.gold import Fault, Gold, Recovery
 from bench.report.requests import WAITED_NS
 from bench.report.silver import Source
 
+MAIN_SERIES: Final = "equal"
+"""Claims, choices and primary lines rest on it."""
+
 Unit = Literal["s", "ms", "count", "MiB", "s/min", "MiB/min", "KiB/s", "%"]
 Block = tuple[str, int]
 """Result folder and block number: blocks of several comparisons count together."""

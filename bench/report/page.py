@@ -17,11 +17,19 @@ from bench.report import answers, drawing, words
 from bench.report.answers import ARMS, CONTROLS, Row
 from bench.report.drawing import Dots, Timeline
 from bench.report.gold import Bin, Fault, Gold
-from bench.report.measures import MEASURES, SHARE_MIN, Place, Unit, Values, floors, strikes_servers
+from bench.report.measures import (
+    MAIN_SERIES,
+    MEASURES,
+    SHARE_MIN,
+    Place,
+    Unit,
+    Values,
+    floors,
+    strikes_servers,
+)
 from bench.report.silver import Source
 from bench.runfolder import Line, Manifest
 
-MAIN_SERIES: Final = "equal"
 CASE_OPS: Final = {
     "broker-dies": ("send_once", "lookup", "send"),
     "nameserver-restarts": ("newcomer", "lookup", "registration"),

@@ -14,8 +14,10 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.__main__ import main
 from bench.report import answers, measures
 from bench.report.gold import Gold
+from bench.report.job import write_values
 from bench.report.measures import Place, Values
 from bench.report.page import best, page
 from bench.report.pipeline import compute
@@ -82,6 +84,18 @@ def test_claims_are_answered_by_what_was_planted(values: Values) -> None:
     assert need["disagree_s"] == ("raft", "zookeeper")
     assert need["cpu_s_per_min"] == ("independent",)
     assert need["failed_lookups"] == ("independent",)
+
+
+def test_advice_is_read_from_the_files_beside_the_page(
+    spark: SparkSession, values: Values, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_values(spark, str(tmp_path), values, {})
+    assert main(["advise", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "Nameservers must not contradict each other in a partition: raft and ZooKeeper\n" in said
+    assert "Servers should use little CPU: independent\n    CPU of all servers: independent " in said
+    assert main(["advise", str(tmp_path / "marts")]) == 2
+    assert "values.parquet cannot be read" in capsys.readouterr().err
 
 
 def test_series_and_blocks_are_not_mixed(values: Values) -> None:

@@ -1,0 +1,43 @@
+"""What to choose when, read from the figures that lie beside a report: no Spark is needed for that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.report import answers, words
+from bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
+
+
+class NoReport(Exception):
+    """A folder holds no figures of a report that this program understands."""
+
+
+def advice(folder: Path) -> list[tuple[str, str, str]]:
+    """Return for each need that was measured: the need, which designs serve it, and by which figures.
+
+    Args:
+        folder: Where a report was written; its ``marts`` hold the values of each run.
+
+    Raises:
+        NoReport: If there are none.
+    """
+    path = folder / "marts" / "values.parquet"
+    found: Values = defaultdict(lambda: defaultdict(dict))
+    below: dict[Place, dict[str, float]] = defaultdict(dict)
+    try:
+        for row in pq.read_table(path).to_pylist():
+            place = Place(row["series"], row["scenario"], row["case"], row["measure"])
+            if place.measure in MEASURES:
+                found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
+                below[place][row["arm"]] = row["floor"]
+    except (OSError, pa.ArrowInvalid, KeyError) as error:
+        raise NoReport(f"{path} cannot be read: {error}") from None
+    table = {row.place: row for row in answers.rows(found, below)}
+    return [
+        (chosen.need.words, words.choice(chosen), words.because(chosen))
+        for chosen in answers.choices(table, MAIN_SERIES)
+    ]
