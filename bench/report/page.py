@@ -142,6 +142,7 @@ def _arms_sentence(used: Sequence[Source]) -> str:
         "independent": "RocketMQ's design (independent nameservers)",
         "raft": "the same nameserver with one replicated log (raft)",
         "zookeeper": "a ZooKeeper ensemble as RocketMQ's predecessor used it",
+        "independent-again": "the same nameservers once more",
         "apache": "RocketMQ's own nameservers",
     }
     there = [text for arm, text in described.items() if any(source.arm == arm for source in used)]
