@@ -496,11 +496,12 @@ def _controls(every: Sequence[Row]) -> list[dict[str, str]]:
             for row, each in there
             if each.leaning != "none"
         ]
+        told = any(row.can_tell for row, _ in there)
         found.append(
             {
                 "pair": f"{words.name(pair[0])} and {words.name(pair[1])}",
                 "measures": str(len(there)),
-                "differing": "; ".join(differing) or "none",
+                "differing": "; ".join(differing) or ("none" if told else "too few blocks to tell"),
             }
         )
     return found

@@ -138,6 +138,11 @@ def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None
     said = text_of(gold, "controls", "trust")
     assert "Apache's own and independent" in said
     assert "independent, again and independent" in said
+    assert "none" in said
+    one = [source for source in gold.sources if source.block == 1]
+    of_one = replace(gold, sources=one)
+    assert "too few blocks to tell" in text_of(of_one, "controls", "trust")
+    assert "none" not in text_of(of_one, "controls", "trust")
 
 
 def quiet_source(root: Path) -> Source:
