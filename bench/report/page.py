@@ -407,6 +407,8 @@ def _sides(
             middle = answers.summary([value for value, _ in each]).middle
             wrong = words.quantity(answers.summary([count for _, count in each]).middle, "count")
             right = f"right again after {words.quantity(middle, 's')}" if middle else "not disturbed"
+            if answers.endless(middle):
+                right = "never right again"
             cells.append(f"{right}, {wrong} failed or wrong")
         where = titles.get(scope, f"from side {scope.rpartition('-')[2]}")
         rows.append({"title": f"{words.OP_TITLES.get(op, op)}, {where}", "cells": cells})

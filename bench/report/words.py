@@ -213,8 +213,10 @@ def leaning(pair: Pair, unit: Unit) -> str:
         return ""
     value = pair.estimate.value
     if math.isinf(value):
-        loser = pair.arms[0] if value > 0 else pair.arms[1]
-        return f"{name(loser)} never, in {_blocks(pair)}"
+        loser, other = pair.arms if value > 0 else pair.arms[::-1]
+        endless = sum(each == value for each in pair.found)
+        never = f"never in {endless}" if endless < len(pair.found) else "never in any"
+        return f"{name(loser)} more than {name(other)} in {_blocks(pair)}, {never} of them"
     size = quantity(abs(value), unit)
     more = "more" if pair.leaning == "higher" else "less"
     return f"{name(pair.arms[0])} {size} {more} than {name(pair.arms[1])}, in {_blocks(pair)}"

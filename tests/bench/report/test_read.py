@@ -81,6 +81,19 @@ def test_blocks_without_any_difference_are_not_called_mixed() -> None:
     assert words.verdict(primary([0.0, 1.0, 0, 0, 0, 0], [0.0, 0.0, 1, 0, 0, 0])).startswith("mixed: ")
 
 
+@pytest.mark.parametrize(
+    ("endless", "said"),
+    [(4, "raft more than independent in 6 of 6 blocks, never in 4 of them"), (6, "never in any of them")],
+)
+def test_never_is_said_of_as_many_blocks_as_it_was_so(endless: int, said: str) -> None:
+    raft = [math.inf] * endless + [5.0] * (6 - endless)
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    (row,) = answers.rows(values_of(place, independent=[1.0] * 6, raft=raft))
+    pair = row.pair("raft", "independent")
+    assert pair is not None
+    assert words.leaning(pair, "s").endswith(said)
+
+
 def test_range_that_begins_below_what_would_be_noticed_says_so() -> None:
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 6, raft=[0.0, 0.0, 0.0, 0.0, 0.0, 3.0])
