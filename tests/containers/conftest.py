@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from .engine import PROGRAMS, Engine, say
+from .engine import ENDING, PROGRAMS, Engine, say
+
+
+def end(number: int, _: object) -> NoReturn:
+    """End the tests, and not only the one that runs, with everything cleaned up."""
+    pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
 
 @pytest.fixture(scope="session")
@@ -21,28 +26,32 @@ def engine() -> Iterator[Engine]:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         pytest.fail(f"make containers needs root (uid {os.geteuid()}) and, from Debian: {' '.join(missing)}")
+    previous = {number: signal.signal(number, end) for number in ENDING}
     root = Path(tempfile.mkdtemp(prefix="rk-containers-"))
     root.chmod(0o755)  # secrets lie in it, which user 10001 reads
-    engine = Engine(root)
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that it cleans up
+    images_of = os.environ.get("CONTAINERS_IMAGES_OF")
+    engine = Engine(root, Path(images_of) if images_of else None)
     try:
         yield engine
     finally:
         engine.close()
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
 def base(engine: Engine) -> str:
     began = time.monotonic()
-    base = engine.base()
-    say(f"base image {engine.image_mb(base):.0f} MB in {time.monotonic() - began:.0f} s")
+    base = engine.prepare()
+    say(f"base image {engine.image_mb(base):.0f} MB, and wheels, in {time.monotonic() - began:.0f} s")
     return base
 
 
 @pytest.fixture(scope="session")
-def image(engine: Engine, base: str) -> str:
-    began = time.monotonic()
-    engine.build("server", "routekeeper", base, "requirements.lock")
-    say(f"image {engine.image_mb('routekeeper'):.0f} MB in {time.monotonic() - began:.0f} s")
+def image(engine: Engine, request: pytest.FixtureRequest) -> str:
+    if engine.images_of is None:
+        base = request.getfixturevalue("base")
+        began = time.monotonic()
+        engine.build("server", "routekeeper", base)
+        say(f"image {engine.image_mb('routekeeper'):.0f} MB in {time.monotonic() - began:.0f} s")
     return "routekeeper"

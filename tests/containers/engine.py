@@ -1,29 +1,36 @@
-"""podman with a store of its own, and compose files run in it.
+"""podman with a store of its own.
 
 As root, with runc and cgroupfs: that works on any Debian 12, also without systemd and on hybrid cgroups.
-Images, volumes, networks and the engine's own state lie in one directory, which is gone in the end.
+Images, volumes, networks and the engine's own state lie in one directory, which is gone in the end, also
+after an interrupt. Commands may come from several threads.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Final, TypeVar
 
-ROOT = Path(__file__).resolve().parents[2]
-COMPOSE = ROOT / "compose"
+ROOT: Final = Path(__file__).resolve().parents[2]
+COMPOSE: Final = ROOT / "compose"
 #: Must be there, as .ci/run installs them.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
-COMMAND_S = 120.0
-CONDITION_S = 90.0
+#: A disk that others use has held up the removal of a cluster for 25 s.
+COMMAND_S = 240.0
+CONDITION_S = 120.0
+#: End ``make containers`` before its time.
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long a command may take to end when it is told to.
+END_S = 30.0
 #: What a base image must have: a Python, what makes a virtual environment, and nothing to read.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates")
 BASE_OPTIONS = (
@@ -51,6 +58,8 @@ STORAGE_CONF = """
 driver = "overlay"
 graphroot = "{root}/storage"
 runroot = "{root}/run"
+[storage.options]
+additionalimagestores = [{others}]
 """
 
 _T = TypeVar("_T")
@@ -72,35 +81,77 @@ def say(line: str) -> None:
     print(f"containers: {line}", flush=True)
 
 
+class EngineEnded(Exception):
+    """The engine was told to end while somebody still used it."""
+
+
 @dataclass
 class Engine:
-    """One podman and what it holds."""
+    """One podman and what it holds.
+
+    Attributes:
+        images_of: The store of another engine whose images are used as they are; nothing is built then.
+    """
 
     root: Path
+    images_of: Path | None = None
     environment: dict[str, str] = field(init=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _ended: bool = field(init=False, default=False)
+    _commands: set[subprocess.Popen[str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         conf, storage = self.root / "containers.conf", self.root / "storage.conf"
         conf.write_text(CONTAINERS_CONF.format(root=self.root))
-        storage.write_text(STORAGE_CONF.format(root=self.root))
+        others = f'"{self.images_of}"' if self.images_of else ""
+        storage.write_text(STORAGE_CONF.format(root=self.root, others=others))
+        temporary = self.root / "temporary"
+        temporary.mkdir(exist_ok=True)
         self.environment = os.environ | {
             "CONTAINERS_CONF": str(conf),
             "CONTAINERS_STORAGE_CONF": str(storage),
             "PODMAN_COMPOSE_WARNING_LOGS": "false",
+            "TMPDIR": str(temporary),
         }
 
     def attempt(
         self, *words: str, timeout_s: float = COMMAND_S, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program with this engine's settings; ``more`` is added to its environment."""
-        return subprocess.run(
+        """Run a program with this engine's settings; ``more`` is added to its environment.
+
+        Raises:
+            EngineEnded: If :meth:`stop` was called; a command under way is told to end.
+        """
+        with self._lock:
+            if self._ended:
+                raise EngineEnded
+            command = self._launch(*words, **more)
+            self._commands.add(command)
+        try:
+            output, errors = command.communicate(timeout=timeout_s)
+        except BaseException:  # whoever interrupts: what a program began is not left behind by killing it
+            command.terminate()
+            try:
+                command.communicate(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                command.communicate()
+            raise
+        finally:
+            with self._lock:
+                self._commands.discard(command)
+        if self._ended:
+            raise EngineEnded
+        return subprocess.CompletedProcess(words, command.returncode, output, errors)
+
+    def _launch(self, *words: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             words,
             env=self.environment | more,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, *words: str, timeout_s: float = COMMAND_S, **more: str) -> str:
@@ -114,7 +165,19 @@ class Engine:
     def image_mb(self, image: str) -> float:
         return int(self.podman("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
-    def base(self) -> str:
+    def prepare(self) -> str:
+        """Return a base image, once it and the wheels of the server's image are there."""
+        with ThreadPoolExecutor(1) as pool:
+            wheels = pool.submit(self.fetch, "requirements.lock")
+            try:
+                base = self._base()
+            except BaseException:
+                self.stop()
+                raise
+            wheels.result()
+            return base
+
+    def _base(self) -> str:
         """Return a base image: what ``CONTAINERS_BASE`` names, or a small Debian made from its packages.
 
         ``CONTAINERS_BASE`` is an image, or the archive of a root file system.
@@ -135,106 +198,92 @@ class Engine:
             *(f"--include={package}" for package in BASE_PACKAGES),
             *(f"--dpkgopt={option}" for option in BASE_OPTIONS),
             *("bookworm", str(archive)),
-            timeout_s=600,
+            timeout_s=900,
         )
         return archive
 
-    def build(self, target: str, image: str, base: str, lock: str) -> None:
-        """Build one image, without a network: this machine's own pip fetches what the lock file names."""
-        wheels = self.root / "wheels"
+    def fetch(self, lock: str) -> None:
+        """Have this machine's own pip fetch what a lock file names."""
         self.run(
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"),
-            *("--requirement", str(ROOT / lock), "--dest", str(wheels)),
-            timeout_s=600,
-        )
-        self.podman(
-            *("build", "--network", "none", "--file", str(COMPOSE / "Dockerfile"), "--target", target),
-            *("--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1"),
-            *("--build-arg", "PIP_FIND_LINKS=/wheels", "--volume", f"{wheels}:/wheels:ro"),
-            *("--tag", image, str(ROOT)),
+            "--no-build-isolation",  # only names and versions are read of what comes as source
+            *("--requirement", str(ROOT / lock), "--dest", str(self.wheels)),
             timeout_s=900,
         )
 
+    @property
+    def images(self) -> Path:
+        """The store where this engine's images lie."""
+        return self.images_of or self.root / "storage"
+
+    @property
+    def wheels(self) -> Path:
+        return self.root / "wheels"
+
+    def build(self, target: str, image: str, base: str) -> None:
+        """Build one image, without a network, of what :meth:`fetch` has brought."""
+        self.podman(
+            *("build", "--network", "none", "--file", str(COMPOSE / "Dockerfile"), "--target", target),
+            *("--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1"),
+            *("--build-arg", "PIP_FIND_LINKS=/wheels", "--volume", f"{self.wheels}:/wheels:ro"),
+            *("--tag", image, str(ROOT)),
+            timeout_s=1800,
+        )
+
+    def stop(self) -> None:
+        """End what is under way; whoever goes on using the engine gets :class:`EngineEnded`."""
+        with self._lock:
+            self._ended = True
+            for command in self._commands:
+                command.terminate()
+
     def close(self) -> None:
-        """End every container, take the networks away, delete the store."""
-        for words in (
-            ("rm", "--force", "--all", "--volumes", "--time", "0"),
-            ("network", "prune", "--force"),
-            ("volume", "prune", "--force"),
-            ("rmi", "--all", "--force"),
-        ):
-            self.attempt("podman", *words)
-        for mount in sorted(mounts_below(self.root), key=len, reverse=True):
-            subprocess.run(("umount", "--lazy", mount), check=False)
-        shutil.rmtree(self.root)
+        """End every container, take the networks away, delete the store. No signal ends this.
+
+        Commands that were interrupted may have begun others, which still make a container; and podman refuses
+        to remove a container before those that depend on it. So this is repeated until nobody is left.
+        """
+        previous = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+        try:
+            self.stop()
+            deadline = time.monotonic() + CONDITION_S
+            while True:
+                self._launch(
+                    "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
+                ).communicate()
+                left = processes_of(self.root)
+                if not left:
+                    break
+                if time.monotonic() > deadline:
+                    print(f"still there: {left}", file=sys.stderr)
+                    break
+            self._launch("podman", "network", "prune", "--force").communicate()
+            for mount in sorted(mounts_below(self.root), key=len, reverse=True):
+                subprocess.run(("umount", "--lazy", mount), check=False)
+            shutil.rmtree(self.root)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def processes_of(root: Path) -> dict[int, str]:
+    """Return the command lines, by process id, of what runs for the engine in a directory.
+
+    A container's monitor names the directory, so does the environment of each command. The name service
+    belongs to all engines.
+    """
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if str(root).encode() in command + environment and b"aardvark-dns" not in command:
+            found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
 
 
 def mounts_below(root: Path) -> list[str]:
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return [line.split()[1] for line in lines if line.split()[1].startswith(f"{root}/")]
-
-
-@dataclass
-class Composition:
-    """One compose file that runs, under a project name of its own."""
-
-    engine: Engine
-    name: str
-    variables: dict[str, str]
-    files: tuple[str, ...] = ()
-
-    def compose(self, *words: str, timeout_s: float = COMMAND_S) -> str:
-        files = [
-            word for file in (self.name, *self.files) for word in ("--file", str(COMPOSE / f"{file}.yaml"))
-        ]
-        command = (
-            str(Path(sys.executable).with_name("podman-compose")),
-            "--project-name",
-            self.project,
-            *files,
-            *words,
-        )
-        return self.engine.run(*command, timeout_s=timeout_s, **self.variables)
-
-    @property
-    def project(self) -> str:
-        return f"rk-{self.name}"
-
-    @property
-    def network(self) -> str:
-        return f"{self.project}_default"
-
-    def container(self, service: str) -> str:
-        return f"{self.project}_{service}_1"
-
-    def attempt(self, service: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside a service's container."""
-        return self.engine.attempt("podman", "exec", self.container(service), *words)
-
-    def inside(self, service: str, *words: str) -> str:
-        done = self.attempt(service, *words)
-        assert done.returncode == 0, f"{service}: {' '.join(words)}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def healthy(self, service: str) -> bool:
-        """Run the service's health check once: no systemd is here that would run it by the clock."""
-        return self.engine.attempt("podman", "healthcheck", "run", self.container(service)).returncode == 0
-
-    def wait_healthy(self, *services: str) -> None:
-        for service in services:
-            until(partial(self.healthy, service), f"{service} is healthy")
-
-    def log(self, service: str) -> str:
-        done = self.engine.attempt("podman", "logs", self.container(service))
-        return done.stdout + done.stderr
-
-    def inspect(self, service: str) -> dict[str, Any]:
-        (found,) = json.loads(self.engine.podman("inspect", self.container(service)))
-        assert isinstance(found, dict)
-        return found
-
-    def cut_off(self, service: str) -> None:
-        self.engine.podman("network", "disconnect", self.network, self.container(service))
-
-    def connect(self, service: str) -> None:
-        self.engine.podman("network", "connect", "--alias", service, self.network, self.container(service))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,49 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.ports import free_addresses
+from .composition import BROKERS, HTTP, NAMESRVS, USER, WIRE, Composition, running, start
+from .engine import Engine, say, until
 
-from .engine import Composition, Engine, say, until
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
-
-NAMESRVS = ("namesrv-1", "namesrv-2", "namesrv-3")
-BROKERS = ("broker-1", "broker-2")
-WIRE = ";".join(f"{name}:9876" for name in NAMESRVS)
-HTTP = ";".join(f"{name}:9880" for name in NAMESRVS)
-USER = 10001
 TRAFFIC = Path(__file__).with_name("traffic.py")
-
-
-@contextmanager
-def running(engine: Engine, name: str) -> Iterator[Composition]:
-    """Start a compose file with new secrets on free ports; take all of it away in the end."""
-    variables = {}
-    for variable in ("RAFT_SECRET", "HTTP_TOKEN"):
-        path = engine.root / f"{name}-{variable.lower()}"
-        path.write_text(secrets.token_hex(32))
-        os.chown(path, USER, USER)
-        path.chmod(0o400)
-        variables[variable] = str(path)
-    for variable, address in zip(("NAMESRV_PORT", "HTTP_PORT"), free_addresses(2), strict=True):
-        variables[variable] = address.rpartition(":")[2]
-    cluster = Composition(engine, name, variables)
-    try:
-        start(cluster)
-        yield cluster
-    except AssertionError as error:
-        for service in (*NAMESRVS, *BROKERS):
-            error.add_note(f"-- log of {service}\n{cluster.log(service)[-3000:]}")
-        raise
-    finally:
-        cluster.compose("down", "--volumes", "--timeout", "0")
-
-
-def start(cluster: Composition) -> None:
-    began = time.monotonic()
-    cluster.compose("up", "--detach", "--no-build")
-    cluster.wait_healthy(*NAMESRVS, *BROKERS)
-    say(f"{cluster.name}: up and healthy in {time.monotonic() - began:.0f} s")
+READ_ONLY = ("/opt/venv", "/etc", "")
 
 
 def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
@@ -143,7 +104,9 @@ class Traffic:
     def command(self, what: str) -> tuple[str, ...]:
         return (
             *("podman", "run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"),
-            *("--network", self.cluster.network, "--volume", f"{TRAFFIC}:/traffic.py:ro"),
+            # A question to the name service may be lost, as any datagram: ask again after 1 s, not after 5.
+            *("--network", self.cluster.network, "--dns-opt", "timeout:1", "--dns-opt", "attempts:10"),
+            *("--volume", f"{TRAFFIC}:/traffic.py:ro"),
             *("routekeeper", "python3", "/traffic.py", what, WIRE, self.topic),
         )
 
@@ -190,11 +153,6 @@ class Traffic:
         return {json.loads(line)["body"] for line in printed.splitlines()}
 
 
-@pytest.fixture
-def traffic_file(engine: Engine) -> Path:
-    return engine.root / "traffic.jsonl"
-
-
 def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: Engine, image: str) -> None:
     assert engine.image_mb(image) < 250
     absent = "cc gcc make pip apt-get java locust mqbench"
@@ -210,18 +168,16 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
 def check_confined(cluster: Composition) -> None:
     """What the compose file asks for is what the kernel does."""
     for service in (*NAMESRVS, *BROKERS):
-        status = dict(
-            line.split(":\t", 1)
-            for line in cluster.inside(service, "cat", "/proc/1/status").splitlines()
-            if "\t" in line
+        written = " ".join(f"touch {path}/x;" for path in READ_ONLY)
+        done = cluster.attempt(
+            service, "sh", "-c", f"cat /proc/1/status; {written} touch /data/x && rm /data/x"
         )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("Read-only file system") == len(READ_ONLY), done.stderr
+        status = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if "\t" in line)
         assert set(status["Uid"].split()) == {str(USER)}, service
         assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {0}
         assert status["NoNewPrivs"] == "1"
-        for path in ("/opt/venv/x", "/etc/x", "/x"):
-            assert "Read-only file system" in cluster.attempt(service, "touch", path).stderr
-        cluster.inside(service, "touch", "/data/x")
-        cluster.inside(service, "rm", "/data/x")
         limits = cluster.inspect(service)["HostConfig"]
         assert limits["Memory"] == 512 << 20
         assert limits["NanoCpus"] == 10**9
@@ -229,7 +185,32 @@ def check_confined(cluster: Composition) -> None:
         assert " ready listen=" in cluster.log(service)
 
 
-def test_raft_group(engine: Engine, image: str, traffic_file: Path) -> None:
+Played = dict[Callable[[Engine], None], Future[None]]
+
+
+@pytest.fixture(scope="module")
+def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
+    """What became of each cluster that is asked for; they run side by side, as each of them mostly waits."""
+    names = {item.name for item in request.session.items}
+    plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
+    with ThreadPoolExecutor() as pool:
+        futures: Played = {play: pool.submit(play, engine) for name, play in plays.items() if name in names}
+        try:
+            yield futures
+        finally:
+            if not all(future.done() for future in futures.values()):
+                engine.stop()
+
+
+def test_raft_group(played: Played) -> None:
+    played[play_raft].result()
+
+
+def test_independent_nameservers(played: Played) -> None:
+    played[play_independent].result()
+
+
+def play_raft(engine: Engine) -> None:
     with running(engine, "raft") as cluster:
         check_confined(cluster)
         for namesrv in NAMESRVS:
@@ -241,7 +222,7 @@ def test_raft_group(engine: Engine, image: str, traffic_file: Path) -> None:
         send(cluster, "Orders", "one", "two", "three")
         assert consume(cluster, "Orders") == {"one", "two", "three"}
 
-        traffic = Traffic(cluster, "Traffic", traffic_file)
+        traffic = Traffic(cluster, "Traffic", engine.root / "traffic.jsonl")
         traffic.start()
         try:
             began = len(traffic.rows())
@@ -249,9 +230,12 @@ def test_raft_group(engine: Engine, image: str, traffic_file: Path) -> None:
                 cluster.compose("restart", namesrv)
                 cluster.wait_healthy(namesrv)
                 traffic.pass_by()
-            rolled = Counter((row["did"], row["outcome"]) for row in traffic.rows()[began:])
+            rows = traffic.rows()[began:]
+            rolled = Counter((row["did"], row["outcome"]) for row in rows)
             say(f"raft: one after the other restarted under traffic: {dict(rolled)}")
-            assert set(rolled) == {("read", "ok"), ("send", "ok")}
+            assert [row for row in rows if row["outcome"] != "ok"] == []
+            longest_s = max(row["took_s"] for row in rows if row["did"] == "read")
+            say(f"raft: the longest read took {longest_s:.2f} s meanwhile")
             for namesrv in NAMESRVS:
                 assert "nameserver stopped abandoned=0" in cluster.log(namesrv)
 
@@ -293,7 +277,7 @@ def test_raft_group(engine: Engine, image: str, traffic_file: Path) -> None:
         say(f"raft: digest {before} before, {after} after everything was restarted")
 
 
-def test_independent_nameservers(engine: Engine, image: str) -> None:
+def play_independent(engine: Engine) -> None:
     with running(engine, "independent") as cluster:
         check_confined(cluster)
         create_topic(cluster, "Orders", asked="namesrv-1")

@@ -10,10 +10,24 @@ import select
 import sys
 import time
 
-from client.public import Client, ConsumeFrom, Message, OutcomeUnknown, PullConsumerConfig, RemotingError
+from client.config import parse_nameservers
+from client.public import (
+    Client,
+    ClientConfig,
+    ConsumeFrom,
+    Message,
+    OutcomeUnknown,
+    ProducerConfig,
+    PullConsumerConfig,
+    RemotingError,
+)
 
 #: Between two rounds of one read and one send.
 PAUSE_S = 0.02
+#: Of one call. A machine that stands still for some seconds is no failed read.
+PATIENCE_S = 40.0
+#: Of one try: with one nameserver, or one broker, while others are left.
+TRY_S = 10.0
 
 
 def say(**row: object) -> None:
@@ -22,8 +36,16 @@ def say(**row: object) -> None:
 
 def drive(nameservers: str, topic: str) -> None:
     number = 0
-    with Client(nameservers) as client:
-        producer = client.producer("traffic")
+    patient = ClientConfig(
+        nameservers=parse_nameservers(nameservers),
+        call_timeout_s=PATIENCE_S,
+        nameserver_try_s=TRY_S,
+        connect_timeout_s=TRY_S,
+    )
+    with Client(config=patient) as client:
+        producer = client.producer(
+            ProducerConfig(group="traffic", send_timeout_s=PATIENCE_S, try_timeout_s=TRY_S)
+        )
         while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
             began = time.monotonic()
             try:
