@@ -1,0 +1,78 @@
+"""Whoever ends ``make containers`` finds nothing of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .engine import ROOT, Engine, mounts_below, processes_of, until
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+
+#: Of every podman that root runs: what stays here is given to containers of later networks, too.
+NAMES = Path("/run/containers/networks/aardvark-dns")
+
+
+def ctrl_c(make: subprocess.Popen[str]) -> None:
+    """What a terminal does: all of its processes get the signal."""
+    os.killpg(make.pid, signal.SIGINT)
+
+
+def terminate(make: subprocess.Popen[str]) -> None:
+    make.terminate()
+
+
+def kept_of_networks(mark: str) -> list[str]:
+    """Return what outlives the networks of one engine: the kernel's rules, and the names of containers."""
+    rules = subprocess.run(("iptables-save",), capture_output=True, text=True, check=True).stdout
+    return [line for line in rules.splitlines() if mark in line] + [
+        str(path) for path in NAMES.glob(f"*{mark}*")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        pytest.param(terminate, "independent: up and healthy", id="sigterm-to-make-of-a-running-cluster"),
+        pytest.param(ctrl_c, "independent: starting", id="ctrl-c-while-a-cluster-starts"),
+    ],
+)
+def test_nothing_is_left_behind(
+    engine: Engine, image: str, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None], said: str
+) -> None:
+    arguments = f"--exitfirst -k independent -p no:cacheprovider --basetemp={tmp_path / 'pytest'}"
+    make = subprocess.Popen(
+        ("make", "containers", f"PYTEST_ARGS={arguments}"),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path), "CONTAINERS_IMAGES_OF": str(engine.images)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert make.stdout is not None
+    try:
+        lines = []
+        for line in make.stdout:
+            lines.append(line)
+            if said in line:
+                break
+        (root,) = tmp_path.glob("rk-containers-*")
+        until(lambda: processes_of(root), "commands run for it")
+        end(make)
+        rest = make.communicate(timeout=240)[0]
+    finally:
+        if make.poll() is None:
+            os.killpg(make.pid, signal.SIGKILL)
+            make.communicate()
+    assert make.returncode != 0, "".join(lines) + rest
+    assert "ended by SIG" in rest
+    assert list(tmp_path.glob("rk-containers-*")) == [], rest
+    assert mounts_below(tmp_path) == []
+    assert processes_of(root) == {}
+    assert kept_of_networks(root.name.rpartition("-")[2]) == []
