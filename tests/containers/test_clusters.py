@@ -104,8 +104,8 @@ class Traffic:
     def command(self, what: str) -> tuple[str, ...]:
         return (
             *("podman", "run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"),
-            # A question to the name service may be lost, as any datagram: ask again after 1 s, not after 5.
-            *("--network", self.cluster.network, "--dns-opt", "timeout:1", "--dns-opt", "attempts:10"),
+            # What the name service does not answer is asked again after 1 s, not after 5.
+            *("--network", self.cluster.network, "--dns-opt", "timeout:1", "--dns-opt", "attempts:2"),
             *("--volume", f"{TRAFFIC}:/traffic.py:ro"),
             *("routekeeper", "python3", "/traffic.py", what, WIRE, self.topic),
         )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import select
+import socket
 import sys
 import time
+from typing import Any
 
 from client.config import parse_nameservers
 from client.public import (
@@ -28,6 +30,24 @@ PAUSE_S = 0.02
 PATIENCE_S = 40.0
 #: Of one try: with one nameserver, or one broker, while others are left.
 TRY_S = 10.0
+
+
+_ask_for_addresses = socket.getaddrinfo
+_addresses: dict[tuple[Any, ...], Any] = {}
+
+
+def addresses(*asked: Any, **more: Any) -> Any:
+    """Stand for ``socket.getaddrinfo``: what the engine's name service does not answer, it has said before.
+
+    podman's has been silent for half a minute after containers restarted, while their servers were well.
+    """
+    key = (*asked, *sorted(more.items()))
+    try:
+        _addresses[key] = _ask_for_addresses(*asked, **more)
+    except socket.gaierror:
+        if key not in _addresses:
+            raise
+    return _addresses[key]
 
 
 def say(**row: object) -> None:
@@ -76,6 +96,7 @@ def read_back(nameservers: str, topic: str, within_s: float) -> None:
 
 
 if __name__ == "__main__":
+    socket.getaddrinfo = addresses
     if sys.argv[1] == "drive":
         drive(sys.argv[2], sys.argv[3])
     else:
