@@ -7,6 +7,7 @@ after an interrupt. Commands may come from several threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -251,6 +252,9 @@ class Engine:
                 self._launch(
                     "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
                 ).communicate()
+                for process in contained(self.root):  # a build that was interrupted leaves what it ran
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
                 left = processes_of(self.root)
                 if not left:
                     break
@@ -272,7 +276,7 @@ def processes_of(root: Path) -> dict[int, str]:
     A container's monitor names the directory, so does the environment of each command. The name service
     belongs to all engines.
     """
-    found = {}
+    found = dict.fromkeys(contained(root), "in a container")
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
@@ -281,6 +285,19 @@ def processes_of(root: Path) -> dict[int, str]:
             continue  # it has just ended
         if str(root).encode() in command + environment and b"aardvark-dns" not in command:
             found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def contained(root: Path) -> list[int]:
+    """Return the ids of processes whose own root file system lies in an engine's directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            mounts = (process / "mountinfo").read_text().splitlines()
+        except OSError:
+            continue  # it has just ended
+        if any(line.split()[4] == "/" and f"{root}/" in line for line in mounts):
+            found.append(int(process.name))
     return found
 
 
