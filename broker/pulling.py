@@ -5,7 +5,6 @@ Source: PullMessageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -36,8 +35,7 @@ _SUBSCRIPTION: Final = 4
 SUSPEND_MAX_MS: Final = 25_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pull:
+class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A checked pull.
 
     Attributes:
@@ -62,8 +60,7 @@ class Pull:
     topic_sys_flag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(msgspec.Struct, frozen=True):
     """The pull has nothing to answer yet: hold it until its queue gets messages or its time is over."""
 
     pull: Pull
@@ -94,16 +91,16 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     )
     code = _code(found.status, pull.offset)
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
-        return Park(pull if pull.parked else replace(pull, parked=True))
+        return Park(pull if pull.parked else msgspec.structs.replace(pull, parked=True))
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
         # Only messages that others want have come: go on waiting behind them.
-        return Park(replace(pull, offset=found.next_begin))
+        return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 
 
 def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
     """Answer a parked pull whose time is over."""
-    final = replace(pull, suspend_ms=0)
+    final = msgspec.structs.replace(pull, suspend_ms=0)
     answer = look(state, final)
     assert isinstance(answer, RemotingCommand)
     if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:

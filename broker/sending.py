@@ -5,8 +5,9 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from broker.errors import Refusal, StoreUnavailable
 from broker.state import FAQ, BrokerState, Call, Later
@@ -129,7 +130,7 @@ def _drafts(
         return _batch_drafts(state, call, base, properties), queue_id, topic
     level = 0 if topic.startswith(DLQ_PREFIX) else _delay_level(properties)
     text = _spell(properties)
-    draft = replace(base, properties=text, tags_code=tags_code(text))
+    draft = msgspec.structs.replace(base, properties=text, tags_code=tags_code(text))
     if level > 0:
         draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
     return [draft], queue_id, topic
@@ -223,7 +224,9 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
         own = f"{PROPERTY_UNIQ_KEY}\x01" in item.properties
         text = _bounded(join_properties(item.properties, common if own else with_key))
         drafts.append(
-            replace(base, body=item.body, flag=item.flag, properties=text, tags_code=tags_code(text))
+            msgspec.structs.replace(
+                base, body=item.body, flag=item.flag, properties=text, tags_code=tags_code(text)
+            )
         )
     return drafts
 
@@ -307,7 +310,7 @@ def delayed(
         PROPERTY_REAL_TOPIC: draft.topic,
         PROPERTY_REAL_QID: str(draft.queue_id),
     }
-    return replace(
+    return msgspec.structs.replace(
         draft,
         topic=SCHEDULE_TOPIC,
         queue_id=level - 1,

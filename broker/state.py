@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from broker.config import BrokerConfig
 from broker.errors import Refusal
 from broker.group_configs import GroupConfigs
@@ -25,8 +27,7 @@ from remoting.route import DataVersion, TopicConfig
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request with what the server knows about it.
 
     Attributes:
@@ -68,8 +69,7 @@ class Effects:
     clean: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
+class Later(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that waits.
 
     Attributes:

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from broker.commit_log import CommitLog
 from broker.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue, Entry, Unwritten, write_entries
 from broker.errors import StoreUnavailable
@@ -48,8 +50,7 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Result of a look into a queue; ``body`` holds the messages as they lie in the log."""
 
     status: GetStatus
@@ -67,8 +68,7 @@ class Placed(NamedTuple):
     physical_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A message that has no place yet; members as those of ``StoredMessage``.
 
     Attributes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from remoting.bodies import (
     ConsumeDirectlyResult,
@@ -226,7 +227,7 @@ class PushConsumerCore(GroupMember):
             ):
                 process.done((message,))
                 continue
-            again.append(replace(message, reconsume_times=message.reconsume_times + 1))
+            again.append(msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1))
         if again:
             yield from self._core.pause(_PAUSE_ON_SUSPENDED_QUEUE_S)
             process.give_back(again)

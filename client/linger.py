@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from remoting.errors import RemotingError
 
@@ -245,7 +247,7 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
     if len(offset_ids) != len(batch.items):
         offset_ids = [""] * len(batch.items)
     return [
-        replace(
+        msgspec.structs.replace(
             result,
             message_id=item.message_id,
             offset_message_id=offset_ids[index],

@@ -16,13 +16,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+
 from remoting.command import RemotingCommand
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Invoke:
+class Invoke(msgspec.Struct, frozen=True):
     """Send a request and wait for the answer, of whatever code. Result: RemotingCommand.
 
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
@@ -33,8 +34,7 @@ class Invoke:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Oneway:
+class Oneway(msgspec.Struct, frozen=True):
     """Send a request that nobody answers. Result: None. Fails as Invoke, but never by the peer's silence."""
 
     addr: str
@@ -86,15 +86,13 @@ class ListenerEnded(Exception):
         super().__init__(f"listener ended by {error!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True):
     """Let ``seconds`` pass. Result: None."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(msgspec.Struct, frozen=True):
     """One reading of both clocks.
 
     Attributes:
@@ -106,8 +104,7 @@ class Instant:
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """Read the clocks. Result: Instant."""
 
 
@@ -140,8 +137,7 @@ class Signal:
             self._wakers.remove(wake)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Wait until ``signal`` is younger than version ``seen``. Result: True, or False after ``timeout_s``."""
 
     signal: Signal
@@ -160,8 +156,7 @@ class Spawn:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Call the user's code with ``argument``. Result: what it returns (awaited, if it is awaitable and the
     driver is the asyncio one); fails with whatever it raises. Other operations go on meanwhile.
 

@@ -82,8 +82,7 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """A stored message.
 
     Attributes:
@@ -140,8 +139,7 @@ class UniqueIds:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(msgspec.Struct, frozen=True):
     """What stays the same over all tries."""
 
     code: int
@@ -520,7 +518,7 @@ def _result(
         status=SendStatus(response.code),
         message_id=prepared.message_id,
         offset_message_id=answer.msg_id,
-        queue=replace(queue, queue_id=answer.queue_id),
+        queue=queue if answer.queue_id == queue.queue_id else replace(queue, queue_id=answer.queue_id),
         queue_offset=answer.queue_offset,
         tries=tries,
         maybe_repeated=doubt,

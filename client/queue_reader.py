@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from remoting.bodies import MessageQueue, SubscriptionData
 from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
@@ -47,8 +49,7 @@ _PULL_SUBSCRIPTION: Final = 4
 _INFLATED_MAX: Final = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as a consumer sees it.
 
     Attributes:
@@ -77,7 +78,7 @@ class ReceivedMessage:
     store_size: int = 0
     body_crc: int = 0
     prepared_transaction_offset: int = 0
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def tags(self) -> str | None:
@@ -111,8 +112,7 @@ class BrokenMessage:
 Taken = ReceivedMessage | BrokenMessage
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(msgspec.Struct, frozen=True):
     """Answer to one pull; ``code`` is success or one of the PULL_ codes.
 
     Attributes:

@@ -160,8 +160,7 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     def _write(self, spelling: Iterable[str]) -> dict[str, str]:
         ext = {}
-        for attribute, name in zip(self.__struct_fields__, spelling, strict=True):
-            value = getattr(self, attribute)
+        for name, value in zip(spelling, msgspec.structs.astuple(self), strict=True):
             if value is not None:
                 ext[name] = value if type(value) is str else _text(value)
         return ext

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
+
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.inflate import deflate, inflate
 
@@ -78,8 +80,7 @@ class Host(NamedTuple):
 NO_HOST: Final = Host("127.0.0.1", 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as the broker stores and delivers it.
 
     Attributes:
@@ -287,9 +288,17 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
 
 
 def _host(data: bytes, position: int, *, v6: bool) -> tuple[Host, int]:
-    size = 16 if v6 else 4
-    (port,) = _PORT.unpack_from(data, position + size)
-    return Host(str(ipaddress.ip_address(data[position : position + size])), port), position + size + 4
+    end = position + (20 if v6 else 8)
+    if end > len(data):
+        raise RemoteProtocolError(f"host at {position} runs past the data's {len(data)}")
+    return _host_of(bytes(data[position:end])), end
+
+
+@lru_cache(maxsize=4096)
+def _host_of(packed: bytes) -> Host:
+    """Return the host that these 8 or 20 bytes name; messages of one sender share it."""
+    (port,) = _PORT.unpack_from(packed, len(packed) - 4)
+    return Host(str(ipaddress.ip_address(packed[:-4])), port)
 
 
 def _slice(data: bytes, start: int, size: int, limit: int) -> tuple[bytes, int]:
@@ -302,8 +311,7 @@ def _slice(data: bytes, start: int, size: int, limit: int) -> tuple[bytes, int]:
 # Batches -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchItem:
+class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
     """One message inside the body of a batch send."""
 
     body: bytes

@@ -42,7 +42,7 @@ messages = st.builds(
 
 
 def without_host_bits(message: m.StoredMessage) -> dict[str, object]:
-    values = {name: getattr(message, name) for name in m.StoredMessage.__slots__}
+    values = {name: getattr(message, name) for name in m.StoredMessage.__struct_fields__}
     values["sys_flag"] = message.sys_flag & ~(m.SYS_BORN_HOST_V6 | m.SYS_STORE_HOST_V6)
     return values
 

@@ -96,6 +96,7 @@ IO_MODULES = {
     "bench/report/session.py",
     "bench/micro/echo.py",
     "bench/micro/load.py",
+    "bench/micro/messages.py",
     "bench/micro/route_query.py",
     "bench/micro/raft/__main__.py",
     "bench/micro/raft/load.py",

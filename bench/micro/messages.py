@@ -1,0 +1,165 @@
+"""CPU time a message costs broker and client: sends, batches, a lingering producer, pulls from a backlog.
+
+    python -m bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3] [CASE ...]
+
+A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU is the
+kernel's clock of each process, user and system: neighbours on the machine disturb it less than the wall's.
+Printed are the smallest and the largest of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client.aio import Client
+from client.config import ClientConfig, ProducerConfig
+from client.producer import Message
+from client.queue_reader import TopicReader
+from remoting.route import TopicConfig
+
+_TOPIC: Final = "Bench"
+_QUEUES: Final = 8
+_BATCH: Final = 32
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one round of a case took.
+
+    Attributes:
+        wall_s: From the first to the last message.
+    """
+
+    messages: int
+    wall_s: float
+    broker_s: float
+    client_s: float
+
+
+@contextmanager
+def process(module: str, *args: str) -> Iterator[tuple[int, str]]:
+    """Run a server; yield its process id and address."""
+    popen = subprocess.Popen(
+        [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert popen.stdout is not None
+    try:
+        line = popen.stdout.readline()
+        yield popen.pid, line.split("listen=")[1].split()[0]
+    finally:
+        popen.terminate()
+        popen.wait()
+        popen.stdout.close()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
+    """Do ``work``, which returns how many messages it moved."""
+    before, own, wall = cpu_s(broker), time.process_time(), time.perf_counter()
+    messages = await work()
+    wall, own = time.perf_counter() - wall, time.process_time() - own
+    return Cost(messages, wall, cpu_s(broker) - before, own)
+
+
+async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, broker: int) -> None:
+    body = os.urandom(arguments.size)
+    count: int = arguments.count
+    async with Client(ClientConfig(nameservers=(namesrv,))) as client:
+        config = TopicConfig(topic_name=_TOPIC, read_queue_nums=_QUEUES, write_queue_nums=_QUEUES)
+        await client.run(client.admin.create_topic(broker_addr, config))
+        await client.run(client.core.directory.refresh(_TOPIC))
+        producer = client.producer(ProducerConfig(group="bench", compress_above=1 << 22))
+
+        async def side_by_side(one: Callable[[], Awaitable[object]], times: int) -> None:
+            left = iter(range(times))
+
+            async def worker() -> None:
+                for _ in left:
+                    await one()
+
+            await asyncio.gather(*(worker() for _ in range(arguments.in_flight)))
+
+        async def sends() -> int:
+            await side_by_side(lambda: producer.send(Message(topic=_TOPIC, body=body)), count)
+            return count
+
+        async def batches() -> int:
+            batch = [Message(topic=_TOPIC, body=body)] * _BATCH
+            await side_by_side(lambda: producer.send_batch(batch), count // _BATCH)
+            return count // _BATCH * _BATCH
+
+        async def lingers() -> int:
+            for _ in range(count):
+                await producer.put(Message(topic=_TOPIC, body=body))
+            await producer.flush()
+            return count
+
+        async def pulls() -> int:
+            reader = TopicReader(client.core, "readers")
+            moved = 0
+            for queue in await client.run(reader.queues(_TOPIC)):
+                offset = 0
+                while result := (await client.run(reader.pull(queue, offset))).messages:
+                    offset = result[-1].queue_offset + 1
+                    moved += len(result)
+                    if moved >= count:
+                        return moved
+            return moved
+
+        print(f"{'':>8} {'messages':>9} {'broker us':>18} {'client us':>18} {'a second':>10}")
+        cases = {"send": sends, "batch 32": batches, "linger": lingers, "pull 32": pulls}
+        for name in arguments.only or cases:
+            found = [await measure(cases[name], broker) for _ in range(arguments.rounds)]
+            brokers = sorted(1e6 * cost.broker_s / cost.messages for cost in found)
+            clients = sorted(1e6 * cost.client_s / cost.messages for cost in found)
+            rate = max(cost.messages / cost.wall_s for cost in found)
+            print(
+                f"{name:>8} {found[0].messages:>9} {brokers[0]:>8.1f} ..{brokers[-1]:>7.1f}"
+                f" {clients[0]:>8.1f} ..{clients[-1]:>7.1f} {rate:>10.0f}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--flush", default="ASYNC_FLUSH")
+    parser.add_argument("only", nargs="*", help="cases to run")
+    arguments = parser.parse_args()
+    import uvloop
+
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        process("nameserver", "--http", "off", "--data", f"{directory}/ns") as (_, namesrv),
+        process(
+            "broker",
+            *("-n", namesrv, "--store", f"{directory}/store", "--set", f"flushDiskType={arguments.flush}"),
+        ) as (pid, addr),
+    ):
+        uvloop.run(run(arguments, namesrv, addr, pid))
+
+
+if __name__ == "__main__":
+    main()
