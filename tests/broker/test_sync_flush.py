@@ -8,10 +8,13 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from broker.config import BrokerConfig
+from broker.handlers import HANDLERS, MAY_WAIT
+from broker.pulling import Park
 from broker.server import BrokerServer
 from remoting.bodies import SubscriptionGroupConfig
 from remoting.command import RemotingCommand
@@ -186,6 +189,17 @@ def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fdatasync", slow)
     asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
+    """Or a request would be done and then answered as one that is not: its kind says so, for each code."""
+    at_once = {RemotingCommand, Park}
+    waiting = set()
+    for code, handler in HANDLERS.items():
+        outcome = get_type_hints(handler)["return"]
+        if not at_once.issuperset(get_args(outcome) or (outcome,)):
+            waiting.add(code)
+    assert waiting == MAY_WAIT
 
 
 def test_message_that_is_answered_with_overload_is_not_stored(
