@@ -78,7 +78,7 @@ def with_files(directory: Path, hours: str, act: Callable[[Broker, list[Path]], 
 
 async def begins_at(broker: Broker, offset: int) -> None:
     """Wait until a queue's first message lies at or behind a log offset."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while True:
             low = (await broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields["offset"]
             entries = await broker.call(321, {"topic": "T", "queueId": "0", "index": low, "count": "1"})
