@@ -142,6 +142,7 @@ class HttpServer:
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
+        peer = _peer(request)  # before it leaves
         try:
             has_place = self._connections.serve(request.protocol)
             if not has_place and request.path not in ALWAYS:
@@ -175,7 +176,7 @@ class HttpServer:
         if request.method not in ("GET", "HEAD"):
             result = "done" if response.status < 400 else f"refused({response.status})"
             result = "unknown" if response.status in (500, 504) else result
-            self._server.audit.note(_peer(request), f"{request.method} {path}", result, request.match_info)
+            self._server.audit.note(peer, f"{request.method} {path}", result, request.match_info)
         if not has_place:
             response.force_close()
         return response

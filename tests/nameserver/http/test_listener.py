@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from nameserver.http.listener import HttpConnections
+from tests.nameserver.http.test_admin import TOKEN, node
 from tests.nameserver.http.test_server_http import running, until
+from tests.ports import free_addresses
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-More: "
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -223,3 +227,51 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         connections.close()
 
     asyncio.run(main())
+
+
+def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp keeps them as lone surrogates, which no UTF-8 answer can hold as they are."""
+
+    async def main() -> None:
+        async with limited(tmp_path, monkeypatch) as web:
+            reader, _ = await web.open(
+                b"GET /v1/topics HTTP/1.1\r\nHost: \xae.example\r\nConnection: close\r\n\r\n"
+            )
+            head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 421 ")
+            assert "\\udcae.example" in json.loads(body)["detail"]
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "POST /v1/raft/restore" in r.getMessage()]
+
+    async def main() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,)) as one:
+            host, port = one.addr.rsplit(":", 1)
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"POST /v1/raft/restore HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+                b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\nthe beginning"
+            )
+            await until(lambda: one.http._connections.served_now == 1)
+            writer.close()
+            await until(lambda: bool(told()))
+            again = await one.ask("POST", "/v1/raft/restore", data=b"")
+            assert again.status == 400  # and not 409: the one that ended is over
+            assert "empty" in again.body["detail"]
+
+    asyncio.run(main())
+    assert "result=refused(400)" in told()[0]
+    assert "peer=127.0.0.1:" in told()[0]  # it is known although it has left
+    assert not [record for record in caplog.records if record.exc_info]
