@@ -11,7 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nameserver.raft import ChangeRefused, ChangeUnknown, Durability, NotLeader, RaftStartError, Role
+from nameserver.raft import (
+    ChangeRefused,
+    ChangeUnknown,
+    Durability,
+    NotLeader,
+    RaftMember,
+    RaftStartError,
+    Role,
+)
 from nameserver.raft.node import Driver
 from nameserver.raft.storage.identity import DataDirectory
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
@@ -116,6 +124,17 @@ def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_pat
     run(scenario)
 
 
+async def hand_over(leader: RaftMember, target: str | None) -> str:
+    """Hand over as soon as the leader has heard of who takes over; a busy machine may take a while."""
+    while True:
+        try:
+            return await leader.transfer_leadership(target, deadline=in_seconds(5))
+        except ChangeRefused as error:
+            if "out of reach, or has not caught up yet" not in str(error):
+                raise
+        await asyncio.sleep(0.01)
+
+
 def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, election_timeout_ms=2000) as cluster:
@@ -128,7 +147,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
                     with pytest.raises(ChangeRefused, match="leads already"):
                         await leader.transfer_leadership(target, deadline=in_seconds(5))
                     continue
-                found = await leader.transfer_leadership(target, deadline=in_seconds(5))
+                found = await hand_over(leader, target)
                 assert found == (target or found) != cluster.name(leader)
                 with pytest.raises(NotLeader):
                     await leader.transfer_leadership(None, deadline=in_seconds(5))
