@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+LINES_PER_PEER: Final = 10
+"""Lines about one peer that a :class:`LimitedLog` writes in a window."""
+LINES_OVERALL: Final = 60
+"""Lines about all peers in a window."""
+WINDOW_S: Final = 10.0
 
 
 class LineLimit:
@@ -47,3 +56,27 @@ class LineLimit:
         self._let_through = 0
         self._lines.clear()
         return suppressed
+
+
+class LimitedLog:
+    """Writes lines that peers cause as far as a limit lets them through, and then how many it did not.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._limit = LineLimit(per_peer=LINES_PER_PEER, overall=LINES_OVERALL, window_s=WINDOW_S)
+
+    def write(self, level: int, peer: str, message: str, *values: object) -> None:
+        """Write a line about a peer, or count it."""
+        self.tell_suppressed()
+        if self._limit.allow(peer):
+            self._logger.log(level, message, *values)
+
+    def tell_suppressed(self) -> None:
+        """Say how many lines were left out in the window that is over, if any; to be called now and then."""
+        if suppressed := self._limit.turn(self._clock()):
+            self._logger.warning("lines about peers not written count=%d", suppressed)

@@ -19,13 +19,12 @@ from nameserver.commands import (
 )
 from nameserver.raft import RaftMember, Role
 from nameserver.routes.table import RouteTable
+from remoting.line_limit import LimitedLog
 
 from . import peer_messages
 from .leadership import Decoded, Leadership
 from .peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
 from .proposals import ProposalBook
-
-logger = logging.getLogger(__name__)
 
 
 class LogQueue:
@@ -38,6 +37,7 @@ class LogQueue:
         table: RouteTable,
         book: ProposalBook,
         decoded: Decoded,
+        peer_log: LimitedLog,
         *,
         me: str,
     ) -> None:
@@ -46,6 +46,7 @@ class LogQueue:
         self._table = table
         self._book = book
         self._decoded = decoded
+        self._peer_log = peer_log
         self._me = me
 
     def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
@@ -60,8 +61,13 @@ class LogQueue:
         needed = format_of(proposal.command)
         if needed > FIRST_COMMAND_FORMAT and needed > leadership.understood():
             # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
-            logger.warning(
-                "proposal refused member=%s format=%d understood=%d", member, needed, leadership.understood()
+            self._peer_log.write(
+                logging.WARNING,
+                member,
+                "proposal refused member=%s format=%d understood=%d",
+                member,
+                needed,
+                leadership.understood(),
             )
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -70,7 +76,9 @@ class LogQueue:
             try:
                 command = decode_command(proposal.command)
             except CommandFormatError as error:
-                logger.error("proposal refused member=%s error=%s", member, error)
+                self._peer_log.write(
+                    logging.ERROR, member, "proposal refused member=%s error=%s", member, error
+                )
                 return
             self._decoded[mark] = command
         moved = self._table.moved(command)

@@ -29,6 +29,7 @@ from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from nameserver.verdicts import Applied, Verdict
+from remoting.line_limit import LimitedLog
 
 from . import peer_messages
 from .changes import Changes
@@ -102,6 +103,7 @@ class Replicated:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._observer = observer
+        self._peer_log = LimitedLog(logger, self._loop.time)
         me = raft.me
         table = self._table = RouteTable()
         history = self._history = History()
@@ -120,7 +122,7 @@ class Replicated:
         links = self._links = Links(member)
         contact = self._contact = ContactWatch(member, links, me=me)
         leadership = self._leadership = Leadership(member, decoded, boot_id=boot_id)
-        queue = self._queue = LogQueue(member, leadership, table, book, decoded, me=me)
+        queue = self._queue = LogQueue(member, leadership, table, book, decoded, self._peer_log, me=me)
         reports = self._reports = Reports(
             member,
             leadership,
@@ -360,6 +362,7 @@ class Replicated:
             return
         self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
+        self._peer_log.tell_suppressed()
         self._work()
 
     # -- the engine's side --------------------------------------------------------------------------------
@@ -383,7 +386,9 @@ class Replicated:
         try:
             message = peer_messages.decode(data)
         except PeerMessageError as error:
-            logger.error("peer message refused member=%s error=%s", member, error)
+            self._peer_log.write(
+                logging.ERROR, member, "peer message refused member=%s error=%s", member, error
+            )
             return
         match message:
             case ReadIndex():

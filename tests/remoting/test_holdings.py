@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from remoting.line_limit import LineLimit
+import logging
+
+import pytest
+
+from remoting.line_limit import LINES_PER_PEER, WINDOW_S, LimitedLog, LineLimit
 from remoting.logs import TEXT_CHARACTERS_MAX, shortened
 from remoting.transport.holdings import Holdings
 
@@ -56,6 +60,25 @@ def test_lines_are_limited_per_peer_and_overall_and_the_rest_is_counted_once() -
     assert limit.turn(1060.0) == 4
     assert limit.allow("a")
     assert limit.turn(1120.0) == 0
+
+
+def test_what_a_limit_leaves_out_of_a_log_is_told_when_its_window_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 1000.0
+    limited = LimitedLog(logging.getLogger("peers"), lambda: now)
+    for peer in "a" * (LINES_PER_PEER + 2) + "b":
+        limited.write(logging.WARNING, peer, "peer message refused member=%s", peer)
+    assert [record.args for record in caplog.records] == [("a",)] * LINES_PER_PEER + [("b",)]
+    caplog.clear()
+    now += WINDOW_S
+    limited.tell_suppressed()
+    limited.tell_suppressed()
+    limited.write(logging.WARNING, "a", "peer message refused member=%s", "a")
+    assert [record.getMessage() for record in caplog.records] == [
+        "lines about peers not written count=2",
+        "peer message refused member=a",
+    ]
 
 
 def test_what_a_peer_wrote_is_cut_in_lines() -> None:

@@ -33,6 +33,7 @@ class Elections:
         self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
     ) -> None:
         self._me = given.me
+        self._peer_log = given.peer_log
         self._log = given.log
         self._host = given.host
         self._clock = given.clock
@@ -144,7 +145,9 @@ class Elections:
             reason = f"{','.join(sorted(self._pre_votes))} would vote"
         elif self._library.transferring:
             reason = "asked to take over"
-        logger.info(
+        self._peer_log.write(
+            logging.INFO,
+            self._me,
             "election begun me=%s term=%d reason=%s %s",
             self._me,
             self._library.term + 1,

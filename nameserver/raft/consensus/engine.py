@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import RaftStartError, Role, StateMachine, StopMember
+from remoting.line_limit import LimitedLog
 
 from .applying import Stopped
 from .contact import Contact
@@ -28,7 +29,16 @@ from .images import Images
 from .log import FIRST_INDEX, RaftLog, Recovered
 from .members import Standing
 from .membership import Membership
-from .messages import Append, AppendReply, Greeting, Message, MessageError, Removed, SnapshotPart, decode
+from .messages import (
+    Append,
+    AppendReply,
+    Greeting,
+    Message,
+    MessageError,
+    Removed,
+    SnapshotPart,
+    decode,
+)
 from .surroundings import HeldImage, Surroundings
 from .writing import Writing
 
@@ -91,7 +101,9 @@ class Engine:
             clock=clock,
             rng=rng,
             election_timeout_ms=election_timeout_ms,
+            peer_log=LimitedLog(logger, clock),
         )
+        self._peer_log = given.peer_log
         self.core = core = RaftCore(given)
         self._library = core.library
         self._electorate = core.electorate
@@ -422,6 +434,7 @@ class Engine:
         housekeeping = now >= self._next_housekeeping
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
+            self._peer_log.tell_suppressed()
             self._writing.look_for_stalls(now)
             self.images.ask_again(now)
         if self._library.leads:

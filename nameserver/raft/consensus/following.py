@@ -27,6 +27,7 @@ class Following:
         self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
     ) -> None:
         self._me = given.me
+        self._peer_log = given.peer_log
         self._log = given.log
         self._host = given.host
         self._clock = given.clock
@@ -40,6 +41,7 @@ class Following:
         self.acknowledged = 0
         self.leader_changes = 0
         self.refused_truncations = 0
+        self._refused_of: tuple[str, int] | None = None
 
     def term_begins(self) -> None:
         self._matched = self.acknowledged = self._leader_durable = 0
@@ -56,7 +58,7 @@ class Following:
     def _hear(self, leader: str, term: int) -> None:
         if self._library.leader != leader:
             self.leader_changes += 1
-            logger.info("leader changed term=%d leader=%s", term, leader)
+            self._peer_log.write(logging.INFO, leader, "leader changed term=%d leader=%s", term, leader)
         self._patience.hear()
 
     def on_append(self, peer: str, m: Append) -> None:
@@ -82,13 +84,15 @@ class Following:
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
             self.refused_truncations += 1
-            logger.critical(
-                "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",
-                match + 1,
-                library.commit_index,
-                peer,
-                m.term,
-            )
+            if self._refused_of != (peer, m.term):  # it says the same with every heartbeat
+                self._refused_of = peer, m.term
+                logger.critical(
+                    "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",
+                    match + 1,
+                    library.commit_index,
+                    peer,
+                    m.term,
+                )
             return
         if rest:
             self._hear(peer, m.term)

@@ -40,6 +40,7 @@ class Greetings:
         standing: Standing,
     ) -> None:
         self._me: Final = given.me
+        self._peer_log = given.peer_log
         self._log = given.log
         self._election_timeout_ms = given.election_timeout_ms
         self._effects = effects
@@ -104,7 +105,9 @@ class Greetings:
         """Say it once if nobody can lead any more without being told to."""
         distrusted = self.distrusted
         if distrusted and distrusted != self._said_distrusted:
-            logger.warning(
+            self._peer_log.write(
+                logging.WARNING,
+                self._me,
                 "no majority of members is trusted: acknowledged changes may be missing at %s; if nobody "
                 "else comes back, start %s, whose log is the best, with --force-new-cluster",
                 ",".join(distrusted),
@@ -161,7 +164,9 @@ class Greetings:
             formats = {name: known for name, known in formats.items() if name in kept}
             self.become(replace(self.standing, formats={**formats, peer: greeting.format_max}))
         if first and self._durability and greeting.durability not in ("", self._durability):
-            logger.warning(
+            self._peer_log.write(
+                logging.WARNING,
+                peer,
                 "members differ in durability peer=%s theirs=%s mine=%s: what a majority acknowledges is as "
                 "safe as the weakest of it",
                 peer,
@@ -170,7 +175,14 @@ class Greetings:
             )
         if first:
             self._link_numbers[peer] = self._link_numbers.get(peer, 0) + 1
-            logger.info("member linked peer=%s voter=%s empty=%s", peer, greeting.voter, greeting.empty)
+            self._peer_log.write(
+                logging.INFO,
+                peer,
+                "member linked peer=%s voter=%s empty=%s",
+                peer,
+                greeting.voter,
+                greeting.empty,
+            )
             self._core.link_up(peer)
         self.consider_founding()
         self.look_for_trust()
@@ -229,7 +241,12 @@ class Greetings:
         if founded is None:
             if (waiting := self.waiting_for) != self._said_waiting_for:
                 self._said_waiting_for = waiting
-                logger.info("first start waits for members=%s", ",".join(waiting) or "none: a cluster exists")
+                self._peer_log.write(
+                    logging.INFO,
+                    self._me,
+                    "first start waits for members=%s",
+                    ",".join(waiting) or "none: a cluster exists",
+                )
             return
         self.become(founded)
         logger.info("cluster founded me=%s members=%s", self._me, ",".join(members))

@@ -22,6 +22,8 @@ FORMAT_DURABLE: Final = 3
 
 Index = Annotated[int, msgspec.Meta(ge=0)]
 Term = Annotated[int, msgspec.Meta(ge=0)]
+#: What names a cluster or one life of a directory: it is kept, and stands in lines of the log.
+Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class MessageError(Exception):
@@ -39,14 +41,14 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     are those of its log when it said so; ``durability`` is its setting, empty if it does not say.
     """
 
-    instance: str
+    instance: Name
     voter: bool
     empty: bool
     election_timeout_ms: Annotated[int, msgspec.Meta(ge=ELECTION_TIMEOUT_MS_MIN, le=ELECTION_TIMEOUT_MS_MAX)]
-    founders: dict[str, str]
+    founders: Annotated[dict[str, str], msgspec.Meta(max_length=64)]
     term: Term
     format_max: int = FORMAT
-    cluster: str = ""
+    cluster: Name = ""
     http: Annotated[str, msgspec.Meta(max_length=300)] = ""
     last_term: Term = 0
     last_index: Index = 0

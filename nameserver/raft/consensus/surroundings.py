@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from remoting.line_limit import LimitedLog
+
 from .contact import Contact
 from .log import RaftLog
 from .messages import Message
@@ -54,7 +56,11 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """One member's name, log and contact; clock and chance; the way out."""
+    """One member's name, log and contact; clock and chance; the way out.
+
+    Attributes:
+        peer_log: For lines that a peer can cause with every message: it writes no more than some.
+    """
 
     me: str
     log: RaftLog
@@ -64,6 +70,7 @@ class Surroundings:
     clock: Callable[[], float]
     rng: random.Random
     election_timeout_ms: int
+    peer_log: LimitedLog
 
     @property
     def election_timeout_s(self) -> float:

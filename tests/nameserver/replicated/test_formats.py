@@ -21,10 +21,12 @@ from nameserver.commands import (
 )
 from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.raft import StopMember
-from nameserver.replicated import Replicated, registrations, writes
+from nameserver.replicated import Replicated, peer_messages, registrations, writes
+from nameserver.replicated.peer_messages import Propose
 from nameserver.replicated.proposals import Waiting
 from nameserver.types import Answer
 from remoting.codes import ResponseCode
+from remoting.line_limit import LINES_PER_PEER
 from tests.nameserver.replicated.group import (
     CONDITION_S,
     ONE,
@@ -60,6 +62,24 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             monkeypatch.undo()
             assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
             await group.equal()  # whoever had met such an entry would have stopped
+
+    run(body)
+
+
+@pytest.mark.parametrize("command", [b"\xff\x00", b"\x03\x91\x00"], ids=["unreadable", "newer"])
+def test_proposals_that_cannot_be_taken_leave_a_few_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, command: bytes
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            (leader,) = group.running
+            caplog.clear()
+            proposals = tuple(Proposal(boot_id=9, sequence=number, command=command) for number in range(100))
+            term, attempts = leader.member.term, (1,) * len(proposals)
+            message = Propose(term=term, proposals=proposals, attempts=attempts)
+            leader._on_peer_message("127.0.0.1:2", peer_messages.encode(message))
+            refused = [r for r in caplog.records if r.getMessage().startswith("proposal refused")]
+            assert 1 <= len(refused) <= LINES_PER_PEER
 
     run(body)
 
