@@ -30,6 +30,7 @@ from .log import FIRST_INDEX, RaftLog, Recovered
 from .members import Standing
 from .membership import Membership
 from .messages import (
+    TERM_STEP_MAX,
     Append,
     AppendReply,
     Greeting,
@@ -317,6 +318,8 @@ class Engine:
             greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
+        elif message.term - self._library.term > TERM_STEP_MAX:
+            self._refuse_term(message.term)
         elif isinstance(message, Removed):
             self.membership.on_removed(peer, message)
         else:
@@ -330,6 +333,17 @@ class Engine:
                 self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._effects.wake()
+
+    def _refuse_term(self, term: int) -> None:
+        """Follow a term that is far ahead by a step only; over the next link it is nearer.
+
+        Raises:
+            MessageError: Always.
+        """
+        mine = self._library.term
+        self.core.elections.on_stale(mine + TERM_STEP_MAX)
+        self._effects.wake()
+        raise MessageError(f"term {term} is more than {TERM_STEP_MAX} beyond {mine}")
 
     def _go_on(self) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.

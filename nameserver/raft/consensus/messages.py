@@ -20,8 +20,14 @@ FORMAT_MAX: Final = 3
 FORMAT_CONFIGURATION: Final = 2
 FORMAT_DURABLE: Final = 3
 
-Index = Annotated[int, msgspec.Meta(ge=0)]
-Term = Annotated[int, msgspec.Meta(ge=0)]
+#: The next one still fits into every field of messages and journal.
+NUMBER_MAX: Final = 2**62
+#: How far one message takes a member's term. One from further ahead is refused, so that a few do not use up
+#: the terms that there are; a group with 100 elections a second takes more than a year for so many.
+TERM_STEP_MAX: Final = 2**32
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+Term = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 #: What names a cluster or one life of a directory: it is kept, and stands in lines of the log.
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 

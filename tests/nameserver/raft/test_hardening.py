@@ -34,6 +34,7 @@ from nameserver.raft.consensus.messages import (
     FORMAT_MAX,
     MATCH,
     RESET,
+    TERM_STEP_MAX,
     Append,
     AppendReply,
     Greeting,
@@ -259,6 +260,42 @@ def test_d6_whoever_is_in_an_older_term_is_told(world: Make, stale: str) -> None
     assert [m.term for m in _sent(w, Stale, to="c")] == [follower.term]
     w.engine("c").receive("b:1", encode(Stale(follower.term)))
     assert w.engine("c").term == follower.term
+
+
+@pytest.mark.parametrize("kind", ["append", "stale", "request_vote", "snapshot"])
+@pytest.mark.parametrize("term", [2**40, 2**62, 2**63, 2**64 - 1], ids=str)
+def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int) -> None:
+    """The next election would be in a term that no member can write down, read or reach."""
+    w = world()
+    w.elect("a")
+    follower = w.engine("b")
+    before = follower.term
+    message: Any = {
+        "append": _append(follower, 1, [], term=term),
+        "stale": Stale(term),
+        "request_vote": RequestVote(term, 10**6, 1, True),
+        "snapshot": SnapshotPart(term, 1, 10**6, 1, 10, 0, b"x", 1, 0.0, None),
+    }[kind]
+    with pytest.raises(MessageError, match=r"term \d+ is more than|Expected `int` <="):
+        follower.receive("c:1", encode(message))
+    assert follower.term <= before + TERM_STEP_MAX
+    for _ in range(3):  # the group takes part in elections, and all of it follows
+        w.settle(10.0)
+        assert w.submit() is not None
+    w.settle(10.0)
+    assert all(w.engine(name).term < 2**33 for name in "abc")
+
+
+def test_a_member_that_is_many_terms_behind_catches_up_step_by_step(world: Make) -> None:
+    w = world()
+    w.elect("a")
+    far = 5 * TERM_STEP_MAX
+    for name in "ab":
+        w.engine(name).core.elections.on_stale(far)
+    w.settle(20.0)
+    assert w.submit() is not None
+    w.settle(20.0)
+    assert min(w.engine(name).term for name in "abc") > far
 
 
 def test_d7_nothing_is_acknowledged_before_it_is_durable(world: Make) -> None:
@@ -1078,6 +1115,7 @@ class _Own(msgspec.Struct):
     """A message of the library's own replication."""
 
     content: dict[str, Any]
+    term: int = 0
 
 
 def _d26_off(patch: pytest.MonkeyPatch) -> None:
