@@ -545,21 +545,20 @@ class Transport:
 
     async def _dial(self, member: str) -> None:
         """Keep a link to ``member``: dial, wait until it ends, dial again. The name is resolved each time."""
-        loop = asyncio.get_running_loop()
         host, port = split_address(member)
         wait = RETRY_S[0]
         greater = member < self.credentials.me
         while True:
             if not greater:
-                with contextlib.suppress(OSError, UnicodeError):
-                    await self._resolve(host, port)
+                if self.tls is not None:
+                    with contextlib.suppress(OSError, UnicodeError):
+                        await self._resolve(host, port)
                 if not await self._missed(member):
                     continue
             link: Link | None = None
             try:
-                await self._resolve(host, port)
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    _, link = await loop.create_connection(lambda: Link(self, member), host, port)
+                    link = await self._connect(member, await self._resolve(host, port))
             except (OSError, TimeoutError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             if link is not None:
@@ -569,11 +568,29 @@ class Transport:
             await asyncio.sleep(wait)
             wait = min(2 * wait, RETRY_S[1])
 
-    async def _resolve(self, host: str, port: int) -> None:
-        """Note where a member is: under TLS strangers are told from members by where they come from."""
+    async def _resolve(self, host: str, port: int) -> list[tuple[str, int]]:
+        """Return where a member is; under TLS strangers are told from members by where they come from."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [(str(address[0]), int(address[1])) for *_, address in found]
         if self.tls is not None:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            self._hosts_of_members.update(str(address[0]) for *_, address in found)
+            self._hosts_of_members.update(host for host, _ in addresses)
+        return addresses
+
+    async def _connect(self, member: str, addresses: list[tuple[str, int]]) -> Link:
+        """Dial the addresses of a member in turn.
+
+        By address, since under uvloop what dials by name leaves the resolver's failure to nobody when its
+        time is over.
+        """
+        loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
+        for host, port in addresses:
+            try:
+                _, link = await loop.create_connection(lambda: Link(self, member), host, port)
+            except OSError as error:
+                last = error
+            else:
+                return link
+        raise last
 
     async def _missed(self, member: str) -> bool:
         """Wait for as long as the greater one has to dial; whether it has not."""

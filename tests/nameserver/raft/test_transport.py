@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import pickle
@@ -647,6 +648,33 @@ def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -
         await transport.close()
 
     _run(scenario)
+
+
+def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The resolver fails after the dial has given up."""
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
+    lost: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: lost.append(context))
+        credentials = Credentials(
+            me="z:1", members=frozenset({"nobody.invalid:1", "z:1"}), cluster="c", secret=SECRET
+        )
+        transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX)
+        await transport.listen("127.0.0.1:0")
+        await transport.go()
+        await asyncio.sleep(1.0)  # some dials
+        await transport.close()
+        with contextlib.suppress(OSError):  # by then the resolver has answered for the others, too
+            await asyncio.get_running_loop().getaddrinfo("somebody.invalid", 1)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+        gc.collect()
+    assert not lost
 
 
 def test_a_port_in_use_is_one_line() -> None:
