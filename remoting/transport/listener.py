@@ -171,11 +171,13 @@ class RemotingServer:
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
+        self.turns.came(connection)
         self.stats.connections_accepted += 1
         return True
 
     def release(self, connection: Connection) -> None:
         self.connections.pop(connection.id, None)
+        self.turns.left(connection)
         if self._emptied is not None and not self.connections:
             self._emptied.set()
 

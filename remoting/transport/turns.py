@@ -14,6 +14,8 @@ _PAUSE_S: Final = 0.001
 _TASK_S: Final = 0.000_2
 #: How fast the measured cost of such requests is forgotten when cheaper ones follow.
 _FORGETTING: Final = 0.1
+#: Hosts of which it is remembered what connections that are gone have cost.
+_HOSTS_MAX: Final = 1024
 
 
 class Worker(Protocol):
@@ -21,9 +23,13 @@ class Worker(Protocol):
 
     Attributes:
         cost_s: Seconds for which it has held the loop; :class:`Turns` writes it.
+        host: Where it comes from.
     """
 
     cost_s: float
+
+    @property
+    def host(self) -> str: ...
 
     def go_on(self) -> None:
         """Look at what is left, as far as the turn goes."""
@@ -35,7 +41,8 @@ class Turns:
     A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
     waits until the loop has come round. Then those go first that have cost least, so that one who asks
     little waits for one turn however many ask much. Answers of one connection keep their order: it waits with
-    all that it has sent.
+    all that it has sent. What is held while nobody waits is counted against nobody. Who comes again begins
+    where its host's connections that are gone have left off, or each new one would go first.
 
     Requests that are handed to tasks run later, all at once: as many of them are begun in one turn as it can
     hold of what they cost lately.
@@ -67,11 +74,28 @@ class Turns:
         self._count = 0
         self._called = False
         self._least_s = 0.0  # what the last one to go on had cost; who comes anew leads no further
+        self._gone: dict[str, float] = {}  # by host: what those that are gone had cost, if above that
 
     @property
     def waiting(self) -> int:
         """Workers that wait for their turn."""
         return len(self._waiting)
+
+    def came(self, worker: Worker) -> None:
+        """Take a new worker in."""
+        worker.cost_s = self._gone.get(worker.host, 0.0)
+
+    def left(self, worker: Worker) -> None:
+        """Remember what a worker that is gone has cost."""
+        gone, host = self._gone, worker.host
+        if worker.cost_s <= max(self._least_s, gone.get(host, 0.0)):
+            return
+        if len(gone) >= _HOSTS_MAX and host not in gone:
+            for other in [other for other, cost_s in gone.items() if cost_s <= self._least_s]:
+                del gone[other]
+            if len(gone) >= _HOSTS_MAX:
+                del gone[next(iter(gone))]
+        gone[host] = worker.cost_s
 
     def begin(self) -> bool:
         """Say whether requests may be dispatched now; if so, :meth:`end` follows."""
@@ -98,6 +122,8 @@ class Turns:
     def end(self, worker: Worker) -> None:
         """Account for what was dispatched since :meth:`begin`."""
         self._ended = now = self._clock()
+        if not self._waiting:
+            self._least_s = max(self._least_s, worker.cost_s)
         worker.cost_s += now - self._began
 
     def wait(self, worker: Worker) -> None:
@@ -121,6 +147,8 @@ class Turns:
         self._ended = now = self._clock()
         took_s = now - self._task_began
         worker.cost_s += took_s
+        if worker.host in self._gone:  # perhaps with this one
+            self.left(worker)
         self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))
 
     def _come_round(self) -> None:

@@ -31,8 +31,11 @@ class Loop:
 class Asker:
     """Has requests to be looked at, each of which holds the loop for a while."""
 
-    def __init__(self, loop: Loop, turns: Turns, name: str, seen: list[str], *, takes_s: float) -> None:
+    def __init__(
+        self, loop: Loop, turns: Turns, name: str, seen: list[str], *, takes_s: float, host: str = "here"
+    ) -> None:
         self.cost_s = 0.0
+        self.host = host
         self._loop, self._turns, self._name, self._seen, self._takes_s = loop, turns, name, seen, takes_s
         self._left = 0
         self._queued = False
@@ -90,6 +93,50 @@ def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
     little.ask(1)  # between two turns, the last of which has taken all the time there is
     loop.come_round()
     assert seen[begun] == "little"
+
+
+def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
+    """A connection for each request is served no sooner than one for all of them."""
+    loop, turns, seen, _ = made()
+    stays = [Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}") for n in range(4)]
+    for one in stays:
+        one.ask(100)
+    for _ in range(100):
+        comes = Asker(loop, turns, "comes again", seen, takes_s=2 * TURN_S, host="stranger")
+        turns.came(comes)
+        before = len(seen)
+        comes.ask(1)
+        while "comes again" not in seen[before:]:
+            assert loop.come_round()
+        turns.left(comes)
+    assert seen.count("comes again") <= seen.count("stays") / 3
+
+
+def test_what_was_asked_in_quiet_times_is_held_against_nobody() -> None:
+    loop, turns, seen, _ = made()
+    old = Asker(loop, turns, "old", seen, takes_s=TURN_S / 10)
+    for _ in range(10_000):
+        old.ask(1)
+        loop.now += 1.0
+    for number in range(16):
+        Asker(loop, turns, "new", seen, takes_s=2 * TURN_S, host=f"h{number}").ask(50)
+    for _ in range(20):
+        loop.come_round()
+    begun = len(seen)
+    old.ask(1)
+    for _ in range(2):
+        loop.come_round()
+    assert "old" in seen[begun:]
+
+
+def test_hosts_that_are_remembered_are_bounded() -> None:
+    loop, turns, seen, _ = made()
+    for number in range(5000):
+        one = Asker(loop, turns, "x", seen, takes_s=TURN_S, host=f"h{number}")
+        turns.came(one)
+        one.cost_s += 1.0
+        turns.left(one)
+    assert len(turns._gone) <= 1024
 
 
 def test_those_who_ask_much_share_what_there_is_by_what_it_costs() -> None:
