@@ -8,6 +8,7 @@ import io
 import json
 import secrets
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,6 +347,49 @@ def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) 
             assert "127.0.0.1:1 is no member" in refused.body["detail"]
 
     run(body)
+
+
+def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returns, standing = threading.Event(), threading.Semaphore(0)
+    opened = Path.open
+
+    def stands_still(path: Path, mode: str = "r", **named: Any) -> Any:
+        if mode == "rb" and path.is_relative_to(tmp_path):
+            standing.release()
+            returns.wait(600)
+        return opened(path, mode, **named)
+
+    async def body() -> None:
+        (raft,) = free_addresses(1)
+        async with node(tmp_path, raft, (raft,)) as one:
+            await until(lambda: one.mode.status().writes_ready, "it is ready")
+            monkeypatch.setattr(Path, "open", stands_still)
+            url = f"http://{one.addr}/v1/raft/snapshot"
+            headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/octet-stream"}
+            downloads = [
+                asyncio.create_task(one.web.post(url, headers=headers).__aenter__()) for _ in range(40)
+            ]
+            for _ in downloads:  # all of them, and not as many as a shared executor has threads
+                await until(lambda: standing.acquire(blocking=False), "the disk was asked")
+            async with asyncio.timeout(CONDITION_S):
+                await asyncio.to_thread(lambda: None)
+        await asyncio.gather(*downloads, return_exceptions=True)
+
+    ended = threading.Event()
+
+    def serve() -> None:
+        run(body)  # ends with the threads that everybody shares
+        ended.set()
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    try:
+        assert ended.wait(2 * CONDITION_S)
+    finally:
+        returns.set()
+        server.join()
 
 
 def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_path: Path) -> None:
