@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -562,6 +563,22 @@ def test_what_old_answers_hold_is_counted_and_bounded() -> None:
         assert sum(map(len, held.values())) <= cache.held_bytes <= 2_000_000 + 50_000
     cache.clear()
     assert cache.held_bytes == 0
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+def test_what_is_counted_of_many_small_requests_is_about_what_they_hold(codec: HeaderCodec) -> None:
+    table = table_of("T")
+    cache = cache_of(table)
+    frames = [request("T", 100, codec=codec, padding=str(number)) for number in range(3000)]
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            lead(cache.reader(), frame, [])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert cache.learnt == 3000
+    assert cache.held_bytes > 0.6 * held
 
 
 def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
