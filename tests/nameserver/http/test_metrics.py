@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import secrets
 from pathlib import Path
@@ -12,7 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from nameserver.http.app import HttpServer
 from nameserver.http.metrics import Samples, add_raft_figures
@@ -21,6 +22,7 @@ from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
+from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -121,6 +123,23 @@ def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> 
     assert "mqnamesrv_raft_is_leader 1.0\n" in exposition
     assert 'mqnamesrv_raft_members{kind="voter"} 1.0\n' in exposition
     assert 'mqnamesrv_raft_members{kind="learner"} 0.0\n' in exposition
+
+
+def test_where_there_is_no_proc_everything_else_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = functools.partial(ProcessCollector, proc=str(tmp_path / "nothing"))
+    monkeypatch.setattr("nameserver.http.metrics.ProcessCollector", collector)
+
+    async def main() -> str:
+        async with running(tmp_path) as ns:
+            status, text = await ns.get("/metrics")
+            assert status == 200
+            return str(text)
+
+    names = families(asyncio.run(main()))
+    assert "mqnamesrv_http_request_seconds" in names
+    assert not [name for name in names if name.startswith("process_")]
 
 
 def test_no_series_is_told_twice(exposition: str) -> None:
