@@ -904,6 +904,25 @@ def test_one_host_of_strangers_holds_few_places() -> None:
     _run(scenario)
 
 
+def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
+
+    async def scenario() -> None:
+        async with _transport() as (transport, _, port):
+            of_each = UNPROVEN_PER_ADDRESS - 4
+            hosts = [f"127.0.0.{number}" for number in range(2, 10)]
+            flood = [await _from(host, port) for host in hosts for _ in range(of_each)]
+            too_many = len(flood) - UNPROVEN_MAX
+            assert too_many > 0
+            await _until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
+            assert len(transport._unproven) == UNPROVEN_MAX
+            assert set(transport._unproven.values()) == set(hosts)
+            for raw in flood:
+                raw.writer.close()
+
+    _run(scenario)
+
+
 def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> None:
     async def scenario() -> None:
         ports = free_ports(2)
