@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import select
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.types import ConnectionId
-from nameserver.wire.notices import Notices
+from nameserver.types import BrokerAddr, BrokerName, ConnectionId, MinBrokerChange
+from nameserver.wire.notices import NOTICES_MAX, Notices
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.fields import RegisterBrokerFields
@@ -118,3 +119,61 @@ def test_one_connection_has_a_bounded_number_of_addresses_dialled() -> None:
     for port in range(1000):
         notices.registered(ConnectionId(1), "10.0.0.1", f"10.0.0.1:{port}")
     assert len(notices._registered[ConnectionId(1)]) == 64
+
+
+def told(count: int) -> tuple[MinBrokerChange, list[str]]:
+    addrs = [f"10.0.0.1:{port}" for port in range(1, count + 1)]
+    change = MinBrokerChange(
+        broker_name=BrokerName("b"),
+        min_broker_id=0,
+        min_broker_addr=BrokerAddr("10.0.0.1:1"),
+        offline_addr=None,
+        ha_addr=None,
+        tell=tuple(map(BrokerAddr, addrs)),
+    )
+    return change, addrs
+
+
+def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:  # the one that everything else of the process is in
+            notices = Notices(group)
+            change, addrs = told(1)
+            notices.registered(ConnectionId(1), "10.0.0.1", addrs[0])
+            notices.send(change)
+            while notices._tasks:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+            await notices.close()
+
+    asyncio.run(main())
+    assert "notice of smallest broker id failed addr=10.0.0.1:1" in caplog.text
+
+
+def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[object] = []
+
+    async def stand_still(client: object, addr: str, *arguments: object, **named: object) -> None:
+        dialled.append(addr)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("nameserver.wire.notices.RemotingClient.invoke_oneway", stand_still)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            notices = Notices(group)
+            change, addrs = told(NOTICES_MAX + 50)
+            for number, addr in enumerate(addrs):
+                notices.registered(ConnectionId(number), "10.0.0.1", addr)
+            notices.send(change)
+            await asyncio.sleep(0)
+            assert len(dialled) == NOTICES_MAX
+            await notices.close()
+
+    asyncio.run(main())
