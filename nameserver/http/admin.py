@@ -82,7 +82,7 @@ class RaftAdmin:
         deadline = _deadline(request)
         address = await _body(request, required="address")
         assert address is not None
-        change = operations.add_member(address, deadline=deadline)
+        change = operations.member.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members(operations)
 
@@ -95,7 +95,7 @@ class RaftAdmin:
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
         await self._done(
-            request, f"remove member {address}", operations.remove_member(address, deadline=deadline)
+            request, f"remove member {address}", operations.member.remove_member(address, deadline=deadline)
         )
         return self._members(operations)
 
@@ -106,7 +106,7 @@ class RaftAdmin:
         leader = await self._done(
             request,
             f"transfer leadership to {to or 'anybody'}",
-            operations.transfer_leadership(to, deadline=deadline),
+            operations.member.transfer_leadership(to, deadline=deadline),
         )
         return json_answer(answers.Leader(leader=leader))
 
@@ -114,7 +114,7 @@ class RaftAdmin:
         operations = self._allowed(request)
         deadline = _deadline(request)
         await _body(request)
-        info = await self._done(request, "save snapshot", operations.save_snapshot(deadline=deadline))
+        info = await self._done(request, "save snapshot", operations.member.save_snapshot(deadline=deadline))
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
             return await _download(request, info.path)
         return json_answer(
@@ -134,7 +134,7 @@ class RaftAdmin:
             await self._done(
                 request,
                 f"restore snapshot of {len(image)} bytes",
-                operations.restore_snapshot(image, deadline=deadline),
+                operations.member.restore_snapshot(image, deadline=deadline),
             )
         finally:
             self._restoring = False

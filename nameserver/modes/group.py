@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
-    from nameserver.raft import SnapshotInfo
+    from nameserver.raft import RaftMember
 
 #: Who a member is, on the raft port and to operators.
 MemberAddress = Annotated[
@@ -92,36 +94,14 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ]
 
 
-class Operations(Protocol):
-    """What operators do to the group behind a mode: who belongs to it, who leads it, its snapshots.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What operators read of the group behind a mode, and do to it.
 
-    Each coroutine is done by the leader alone; its deadline is a loop time in seconds.
-
-    Raises (each coroutine; the classes are those of :mod:`nameserver.raft`):
-        NotLeader: This member does not lead; nothing was done. ``leader`` is the leader's raft address if
-            one is known.
-        ChangeRefused: Nothing was done; the text says why, in words for operators.
-        ChangeUnknown: The deadline passed first; it may take effect yet.
+    Attributes:
+        raft_status: Returns figures of this member for people and metrics; local and without waiting.
+        member: Changes the group: who belongs to it, who leads it, its snapshots.
     """
 
-    def raft_status(self) -> GroupStatus:
-        """Return figures of this member for people and metrics; local and without waiting."""
-
-    async def add_member(self, address: str, *, deadline: float) -> None:
-        """Let a new member in, as a learner first; returns once it votes.
-
-        Args:
-            address: Its raft ``HOST:PORT``, which is its identity.
-        """
-
-    async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Take a member out; a leader hands over before its own removal, and then answers NotLeader."""
-
-    async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
-        """Hand leadership to ``to``, or to the best follower; returns the new leader's raft address."""
-
-    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
-        """Write the state as it is now to a file that can be copied and restored."""
-
-    async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by a saved file's content; only in a group of one member."""
+    raft_status: Callable[[], GroupStatus]
+    member: RaftMember

@@ -3,15 +3,16 @@
 A process decides a request on its own copy of the table, proposes the command to the leader, and learns the
 verdict when the entry passes through its own ``apply``; what has moved by then is decided again. Liveness is
 judged by the leader over the reports of all members. Pure are ``proposals.py``, ``barriers.py``,
-``failure_detector.py``, ``reporter.py``, ``registering.py`` and ``peer_messages.py``; the others carry values
+``failure_detector.py``, ``reporter.py`` and ``peer_messages.py``; the others carry values
 between them, the raft engine and the server. Here belongs what is above the engine and only the raft mode
 needs. Everything runs on one event loop.
 
     mode.py            Replicated: implements Consistency and the engine's StateMachine, wires the rest
-    contact.py         links, contact with a leader, who waits for it
+    surroundings.py    what all parts share; links
+    contact.py         contact with a leader, and who waits for it
     reads.py           reads that wait: for contact, or for a barrier
     rounds.py          the leader's side of barriers
-    registrations.py   what brokers repeat, answered without the log where that is allowed
+    registrations.py   a registration from its decision to its answer; without the log where that is allowed
     writes.py          a command from its proposal to its verdict
     log_queue.py       the leader's side of writes
     leadership.py          what a member holds while it leads
@@ -20,12 +21,11 @@ needs. Everything runs on one event loop.
     failure_detector.py   the leader's side
     proposals.py       what waits for its verdict; in which order the leader appends
     barriers.py        what makes a read linearizable
-    registering.py     one registration from its decision to its answer
     peer_messages.py   what members say to each other above the engine, and its bytes
     changes.py         what an applied change asks for outside the table
     kv_file.py         RocketMQ's KV file: imported once, then written
     images.py          the state image
-    serving.py         requests on their way, operators' requests
+    serving.py         requests on their way
     raft_settings.py   the engine's settings
 """
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nameserver.commands import Command, Evict, RegisterBroker, Update
-from nameserver.liveness import Liveness
-from nameserver.modes.history import History
 from nameserver.modes.interface import Effects
 from nameserver.modes.notes import note_change
 from nameserver.modes.waiters import TopicWaiters
-from nameserver.raft import RaftMember
-from nameserver.settings.changes import LiveSettings
 from nameserver.verdicts import Applied
 
 from .registrations import Registrations
 from .reports import Reports
+from .surroundings import Surroundings
 
 
 class Changes:
@@ -27,26 +24,23 @@ class Changes:
 
     def __init__(
         self,
-        member: RaftMember,
-        liveness: Liveness,
+        given: Surroundings,
         reports: Reports,
         registrations: Registrations,
-        settings: LiveSettings,
-        history: History,
         effects: Effects,
         waiters: TopicWaiters,
         *,
         kv_changed: Callable[[], None],
     ) -> None:
-        self._member = member
-        self._liveness = liveness
+        self._member = given.member
+        self._liveness = given.liveness
+        self._settings = given.settings
+        self._history = given.history
         self._reports = reports
         self._registrations = registrations
-        self._settings = settings
-        self._history = history
         self._effects = effects
-        self._kv_changed = kv_changed
         self._waiters = waiters
+        self._kv_changed = kv_changed
 
     def follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""

@@ -8,7 +8,8 @@ from typing import Final
 
 from nameserver.modes.interface import NoQuorum
 from nameserver.modes.waiters import wake
-from nameserver.raft import RaftMember
+
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -19,39 +20,13 @@ ANSWER_MARGIN_S: Final = 0.05
 """Whatever a request waits for, it waits so much shorter than its deadline: the answer leaves within it."""
 
 
-class Links:
-    """Which members are linked, as of the last look.
-
-    Attributes:
-        up: Members with a link.
-    """
-
-    def __init__(self, member: RaftMember) -> None:
-        self.up: frozenset[str] = frozenset()
-        self._member = member
-        self._numbers: dict[str, int] = {}
-
-    def follow(self) -> frozenset[str]:
-        """Look again; returns the members that are linked anew."""
-        member = self._member
-        numbers = {peer: member.link_number(peer) for peer in member.linked}
-        anew = frozenset(peer for peer, number in numbers.items() if self._numbers.get(peer) != number)
-        self._numbers = numbers
-        self.up = frozenset(numbers)
-        return anew
-
-    def number(self, member: str) -> int:
-        """Return which of the links to a member this is, so that two of them are told apart."""
-        return self._numbers[member]
-
-
 class ContactWatch:
     """Says when contact with a majority is lost and found, and wakes those who wait for it."""
 
-    def __init__(self, member: RaftMember, links: Links, *, me: str) -> None:
-        self._member = member
-        self._links = links
-        self._me = me
+    def __init__(self, given: Surroundings) -> None:
+        self._member = given.member
+        self._links = given.links
+        self._me = given.me
         self._loop = asyncio.get_running_loop()
         # Nobody is in contact before the first time; then it is said whenever that ends.
         self._out_since: float | None = self._loop.time()

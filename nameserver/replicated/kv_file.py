@@ -13,12 +13,11 @@ from nameserver.commands import ImportKv
 from nameserver.modes.interface import NoQuorum, OutcomeUnknown
 from nameserver.modes.kept_file import KeptFile
 from nameserver.routes.kv import KV_BYTES_MAX, size_of
-from nameserver.routes.table import RouteTable
-from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import FileError, encode_kv, load_kv_file, write_atomic
 from nameserver.verdicts import Applied, Moved
 
 from .proposals import WRITE_DEADLINE_S
+from .surroundings import Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -32,9 +31,9 @@ class KvFile:
     A file that cannot be imported is no reason not to start, and is not overwritten.
     """
 
-    def __init__(self, settings: LiveSettings, table: RouteTable, writes: Writes) -> None:
-        self._path = Path(settings.current.kv_path)
-        self._table = table
+    def __init__(self, given: Surroundings, writes: Writes) -> None:
+        self._path = Path(given.settings.current.kv_path)
+        self._table = given.table
         self._writes = writes
         self._loop = asyncio.get_running_loop()
         self._found: dict[str, dict[str, str | None]] = {}

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 
 from nameserver.commands import Batch, Command, encode_batch
-from nameserver.raft import RaftMember, Role
+from nameserver.raft import Role
 
 from .barriers import Rounds
 from .failure_detector import FailureDetector
 from .peer_messages import FIRST_COMMAND_FORMAT, Report
 from .proposals import Sequencer
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +30,17 @@ class Leadership:
         rounds: The barriers that it is asked for; None if it does not lead.
         failure_detector: What it was told of brokers; None before an entry of its own term is applied.
         early: Reports that came before that, by member, each with the link that it came over.
+        decoded: What was decoded of commands on their way; those of others only while it leads.
     """
 
-    def __init__(self, member: RaftMember, decoded: Decoded, *, boot_id: int) -> None:
+    def __init__(self, given: Surroundings) -> None:
         self.sequencer: Sequencer | None = None
         self.rounds: Rounds | None = None
         self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
-        self._member = member
-        self._decoded = decoded
-        self._boot_id = boot_id
+        self.decoded: Decoded = {}
+        self._member = given.member
+        self._boot_id = given.boot_id
         self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:
@@ -82,5 +84,5 @@ class Leadership:
         self.rounds = None
         self.failure_detector = None
         self.early.clear()
-        for mark in [mark for mark in self._decoded if mark[0] != self._boot_id]:
-            del self._decoded[mark]
+        for mark in [mark for mark in self.decoded if mark[0] != self._boot_id]:
+            del self.decoded[mark]

@@ -17,37 +17,26 @@ from nameserver.commands import (
     encode_command,
     format_of,
 )
-from nameserver.raft import RaftMember, Role
-from nameserver.routes.table import RouteTable
-from remoting.line_limit import LimitedLog
+from nameserver.raft import Role
 
 from . import peer_messages
-from .leadership import Decoded, Leadership
+from .leadership import Leadership
 from .peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
 from .proposals import ProposalBook
+from .surroundings import Surroundings
 
 
 class LogQueue:
     """Carries proposals, its own and those of other members, into the log while this member leads."""
 
-    def __init__(
-        self,
-        member: RaftMember,
-        leadership: Leadership,
-        table: RouteTable,
-        book: ProposalBook,
-        decoded: Decoded,
-        peer_log: LimitedLog,
-        *,
-        me: str,
-    ) -> None:
-        self._member = member
-        self._leadership = leadership
-        self._table = table
+    def __init__(self, given: Surroundings, leadership: Leadership, book: ProposalBook) -> None:
+        self._member = given.member
+        self._table = given.table
+        self._me = given.me
+        self._peer_log = given.peer_log
+        self.leadership = leadership
+        self._decoded = leadership.decoded
         self._book = book
-        self._decoded = decoded
-        self._peer_log = peer_log
-        self._me = me
 
     def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
         """Take a proposal into the queue, or say when to decide again. Only while this member leads.
@@ -55,7 +44,7 @@ class LogQueue:
         Args:
             attempt: How many times its proposer has handed it over.
         """
-        leadership = self._leadership
+        leadership = self.leadership
         sequencer = leadership.sequencer
         assert sequencer is not None, "offered without leading"
         needed = format_of(proposal.command)
@@ -98,12 +87,12 @@ class LogQueue:
 
     def withdraw(self, sequence: int) -> None:
         """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
-        if self._leadership.sequencer is not None:
-            self._leadership.sequencer.withdraw(self._book.boot_id, sequence)
+        if self.leadership.sequencer is not None:
+            self.leadership.sequencer.withdraw(self._book.boot_id, sequence)
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
-        sequencer = self._leadership.sequencer
+        sequencer = self.leadership.sequencer
         if sequencer is None:
             return
         batch = sequencer.next_batch()
@@ -114,7 +103,7 @@ class LogQueue:
             if self._member.role is Role.LEADER and self._member.term == sequencer.term:
                 sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
             else:
-                self._leadership.end()
+                self.leadership.end()
             return
         for proposal in batch.proposals:
             if proposal.boot_id == self._book.boot_id:

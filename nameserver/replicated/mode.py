@@ -33,10 +33,10 @@ from remoting.line_limit import LimitedLog
 
 from . import peer_messages
 from .changes import Changes
-from .contact import ContactWatch, Links
+from .contact import ContactWatch
 from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
-from .leadership import Decoded, Leadership
+from .leadership import Leadership
 from .log_queue import LogQueue
 from .observer import Observer
 from .peer_messages import (
@@ -56,7 +56,8 @@ from .reads import Reads
 from .registrations import Registrations
 from .reporter import Reporter
 from .reports import Reports
-from .serving import GroupOperations, Requests
+from .serving import Requests
+from .surroundings import Links, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,6 @@ class Replicated:
             RaftStartError: If the raft settings are wrong.
             FileError: If the KV file and its ``.bak`` are both broken.
         """
-        self._settings = settings
         self._boot_id = boot_id
         self._durability = raft.durability
         self._loop = asyncio.get_running_loop()
@@ -104,13 +104,6 @@ class Replicated:
         self._closed = False
         self._observer = observer
         self._peer_log = LimitedLog(logger, self._loop.time)
-        me = raft.me
-        table = self._table = RouteTable()
-        history = self._history = History()
-        liveness = self._liveness = Liveness()
-        reporter = Reporter(liveness, boot_id=boot_id)
-        book = ProposalBook(boot_id=boot_id)
-        decoded = self._decoded = Decoded()
         member = self._member = RaftMember(
             raft,
             self,
@@ -119,56 +112,38 @@ class Replicated:
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
-        links = self._links = Links(member)
-        contact = self._contact = ContactWatch(member, links, me=me)
-        leadership = self._leadership = Leadership(member, decoded, boot_id=boot_id)
-        queue = self._queue = LogQueue(member, leadership, table, book, decoded, self._peer_log, me=me)
-        reports = self._reports = Reports(
-            member,
-            leadership,
-            queue,
-            table,
-            liveness,
-            reporter,
-            links,
-            me=me,
-            work_soon=self._work_soon,
-            now=self._loop.time,
-        )
-        writes = self._writes = Writes(
-            member,
-            leadership,
-            queue,
-            table,
-            book,
-            decoded,
-            reporter,
-            reports,
-            links,
-            contact,
-            me=me,
+        given = Surroundings(
+            me=raft.me,
+            boot_id=boot_id,
+            member=member,
+            links=Links(member),
+            table=RouteTable(),
+            liveness=Liveness(),
+            history=History(),
+            settings=settings,
+            peer_log=self._peer_log,
             work_soon=self._work_soon,
         )
+        self._links, self._table, self._liveness = given.links, given.table, given.liveness
+        reporter = Reporter(given.liveness, boot_id=boot_id)
+        book = ProposalBook(boot_id=boot_id)
+        contact = self._contact = ContactWatch(given)
+        leadership = self._leadership = Leadership(given)
+        self._decoded = leadership.decoded
+        queue = self._queue = LogQueue(given, leadership, book)
+        reports = self._reports = Reports(given, leadership, queue, reporter, now=self._loop.time)
+        writes = self._writes = Writes(given, queue, book, reporter, reports, contact)
         reports.observer = writes.observer = observer
-        self._reads = Reads(member, leadership, table, reporter, links, contact, me=me)
-        registrations = self._registrations = Registrations(
-            member, table, liveness, reporter, reports, writes, settings, history
-        )
-        self._kv_file = KvFile(settings, table, writes)
-        waiters = self._waiters = TopicWaiters(table)
-        self._changes = Changes(
-            member,
-            liveness,
-            reports,
-            registrations,
-            settings,
-            history,
-            effects,
-            waiters,
-            kv_changed=self._kv_file.may_differ,
-        )
-        self._requests = Requests(table, contact, self._reads, writes, registrations, settings)
-        self._operations = GroupOperations(member, raft_status=self.raft_status)
+        self._reads = Reads(given, leadership, reporter, contact)
+        registrations = self._registrations = Registrations(given, reporter, reports, writes)
+        self._kv_file = KvFile(given, writes)
+        waiters = self._waiters = TopicWaiters(given.table)
+        kv_changed = self._kv_file.may_differ
+        self._changes = Changes(given, reports, registrations, effects, waiters, kv_changed=kv_changed)
+        self._requests = Requests(given, contact, self._reads, writes, registrations)
+        self.settings = settings
+        self.history = given.history
+        self.operations = Operations(raft_status=self.raft_status, member=member)
 
     @classmethod
     def open(
@@ -211,24 +186,11 @@ class Replicated:
 
     # -- Consistency --------------------------------------------------------------------------------------
 
-    @property
-    def history(self) -> History:
-        return self._history
-
-    @property
-    def settings(self) -> LiveSettings:
-        """The settings in force."""
-        return self._settings
-
-    @property
-    def operations(self) -> Operations:
-        return self._operations
-
     def explain(self, topic: str) -> Explanation:
         return explain_route(
             self._table.view,
             topic,
-            self._history,
+            self.history,
             started_ms_ago=int(self._liveness.clock * 1000),
             keeps_routes=True,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,7 +32,9 @@ from nameserver.commands import (
     Update,
     format_of,
 )
-from nameserver.types import BrokerKey
+from nameserver.modes.interface import ConsistencyError
+from nameserver.types import BrokerKey, ConnectionId
+from nameserver.verdicts import Verdict
 
 from .peer_messages import Deferral
 
@@ -52,11 +54,21 @@ _BATCH_OVERHEAD: Final = 64
 # -- the proposer's side --------------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, kw_only=True):
+Told = Callable[[Verdict | ConsistencyError], None]
+"""Called once with what came of a proposal.
+
+*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
+and NoQuorum no copy of the proposal can be applied any more.
+"""
+
+
+class Write(msgspec.Struct, kw_only=True):
     """One proposal of this process that has no verdict yet.
 
     Attributes:
         deadline: When its request must be answered.
+        told: Who waits for it.
+        registration: The broker that registers by it, and over which connection.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
         attempts: How many times it was handed over.
@@ -67,6 +79,8 @@ class Waiting(msgspec.Struct, kw_only=True):
 
     proposal: Proposal
     deadline: float
+    told: Told | None = None
+    registration: tuple[BrokerKey, ConnectionId] | None = None
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     attempts: int = 0
@@ -88,12 +102,11 @@ class ProposalBook:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._sequence = 0
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, Write] = {}
         # Of those: what the leader behind the latest route may not have yet, and what a leader deferred. Both
         # are looked at after each turn of the loop, and most turns find them empty.
-        self._fresh: dict[int, Waiting] = {}
-        self._deferred: dict[int, Waiting] = {}
-        self._newer: dict[int, Waiting] = {}  # than the first format
+        self._fresh: dict[int, Write] = {}
+        self._deferred: dict[int, Write] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
         self._stale_at = math.inf  # before that nothing is sent again over the same route
@@ -106,10 +119,8 @@ class ProposalBook:
         """Whether a leader deferred anything of what is here."""
         return bool(self._deferred)
 
-    @property
-    def has_newer(self) -> bool:
-        """Whether anything here is of a newer format than the first."""
-        return bool(self._newer)
+    def __iter__(self) -> Iterator[Write]:
+        return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
         """Whether one more command of this size may be on its way."""
@@ -120,18 +131,23 @@ class ProposalBook:
         self._sequence += 1
         return self._sequence
 
-    def add(self, command: bytes, *, deadline: float) -> int:
+    def add(
+        self,
+        command: bytes,
+        *,
+        deadline: float,
+        told: Told | None = None,
+        registration: tuple[BrokerKey, ConnectionId] | None = None,
+    ) -> int:
         """Enter a command; returns its sequence."""
         sequence = self._sequence = self._sequence + 1
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
-        waiting = Waiting(proposal=proposal, deadline=deadline)
-        self._waiting[sequence] = self._fresh[sequence] = waiting
-        if format_of(command) > FIRST_FORMAT:
-            self._newer[sequence] = waiting
+        write = Write(proposal=proposal, deadline=deadline, told=told, registration=registration)
+        self._waiting[sequence] = self._fresh[sequence] = write
         self._bytes += len(command)
         return sequence
 
-    def get(self, sequence: int) -> Waiting | None:
+    def get(self, sequence: int) -> Write | None:
         """Return a proposal that still waits."""
         return self._waiting.get(sequence)
 
@@ -148,7 +164,7 @@ class ProposalBook:
         for waiting in list(self._fresh.values()):
             if waiting.deferred is not None or now >= waiting.deadline:
                 continue
-            if self._newer and format_of(waiting.proposal.command) > understood:
+            if format_of(waiting.proposal.command) > understood:
                 continue
             if waiting.route != route or now - waiting.handed_at >= RESEND_S:
                 yield waiting.proposal
@@ -241,7 +257,7 @@ class ProposalBook:
         """
         return tuple(
             sequence
-            for sequence, waiting in self._newer.items()
+            for sequence, waiting in self._waiting.items()
             if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
@@ -252,17 +268,15 @@ class ProposalBook:
         revisions of another table may be the same by chance.
         """
         unknown = tuple(sequence for sequence, waiting in self._waiting.items() if waiting.in_doubt)
-        again = tuple(sequence for sequence, waiting in self._newer.items() if not waiting.in_doubt)
-        return unknown, again
+        return unknown, self.beyond(FIRST_FORMAT)
 
-    def remove(self, sequence: int) -> Waiting | None:
+    def remove(self, sequence: int) -> Write | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
             self._fresh.pop(sequence, None)
             self._deferred.pop(sequence, None)
-            self._newer.pop(sequence, None)
         return waiting
 
 

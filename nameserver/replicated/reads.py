@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
 from nameserver.modes.serving import refusal
-from nameserver.raft import RaftMember
-from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer
 
 from . import peer_messages
 from .barriers import Barriers, Route
-from .contact import ANSWER_MARGIN_S, ContactWatch, Links
+from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexReply
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter
 from .rounds import ReadIndexRounds
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -45,26 +44,18 @@ class Reads:
     """
 
     def __init__(
-        self,
-        member: RaftMember,
-        leadership: Leadership,
-        table: RouteTable,
-        reporter: Reporter,
-        links: Links,
-        contact: ContactWatch,
-        *,
-        me: str,
+        self, given: Surroundings, leadership: Leadership, reporter: Reporter, contact: ContactWatch
     ) -> None:
         self.refused = 0
-        self._member = member
-        self._table = table
+        self._member = given.member
+        self._table = given.table
+        self._links = given.links
+        self._me = given.me
         self._reporter = reporter
-        self._links = links
         self._contact = contact
-        self._me = me
         self._loop = asyncio.get_running_loop()
         self._barriers = Barriers()
-        self.rounds = ReadIndexRounds(member, leadership, self._barriers, me=me, on_own=self.answer_waiting)
+        self.rounds = ReadIndexRounds(given, leadership, self._barriers, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
         self._late_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from nameserver.commands import UPDATE_FORMAT, Command, Update
-from nameserver.handlers import HeardOver, Renewal, Unregister
-from nameserver.liveness import Liveness
-from nameserver.modes.history import History
-from nameserver.modes.interface import Freshness
+from nameserver.commands import (
+    UPDATE_FORMAT,
+    Command,
+    CommandFormatError,
+    CommandTooLarge,
+    RegisterBroker,
+    Touch,
+    Update,
+)
+from nameserver.handlers import HeardOver, Renewal, Unregister, answer_for, decide_registration
+from nameserver.modes.interface import ConsistencyError
 from nameserver.modes.notes import note_late_unregister
-from nameserver.raft import RaftMember
+from nameserver.modes.serving import refusal, refusal_of
 from nameserver.registration import Registration, decode_registration
-from nameserver.routes.table import RouteTable
-from nameserver.routes.view import RouteView
-from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.verdicts import Moved, Verdict
 
 from .proposals import WRITE_DEADLINE_S
-from .registering import Registering, Told
 from .reporter import Reporter, Unchanged, answer_or_touch
 from .reports import Reports
+from .surroundings import Surroundings
 from .writes import Writes
+
+logger = logging.getLogger(__name__)
 
 REPEAT_BYTES_MAX: Final = 64 * 1024
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -58,27 +65,17 @@ class _Repeat(NamedTuple):
 
 
 class Registrations:
-    """Answers registrations, and renews what they and other requests renew. Implements ``RegisterMode``."""
+    """Answers registrations, and renews what they and other requests renew."""
 
-    def __init__(
-        self,
-        member: RaftMember,
-        table: RouteTable,
-        liveness: Liveness,
-        reporter: Reporter,
-        reports: Reports,
-        writes: Writes,
-        settings: LiveSettings,
-        history: History,
-    ) -> None:
-        self._member = member
-        self._table = table
-        self._liveness = liveness
+    def __init__(self, given: Surroundings, reporter: Reporter, reports: Reports, writes: Writes) -> None:
+        self.table = given.table
+        self.settings = given.settings
+        self.writes = writes
+        self._member = given.member
+        self._liveness = given.liveness
+        self._history = given.history
         self._reporter = reporter
         self._reports = reports
-        self._writes = writes
-        self._settings = settings
-        self._history = history
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
         self._repeats: dict[ConnectionId, _Repeat] = {}
@@ -89,7 +86,7 @@ class Registrations:
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
-        if repeat is not None and repeat.is_made_by(request, self._table.revision, self._settings.current):
+        if repeat is not None and repeat.is_made_by(request, self.table.revision, self.settings.current):
             self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
             renewed = self.renew(repeat.renewal, origin)
             if isinstance(renewed, Answer):
@@ -168,29 +165,12 @@ class Registrations:
         self._repeats.clear()
         self._repeats_bytes = 0
 
-    # -- RegisterMode
-
-    @property
-    def settings(self) -> LiveSettings:
-        """The settings in force."""
-        return self._settings
-
-    def view(self, freshness: Freshness) -> RouteView:
-        """Return the view, as stale as it may be: a registration is decided again if that was too stale."""
-        return self._table.view
-
     def shortened(self, decoded: Registration) -> Update | None:
         """Return the difference that a registration makes, if that is all and every member knows those."""
         if self._reporter.understood < UPDATE_FORMAT:
             return None
-        delete_absent = self._settings.current.delete_topic_with_broker_registration
-        return self._table.shortened(decoded, delete_absent=delete_absent)
-
-    def enter(
-        self, command: Command, *, deadline: float, told: Told, registration: tuple[BrokerKey, ConnectionId]
-    ) -> int:
-        """Propose a command, see :meth:`Writes.enter`."""
-        return self._writes.enter(command, deadline=deadline, told=told, registration=registration)
+        delete_absent = self.settings.current.delete_topic_with_broker_registration
+        return self.table.shortened(decoded, delete_absent=delete_absent)
 
     def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
         """Note that a registration has its answer, whatever it is."""
@@ -212,8 +192,90 @@ class Registrations:
             body=request.body,
             ext_fields=request.ext_fields,
             version=request.version,
-            table_revision=self._table.revision,
-            settings=self._settings.current,
+            table_revision=self.table.revision,
+            settings=self.settings.current,
             lease_ms=lease_ms,
             renewal=renewal,
         )
+
+
+class Registering:
+    """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
+
+    Args:
+        answered: Called once with the answer, unless :meth:`decide` returned it.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_command",
+        "_deadline",
+        "_decoded",
+        "_mode",
+        "_origin",
+        "_request",
+        "broker",
+        "renewal",
+    )
+
+    def __init__(
+        self,
+        mode: Registrations,
+        request: Request,
+        decoded: Registration,
+        origin: ConnectionId,
+        deadline: float,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        self.broker = decoded.broker
+        self._mode = mode
+        self._request = request
+        self._decoded = decoded
+        self._origin = origin
+        self._deadline = deadline
+        self._answered = answered
+        self._command: RegisterBroker | Update | Touch | None = None
+        self.renewal: Renewal | None = None
+        """What it was answered by without the log."""
+
+    def decide(self) -> Answer | None:
+        """Decide on the table as it is; None if that is proposed and the answer comes later."""
+        mode = self._mode
+        try:
+            command: RegisterBroker | Update | Touch | None = mode.shortened(self._decoded)  # nearly all
+            if command is None:
+                # As stale as it may be: it is decided again if that was too stale.
+                decision = decide_registration(mode.table.view, self._decoded, mode.settings.current)
+                if isinstance(decision, Renewal):
+                    renewed = mode.renew(decision, self._origin)
+                    if isinstance(renewed, Answer):
+                        self.renewal = decision
+                        return renewed
+                    assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
+                    command = renewed
+                else:
+                    command = decision
+            self._command = command
+            registration = self.broker, self._origin
+            mode.writes.enter(command, deadline=self._deadline, told=self._told, registration=registration)
+        except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
+            return refusal_of(self._request, error)
+        return None
+
+    def _told(self, outcome: Verdict | ConsistencyError) -> None:
+        try:
+            answer = self._answer_to(outcome)
+        except Exception as error:  # the boundary of one request
+            logger.exception("registration failed broker=%s", self.broker)
+            answer = refusal(f"{type(error).__name__}: {error}")
+        if answer is not None:
+            self._mode.answered(self.broker, self._origin)
+            self._answered(answer)
+
+    def _answer_to(self, outcome: Verdict | ConsistencyError) -> Answer | None:
+        if isinstance(outcome, Moved):
+            return self.decide()
+        if isinstance(outcome, ConsistencyError):
+            return refusal_of(self._request, outcome)
+        assert self._command is not None, "told before it was decided"
+        return answer_for(self._command, outcome, self._request, self._mode.settings.current)

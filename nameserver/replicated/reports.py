@@ -10,20 +10,18 @@ from collections.abc import Callable
 from typing import Final
 
 from nameserver.commands import Evict
-from nameserver.liveness import Liveness
-from nameserver.raft import RaftMember, Role
+from nameserver.raft import Role
 from nameserver.routes.entries import Record
-from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 
 from . import peer_messages
-from .contact import Links
 from .failure_detector import FailureDetector, Judgement
 from .leadership import Leadership
 from .log_queue import LogQueue
 from .observer import Observer
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
+from .surroundings import Surroundings
 
 PRUNE_PERIOD_S: Final = 5.0
 """How often what is known of brokers without a record is looked through."""
@@ -37,37 +35,31 @@ class Reports:
             over it, so nothing is proposed meanwhile.
 
     Args:
-        work_soon: Called when a report is due.
         now: The loop's time, s. A process that stood still may read what came meanwhile before its timer
             moves the liveness clock, and is not to date that by the clock's old reading.
     """
 
     def __init__(
         self,
-        member: RaftMember,
+        given: Surroundings,
         leadership: Leadership,
         queue: LogQueue,
-        table: RouteTable,
-        liveness: Liveness,
         reporter: Reporter,
-        links: Links,
         *,
-        me: str,
-        work_soon: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
         self.observer: Observer | None = None
         self.due = False
         self._now = now
-        self._member = member
+        self._member = given.member
+        self._table = given.table
+        self._liveness = given.liveness
+        self._links = given.links
+        self._me = given.me
+        self._work_soon = given.work_soon
         self._leadership = leadership
         self._queue = queue
-        self._table = table
-        self._liveness = liveness
         self._reporter = reporter
-        self._links = links
-        self._me = me
-        self._work_soon = work_soon
         self._prune_at = 0.0
         self._judge_all_at = 0.0
         self._judged_with: set[str] = set()  # members in contact when all brokers were judged last

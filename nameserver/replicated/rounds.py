@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from nameserver.raft import RaftMember
-
 from . import peer_messages
 from .barriers import Barriers, Confirmed, Rounds
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
+from .surroundings import Surroundings
 
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
@@ -34,18 +33,17 @@ class ReadIndexRounds:
 
     def __init__(
         self,
-        member: RaftMember,
+        given: Surroundings,
         leadership: Leadership,
         barriers: Barriers,
         *,
-        me: str,
         on_own: Callable[[], None],
     ) -> None:
         self.confirmed = self.begun = 0
-        self._member = member
+        self._member = given.member
+        self._me = given.me
         self._leadership = leadership
         self._barriers = barriers
-        self._me = me
         self._on_own = on_own
         self._near: list[str] = []  # voters, who spoke of barriers last first
         self._nearest = ""  # the first of them

@@ -10,28 +10,22 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
-
-import msgspec
 
 from nameserver.commands import FORMAT_VERSION, Command, Proposal, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
-from nameserver.raft import RaftMember
-from nameserver.routes.table import RouteTable
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from . import peer_messages
-from .contact import ANSWER_MARGIN_S, ContactWatch, Links
-from .leadership import Decoded, Leadership
+from .contact import ANSWER_MARGIN_S, ContactWatch
 from .log_queue import LogQueue
 from .observer import Observer
 from .peer_messages import Deferred, Propose
-from .proposals import WRITE_DEADLINE_S, ProposalBook
-from .registering import Told
+from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
 from .reporter import Reporter
 from .reports import Reports
+from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -42,61 +36,42 @@ LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
 
 
-class _Waiter(msgspec.Struct, frozen=True):
-    """Who waits for a proposal's verdict, and until when (loop time, s)."""
-
-    told: Told
-    until: float
-
-
 class Writes:
     """The changes that this process proposes.
 
     Attributes:
         refused: Changes answered "not applied".
         unknown: Changes answered "may apply yet".
-
-    Args:
-        work_soon: Called when there is something to hand out.
     """
 
     def __init__(
         self,
-        member: RaftMember,
-        leadership: Leadership,
+        given: Surroundings,
         queue: LogQueue,
-        table: RouteTable,
         book: ProposalBook,
-        decoded: Decoded,
         reporter: Reporter,
         reports: Reports,
-        links: Links,
         contact: ContactWatch,
-        *,
-        me: str,
-        work_soon: Callable[[], None],
     ) -> None:
         self.observer: Observer | None = None
         self.refused = self.unknown = 0
-        self._member = member
-        self._leadership = leadership
+        self._member = given.member
+        self._table = given.table
+        self._links = given.links
+        self._me = given.me
+        self._work_soon = given.work_soon
+        self._leadership = queue.leadership
         self._queue = queue
-        self._table = table
         self._book = book
-        self._decoded = decoded
         self._reporter = reporter
         self._reports = reports
-        self._links = links
         self._contact = contact
-        self._me = me
-        self._work_soon = work_soon
         self._loop = asyncio.get_running_loop()
-        self._waiters: dict[int, _Waiter] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
-        # Registrations under way, also after their request was answered: their verdict dates evidence.
-        self._registering: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
+        # Of writes whose outcome is unknown: a verdict that comes after all dates evidence.
+        self._late: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
         self._closed = False
 
     def __len__(self) -> int:
@@ -155,16 +130,10 @@ class Writes:
             )
         if not self._book.has_room(data):
             raise NoQuorum("not applied: too many changes are under way here")
-        sequence = self._book.add(data, deadline=deadline)
-        until = deadline - ANSWER_MARGIN_S
-        self._waiters[sequence] = _Waiter(told, until)
-        if until < self._timer_at:
-            self._give_up_at(until)
-        self._decoded[self._book.boot_id, sequence] = command
-        if registration is not None:
-            self._registering[sequence] = registration
-            if len(self._registering) > LATE_MAX:
-                self._registering.popitem(last=False)
+        sequence = self._book.add(data, deadline=deadline, told=told, registration=registration)
+        if deadline - ANSWER_MARGIN_S < self._timer_at:
+            self._give_up_at(deadline - ANSWER_MARGIN_S)
+        self._leadership.decoded[self._book.boot_id, sequence] = command
         self._work_soon()
         return sequence
 
@@ -209,7 +178,7 @@ class Writes:
         if self._book.defers:
             for sequence in self._book.released(applied_index=self._member.applied_index):
                 self._decide_again(sequence)
-        if self._book.has_newer and self._reporter.understood < FORMAT_VERSION:
+        if self._reporter.understood < FORMAT_VERSION:
             for sequence in self._book.beyond(self._reporter.understood):
                 self._decide_again(sequence)
 
@@ -221,37 +190,36 @@ class Writes:
         """
         unknown, again = self._book.unseen()
         for sequence in unknown:
-            waiter = self._strike_out(sequence)
-            if waiter is not None:  # told later, here and below: this is called amid the engine's work
+            told = self._strike_out(sequence, late=True)
+            if told is not None:  # told later, here and below: this is called amid the engine's work
                 self.unknown += 1
                 unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
-                self._loop.call_soon(waiter.told, unknown_yet)
+                self._loop.call_soon(told, unknown_yet)
         for sequence in again:
             self._queue.withdraw(sequence)
-            waiter = self._strike_out(sequence)
-            if waiter is not None:
-                self._loop.call_soon(waiter.told, Moved(revision=self._table.revision))
+            told = self._strike_out(sequence)
+            if told is not None:
+                self._loop.call_soon(told, Moved(revision=self._table.revision))
         self._book.applied(term)
 
     def _decide_again(self, sequence: int) -> None:
         self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
-        waiter = self._strike_out(sequence)
-        if waiter is not None:
-            waiter.told(Moved(revision=self._table.revision))
+        told = self._strike_out(sequence)
+        if told is not None:
+            told(Moved(revision=self._table.revision))
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
-        registration = self._registering.pop(sequence, None)
+        write = self._book.remove(sequence)
+        registration = self._late.pop(sequence, None) if write is None else write.registration
         if registration is not None and isinstance(verdict, Applied | NoChange):
             revision = verdict.reply.revision if isinstance(verdict.reply, RegisterReply) else None
             if revision is not None:
                 self._reports.registered(*registration, revision=revision)
-        self._book.remove(sequence)
-        waiter = self._waiters.pop(sequence, None)
-        if waiter is not None:
+        if write is not None and write.told is not None:
             if self.observer is not None:
                 self.observer.settled(verdict)
-            self._to_tell.append((waiter.told, verdict))
+            self._to_tell.append((write.told, verdict))
 
     def tell(self, *, index: int) -> None:
         """Tell whom the entry that was just applied has settled."""
@@ -270,14 +238,24 @@ class Writes:
 
     def end(self) -> None:
         """Answer all that still wait."""
-        for sequence in list(self._waiters):
-            self._give_up(sequence)
+        for write in list(self._book):
+            self._give_up(write)
 
-    def _strike_out(self, sequence: int) -> _Waiter | None:
-        """Forget a proposal; return who waited for it."""
-        self._decoded.pop((self._book.boot_id, sequence), None)
-        self._book.remove(sequence)
-        return self._waiters.pop(sequence, None)
+    def _strike_out(self, sequence: int, *, late: bool = False) -> Told | None:
+        """Forget a proposal; return who waited for it.
+
+        Args:
+            late: Its verdict may come yet.
+        """
+        self._leadership.decoded.pop((self._book.boot_id, sequence), None)
+        write = self._book.remove(sequence)
+        if write is None:
+            return None
+        if late and write.registration is not None:
+            self._late[sequence] = write.registration
+            if len(self._late) > LATE_MAX:
+                self._late.popitem(last=False)
+        return write.told
 
     def _give_up_at(self, until: float) -> None:
         """One timer for all who wait: nearly all have their verdict long before it fires."""
@@ -287,27 +265,26 @@ class Writes:
 
     def _give_up_late(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        now = self._loop.time()
-        for sequence in [sequence for sequence, waiter in self._waiters.items() if waiter.until <= now]:
-            self._give_up(sequence)
-        if self._waiters:
-            self._give_up_at(min(waiter.until for waiter in self._waiters.values()))
+        now = self._loop.time() + ANSWER_MARGIN_S
+        for write in [write for write in self._book if write.deadline <= now]:
+            self._give_up(write)
+        if self._book:
+            self._give_up_at(min(write.deadline for write in self._book) - ANSWER_MARGIN_S)
 
-    def _give_up(self, sequence: int) -> None:
+    def _give_up(self, write: Write) -> None:
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
-        waiting = self._book.get(sequence)
-        waiter = self._strike_out(sequence)
-        if waiter is None:
-            return
-        if waiting is None or not waiting.in_doubt:
+        sequence, in_doubt = write.proposal.sequence, write.in_doubt
+        told = self._strike_out(sequence, late=in_doubt)
+        if not in_doubt:
             self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
-            self._registering.pop(sequence, None)
             self.refused += 1
-            waiter.told(NoQuorum(f"not applied: {self._contact.why_not()}"))
+            outcome: ConsistencyError = NoQuorum(f"not applied: {self._contact.why_not()}")
         else:
             self.unknown += 1
-            unknown = f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {self._contact.why_not()}"
-            waiter.told(OutcomeUnknown(unknown))
+            why = self._contact.why_not()
+            outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
+        if told is not None:
+            told(outcome)
 
     def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
         attempts = tuple([self._book.attempts(proposal.sequence) + 1 for proposal in chunk])

@@ -83,7 +83,7 @@ class Operator:
         self._begin(
             _Change(
                 f"add {name}",
-                lambda mode, deadline: mode.operations.add_member(name, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.add_member(name, deadline=deadline),
                 done,
                 newcomer=member,
             )
@@ -107,7 +107,7 @@ class Operator:
         self._begin(
             _Change(
                 f"remove {name}",
-                lambda mode, deadline: mode.operations.remove_member(name, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.remove_member(name, deadline=deadline),
                 done,
             )
         )
@@ -126,7 +126,7 @@ class Operator:
         self._begin(
             _Change(
                 "transfer",
-                lambda mode, deadline: mode.operations.transfer_leadership(to, deadline=deadline),
+                lambda mode, deadline: mode.operations.member.transfer_leadership(to, deadline=deadline),
                 done,
                 again=False,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -12,14 +13,14 @@ from nameserver.handlers import Renewal, SettingsChange, Unregister
 from nameserver.liveness import Standing
 from nameserver.modes.interface import (
     ConsistencyError,
-    Freshness,
     FreshnessNotOffered,
     NoQuorum,
     OutcomeUnknown,
 )
 from nameserver.modes.serving import Mode, serve
 from nameserver.registration import Registration, decode_registration
-from nameserver.replicated.registering import Registering, RegisterMode, Told
+from nameserver.replicated.proposals import Told
+from nameserver.replicated.registrations import Registering, Registrations
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -101,10 +102,7 @@ class DelayedLog:
         self.answers: list[Answer] = []
         self.calls: list[str] = []
         self.failure: ConsistencyError | CommandTooLarge | None = None
-
-    def view(self, freshness: Freshness) -> RouteView:
-        assert freshness is Freshness.STALE
-        return self.table.view
+        self.writes = self
 
     def shortened(self, decoded: Registration) -> Update | None:
         return None
@@ -144,8 +142,9 @@ class DelayedLog:
         )
         decoded = decode_registration(request)
         assert isinstance(decoded, Registration)
-        mode: RegisterMode = self
-        return Registering(mode, request, decoded, ConnectionId(1), 0.0, self.answers.append).decide()
+        return Registering(
+            cast(Registrations, self), request, decoded, ConnectionId(1), 0.0, self.answers.append
+        ).decide()
 
     def tell(self) -> None:
         """Apply the oldest command without a verdict, and tell it."""

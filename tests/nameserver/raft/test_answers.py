@@ -15,7 +15,7 @@ import pytest
 from nameserver.commands import Batch, Proposal, PutKv, encode_batch, encode_command
 from nameserver.modes.interface import NoQuorum
 from nameserver.replicated import Replicated
-from nameserver.replicated.proposals import RESEND_S, ProposalBook, Waiting
+from nameserver.replicated.proposals import RESEND_S, ProposalBook, Write
 from nameserver.replicated.writes import Writes
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
@@ -121,7 +121,7 @@ def _d13_no_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d13_not_sent_again(patch: pytest.MonkeyPatch) -> None:
-    def handed(waiting: Waiting, route: tuple[int, int]) -> bool:
+    def handed(waiting: Write, route: tuple[int, int]) -> bool:
         return waiting.route == route
 
     patch.setattr(

@@ -23,7 +23,7 @@ from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Fresh
 from nameserver.raft import StopMember
 from nameserver.replicated import Replicated, peer_messages, registrations, writes
 from nameserver.replicated.peer_messages import Propose
-from nameserver.replicated.proposals import Waiting
+from nameserver.replicated.proposals import Write
 from nameserver.types import Answer
 from remoting.codes import ResponseCode
 from remoting.line_limit import LINES_PER_PEER
@@ -84,7 +84,7 @@ def test_proposals_that_cannot_be_taken_leave_a_few_lines(
     run(body)
 
 
-def under_way(member: Replicated) -> list[Waiting]:
+def under_way(member: Replicated) -> list[Write]:
     return list(member._writes._book._waiting.values())
 
 

@@ -1,0 +1,62 @@
+"""What the parts of one nameserver of a group share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nameserver.liveness import Liveness
+from nameserver.modes.history import History
+from nameserver.raft import RaftMember
+from nameserver.routes.table import RouteTable
+from nameserver.settings.changes import LiveSettings
+from remoting.line_limit import LimitedLog
+
+
+class Links:
+    """Which members are linked, as of the last look.
+
+    Attributes:
+        up: Members with a link.
+    """
+
+    def __init__(self, member: RaftMember) -> None:
+        self.up: frozenset[str] = frozenset()
+        self._member = member
+        self._numbers: dict[str, int] = {}
+
+    def follow(self) -> frozenset[str]:
+        """Look again; returns the members that are linked anew."""
+        member = self._member
+        numbers = {peer: member.link_number(peer) for peer in member.linked}
+        anew = frozenset(peer for peer, number in numbers.items() if self._numbers.get(peer) != number)
+        self._numbers = numbers
+        self.up = frozenset(numbers)
+        return anew
+
+    def number(self, member: str) -> int:
+        """Return which of the links to a member this is, so that two of them are told apart."""
+        return self._numbers[member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """One member with its table, what it knows of brokers, and its settings.
+
+    Attributes:
+        me: Its identity, the raft address.
+        boot_id: Random number of this process.
+        peer_log: For what other members may bring about again and again.
+        work_soon: Has reports, proposals and entries leave in this turn of the loop.
+    """
+
+    me: str
+    boot_id: int
+    member: RaftMember
+    links: Links
+    table: RouteTable
+    liveness: Liveness
+    history: History
+    settings: LiveSettings
+    peer_log: LimitedLog
+    work_soon: Callable[[], None]
