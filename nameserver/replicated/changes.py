@@ -12,10 +12,10 @@ from nameserver.verdicts import Applied
 
 from .registrations import Registrations
 from .reports import Reports
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 
-class Changes:
+class Changes(Part):
     """Follows each applied change with what is of this process alone.
 
     Args:
@@ -32,10 +32,7 @@ class Changes:
         *,
         kv_changed: Callable[[], None],
     ) -> None:
-        self._member = given.member
-        self._liveness = given.liveness
-        self._settings = given.settings
-        self._history = given.history
+        super().__init__(given)
         self._reports = reports
         self._registrations = registrations
         self._effects = effects

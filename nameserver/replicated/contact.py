@@ -9,7 +9,7 @@ from typing import Final
 from nameserver.modes.interface import NoQuorum
 from nameserver.modes.waiters import wake
 
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +20,11 @@ ANSWER_MARGIN_S: Final = 0.05
 """Whatever a request waits for, it waits so much shorter than its deadline: the answer leaves within it."""
 
 
-class ContactWatch:
+class ContactWatch(Part):
     """Says when contact with a majority is lost and found, and wakes those who wait for it."""
 
     def __init__(self, given: Surroundings) -> None:
-        self._member = given.member
-        self._links = given.links
-        self._me = given.me
+        super().__init__(given)
         self._loop = asyncio.get_running_loop()
         # Nobody is in contact before the first time; then it is said whenever that ends.
         self._out_since: float | None = self._loop.time()

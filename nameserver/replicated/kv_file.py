@@ -17,7 +17,7 @@ from nameserver.settings.files import FileError, encode_kv, load_kv_file, write_
 from nameserver.verdicts import Applied, Moved
 
 from .proposals import WRITE_DEADLINE_S
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 IMPORT_RETRY_S: Final = 1.0
 
 
-class KvFile:
+class KvFile(Part):
     """Offers the file found at the start to the group, and keeps it as the table is.
 
     A file that cannot be imported is no reason not to start, and is not overwritten.
@@ -33,7 +33,7 @@ class KvFile:
 
     def __init__(self, given: Surroundings, writes: Writes) -> None:
         self._path = Path(given.settings.current.kv_path)
-        self._table = given.table
+        super().__init__(given)
         self._writes = writes
         self._loop = asyncio.get_running_loop()
         self._found: dict[str, dict[str, str | None]] = {}

@@ -14,7 +14,7 @@ from .barriers import Rounds
 from .failure_detector import FailureDetector
 from .peer_messages import FIRST_COMMAND_FORMAT, Report
 from .proposals import Sequencer
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ Decoded = dict[tuple[int, int], Command]
 """Commands by boot id and sequence, each decoded once: kept until it is applied or given up."""
 
 
-class Leadership:
+class Leadership(Part):
     """What this member holds while it leads, all of it of one term.
 
     Attributes:
@@ -39,8 +39,7 @@ class Leadership:
         self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
         self.decoded: Decoded = {}
-        self._member = given.member
-        self._boot_id = given.boot_id
+        super().__init__(given)
         self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:

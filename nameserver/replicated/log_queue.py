@@ -23,17 +23,14 @@ from . import peer_messages
 from .leadership import Leadership
 from .peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
 from .proposals import ProposalBook
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 
-class LogQueue:
+class LogQueue(Part):
     """Carries proposals, its own and those of other members, into the log while this member leads."""
 
     def __init__(self, given: Surroundings, leadership: Leadership, book: ProposalBook) -> None:
-        self._member = given.member
-        self._table = given.table
-        self._me = given.me
-        self._peer_log = given.peer_log
+        super().__init__(given)
         self.leadership = leadership
         self._decoded = leadership.decoded
         self._book = book

@@ -23,7 +23,7 @@ from .peer_messages import ReadIndex, ReadIndexReply
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter
 from .rounds import ReadIndexRounds
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Joined(NamedTuple):
     told: list[BarrierPassed]
 
 
-class Reads:
+class Reads(Part):
     """The reads of this process that wait.
 
     Attributes:
@@ -47,10 +47,7 @@ class Reads:
         self, given: Surroundings, leadership: Leadership, reporter: Reporter, contact: ContactWatch
     ) -> None:
         self.refused = 0
-        self._member = given.member
-        self._table = given.table
-        self._links = given.links
-        self._me = given.me
+        super().__init__(given)
         self._reporter = reporter
         self._contact = contact
         self._loop = asyncio.get_running_loop()

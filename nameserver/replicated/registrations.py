@@ -28,7 +28,7 @@ from nameserver.verdicts import Moved, Verdict
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter, Unchanged, answer_or_touch
 from .reports import Reports
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -64,16 +64,14 @@ class _Repeat(NamedTuple):
         )
 
 
-class Registrations:
+class Registrations(Part):
     """Answers registrations, and renews what they and other requests renew."""
 
     def __init__(self, given: Surroundings, reporter: Reporter, reports: Reports, writes: Writes) -> None:
         self.table = given.table
         self.settings = given.settings
         self.writes = writes
-        self._member = given.member
-        self._liveness = given.liveness
-        self._history = given.history
+        super().__init__(given)
         self._reporter = reporter
         self._reports = reports
         self._loop = asyncio.get_running_loop()

@@ -21,13 +21,13 @@ from .log_queue import LogQueue
 from .observer import Observer
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 PRUNE_PERIOD_S: Final = 5.0
 """How often what is known of brokers without a record is looked through."""
 
 
-class Reports:
+class Reports(Part):
     """What is heard here, on its way to the leader; as leader, what all members heard.
 
     Attributes:
@@ -51,12 +51,7 @@ class Reports:
         self.observer: Observer | None = None
         self.due = False
         self._now = now
-        self._member = given.member
-        self._table = given.table
-        self._liveness = given.liveness
-        self._links = given.links
-        self._me = given.me
-        self._work_soon = given.work_soon
+        super().__init__(given)
         self._leadership = leadership
         self._queue = queue
         self._reporter = reporter

@@ -13,13 +13,13 @@ from . import peer_messages
 from .barriers import Barriers, Confirmed, Rounds
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 ASK_ALL_S: Final = 0.05
 """A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
 
 
-class ReadIndexRounds:
+class ReadIndexRounds(Part):
     """Carries a leader's rounds to the voters and back, and its certainty to those who asked.
 
     Attributes:
@@ -40,8 +40,7 @@ class ReadIndexRounds:
         on_own: Callable[[], None],
     ) -> None:
         self.confirmed = self.begun = 0
-        self._member = given.member
-        self._me = given.me
+        super().__init__(given)
         self._leadership = leadership
         self._barriers = barriers
         self._on_own = on_own

@@ -17,11 +17,11 @@ from .contact import ANSWER_MARGIN_S, ContactWatch
 from .proposals import WRITE_DEADLINE_S
 from .reads import Reads
 from .registrations import Registrations
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 from .writes import Writes
 
 
-class Requests:
+class Requests(Part):
     """Answers requests, one task each: reads that cannot be answered at once, changes, settings.
 
     Implements ``Mode``.
@@ -36,7 +36,7 @@ class Requests:
         registrations: Registrations,
     ) -> None:
         self.settings = given.settings
-        self._table = given.table
+        super().__init__(given)
         self._contact = contact
         self._reads = reads
         self._registrations = registrations

@@ -60,3 +60,19 @@ class Surroundings:
     settings: LiveSettings
     peer_log: LimitedLog
     work_soon: Callable[[], None]
+
+
+class Part:
+    """What each part holds of them; no behaviour."""
+
+    def __init__(self, given: Surroundings) -> None:
+        self._me = given.me
+        self._boot_id = given.boot_id
+        self._member = given.member
+        self._links = given.links
+        self._table = given.table
+        self._liveness = given.liveness
+        self._history = given.history
+        self._settings = given.settings
+        self._peer_log = given.peer_log
+        self._work_soon = given.work_soon

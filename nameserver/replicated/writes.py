@@ -25,7 +25,7 @@ from .peer_messages import Deferred, Propose
 from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
 from .reporter import Reporter
 from .reports import Reports
-from .surroundings import Surroundings
+from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ LATE_MAX: Final = 10_000
 """Registrations whose verdict is still looked out for after their request was answered."""
 
 
-class Writes:
+class Writes(Part):
     """The changes that this process proposes.
 
     Attributes:
@@ -55,11 +55,7 @@ class Writes:
     ) -> None:
         self.observer: Observer | None = None
         self.refused = self.unknown = 0
-        self._member = given.member
-        self._table = given.table
-        self._links = given.links
-        self._me = given.me
-        self._work_soon = given.work_soon
+        super().__init__(given)
         self._leadership = queue.leadership
         self._queue = queue
         self._book = book

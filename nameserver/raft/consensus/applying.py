@@ -8,8 +8,10 @@ from typing import Final
 from nameserver.raft.library import LEADER, Library
 from nameserver.raft.types import StopMember
 
+from .electorate import Electorate
 from .leading import Leading
 from .log import CONFIGURATION, NO_OP, REGULAR
+from .part import CorePart
 from .patience import Patience
 from .surroundings import Surroundings
 
@@ -23,21 +25,24 @@ class Stopped(Exception):
     """The state machine has not applied an entry; this member must stop."""
 
 
-class Applying:
+class Applying(CorePart):
     """Hands committed entries to the state machine.
 
     Attributes:
         passed: Committed entries that the state machine does not see.
     """
 
-    def __init__(self, given: Surroundings, library: Library, leading: Leading, patience: Patience) -> None:
-        self._log = given.log
-        self._host = given.host
-        self._clock = given.clock
-        self._period = given.period
-        self._library = library
+    def __init__(
+        self,
+        given: Surroundings,
+        library: Library,
+        electorate: Electorate,
+        patience: Patience,
+        *,
+        leading: Leading,
+    ) -> None:
+        super().__init__(given, library, electorate, patience)
         self._leading = leading
-        self._patience = patience
         self.passed = 0
 
     def apply_committed(self) -> None:

@@ -58,7 +58,7 @@ class RaftCore:
         self.elections: Final = Elections(*shared)
         self.following: Final = Following(*shared)
         self.leading: Final = Leading(*shared)
-        self.applying: Final = Applying(given, self.library, self.leading, self.patience)
+        self.applying: Final = Applying(*shared, leading=self.leading)
 
     # ---- events
 

@@ -10,6 +10,7 @@ from nameserver.raft.library import LEADER, Library
 
 from .electorate import Electorate
 from .messages import PreVote, PreVoteReply, RequestVote, Stale, VoteReply
+from .part import CorePart
 from .patience import Patience
 from .surroundings import Surroundings
 
@@ -21,7 +22,7 @@ LAST_LOOK: Final = 0.2
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
-class Elections:
+class Elections(CorePart):
     """Asks before it stands, gives votes and has them counted.
 
     Attributes:
@@ -32,15 +33,7 @@ class Elections:
     def __init__(
         self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
     ) -> None:
-        self._me = given.me
-        self._peer_log = given.peer_log
-        self._log = given.log
-        self._host = given.host
-        self._clock = given.clock
-        self._period = given.period
-        self._library = library
-        self._electorate = electorate
-        self._patience = patience
+        super().__init__(given, library, electorate, patience)
         self._votes: set[str] = set()
         self._pre_term = 0
         self._pre_votes: set[str] = set()

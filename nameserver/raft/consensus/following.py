@@ -8,13 +8,14 @@ from nameserver.raft.library import FOLLOWER, Library
 
 from .electorate import Electorate
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply, Stale
+from .part import CorePart
 from .patience import Patience
 from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 
-class Following:
+class Following(CorePart):
     """Keeps its log equal to the leader's and says how far it is, once that is durable.
 
     Attributes:
@@ -26,15 +27,7 @@ class Following:
     def __init__(
         self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
     ) -> None:
-        self._me = given.me
-        self._peer_log = given.peer_log
-        self._log = given.log
-        self._host = given.host
-        self._clock = given.clock
-        self._contact = given.contact
-        self._library = library
-        self._electorate = electorate
-        self._patience = patience
+        super().__init__(given, library, electorate, patience)
         self._matched = 0  # our log equals the current leader's up to here
         self._leader_durable = 0  # what the current leader said that is durable there
         self._reply_seq = 0

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Final
 
 from .core import RaftCore
 from .effects import Effects, StoreStanding
 from .log import FIRST_INDEX
 from .members import Configuration, Standing, found, majority, waiting_for
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX, Append, Greeting, MessageError
+from .part import Part
 from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 
-class Greetings:
+class Greetings(Part):
     """Greetings heard and said by one member.
 
     Attributes:
@@ -39,14 +39,9 @@ class Greetings:
         durability: str,
         standing: Standing,
     ) -> None:
-        self._me: Final = given.me
-        self._peer_log = given.peer_log
-        self._log = given.log
+        super().__init__(given, effects, core)
         self._election_timeout_ms = given.election_timeout_ms
-        self._effects = effects
         self._core = core
-        self._library = core.library
-        self._electorate = core.electorate
         self._http = http
         self._durability = durability
         self.standing = standing

@@ -20,6 +20,7 @@ from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import SnapshotPart, SnapshotReply, Stale
+from .part import Part
 from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ IMAGE_SIZE_MAX: Final = 1 << 31
 TAIL_BYTES: Final = 1024 * 1024
 
 
-class Images:
+class Images(Part):
     """What one member does with state images; one thing at a time.
 
     Attributes:
@@ -54,18 +55,9 @@ class Images:
         machine: StateMachine,
         compact_bytes: int,
     ) -> None:
-        self._me: Final = given.me
-        self._log = given.log
-        self._contact = given.contact
-        self._clock = given.clock
+        super().__init__(given, effects, core)
         self._held_image = given.held_image
-        self._effects = effects
         self._core = core
-        self._library = core.library
-        self._electorate = core.electorate
-        self._patience = core.patience
-        self._following = core.following
-        self._leading = core.leading
         self._greetings = greetings
         self._membership = membership
         self._machine = machine

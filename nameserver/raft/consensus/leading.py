@@ -11,6 +11,7 @@ from .electorate import Electorate
 from .log import CONFIGURATION, NO_OP, REGULAR
 from .members import Configuration, encode_configuration, majority
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
+from .part import CorePart
 from .patience import Patience
 from .replication import (
     BATCH_BYTES,
@@ -26,7 +27,7 @@ from .surroundings import Surroundings
 logger = logging.getLogger(__name__)
 
 
-class Leading:
+class Leading(CorePart):
     """Appends entries, sends each member what it lacks, knows what a majority holds; hands over.
 
     Attributes:
@@ -39,16 +40,8 @@ class Leading:
     def __init__(
         self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
     ) -> None:
-        self._me = given.me
-        self._log = given.log
-        self._host = given.host
+        super().__init__(given, library, electorate, patience)
         self._held_image = given.held_image
-        self._clock = given.clock
-        self._contact = given.contact
-        self._period = given.period
-        self._library = library
-        self._electorate = electorate
-        self._patience = patience
         self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}

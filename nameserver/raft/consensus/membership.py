@@ -16,6 +16,7 @@ from .greetings import Greetings
 from .log import FIRST_INDEX
 from .members import Configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
+from .part import Part
 from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ CAUGHT_UP_ENTRIES: Final = 128
 ALIVE_TIMEOUTS: Final = 4
 
 
-class Membership:
+class Membership(Part):
     """Who takes part and who leads, as one member changes it or learns of it.
 
     Attributes:
@@ -34,23 +35,10 @@ class Membership:
     """
 
     def __init__(
-        self,
-        given: Surroundings,
-        effects: Effects,
-        core: RaftCore,
-        *,
-        greetings: Greetings,
+        self, given: Surroundings, effects: Effects, core: RaftCore, *, greetings: Greetings
     ) -> None:
-        self._me: Final = given.me
-        self._log = given.log
-        self._contact = given.contact
-        self._clock = given.clock
+        super().__init__(given, effects, core)
         self._election_timeout_s = given.election_timeout_s
-        self._effects = effects
-        self._library = core.library
-        self._electorate = core.electorate
-        self._patience = core.patience
-        self._leading = core.leading
         self._greetings = greetings
         self._followed = core.electorate.configuration
         self._told: set[str] = set()  # whom this leader told that they are removed

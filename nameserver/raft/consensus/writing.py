@@ -8,6 +8,7 @@ from typing import Final
 
 from .core import RaftCore
 from .effects import Effects, Write
+from .part import Part
 from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 STALL_S: Final = 1.0
 
 
-class Writing:
+class Writing(Part):
     """Hands over what changed in the log, and watches how long that takes.
 
     Attributes:
@@ -25,15 +26,7 @@ class Writing:
     """
 
     def __init__(self, given: Surroundings, effects: Effects, core: RaftCore, *, volatile: bool) -> None:
-        self._me = given.me
-        self._log = given.log
-        self._clock = given.clock
-        self._effects = effects
-        self._library = core.library
-        self._electorate = core.electorate
-        self._patience = core.patience
-        self._following = core.following
-        self._leading = core.leading
+        super().__init__(given, effects, core)
         self._under_way: deque[tuple[int, float]] = deque()  # position, when it was handed over, in own time
         self.volatile: Final = volatile
         self.stalled = False
