@@ -29,6 +29,7 @@ from nameserver.commands import (
 )
 from nameserver.liveness import Liveness, Standing
 from nameserver.registration import REMARK_MAX, Registration, broker_key, decode_registration, failure
+from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
@@ -100,9 +101,6 @@ READS: Final = frozenset(
     }
 )
 """Requests that read the table and change nothing: they follow ``routeFreshness``."""
-
-LOCAL: Final = frozenset({RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAMESRV_CONFIG})
-"""Requests about this process alone: served whatever the group does."""
 
 
 # -- decisions ---------------------------------------------------------------------------------------------
@@ -339,33 +337,27 @@ def _query_data_version(
         return Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext())
     changed = not record.complete or record.data_version != sent
     body = record.data_version.encode()
-    says_changed = Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext(), body=body)
-    says = msgspec.structs.replace(
-        says_changed, ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext()
+    says, says_changed = (
+        Answer(ext_fields=QueryDataVersionResponseFields(changed=value).to_ext(), body=body)
+        for value in (changed, True)
     )
-    return Renewal(
-        broker=broker,
-        registration=False,
-        lease_ms=record.lease_ms,
-        revision=record.revision,
-        answer=says,
-        otherwise=says_changed,
-    )
+    return _heard_of(record, says, says_changed)
 
 
 def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = BrokerHeartbeatFields.parse(request.ext_fields)
-    broker = broker_key(fields.cluster_name, fields.broker_addr)
-    record = view.record(broker)
-    if record is None:
-        return Answer()
+    record = view.record(broker_key(fields.cluster_name, fields.broker_addr))
+    return Answer() if record is None else _heard_of(record, Answer(), Answer())
+
+
+def _heard_of(record: Record, answer: Answer, otherwise: Answer) -> Renewal:
     return Renewal(
-        broker=broker,
+        broker=record.broker,
         registration=False,
         lease_ms=record.lease_ms,
         revision=record.revision,
-        answer=Answer(),
-        otherwise=Answer(),
+        answer=answer,
+        otherwise=otherwise,
     )
 
 
@@ -512,14 +504,12 @@ def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings
     return RegisterTopic(topic=topic, queues=tuple(queues.values()), topic_revision=view.base("topic", topic))
 
 
-def _wipe_write_perm(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
-    return WipeWritePerm(broker_name=name, name_revision=view.base("name", name))
+def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
+    def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
+        name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
+        return change(broker_name=name, name_revision=view.base("name", name))
 
-
-def _add_write_perm(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
-    return AddWritePerm(broker_name=name, name_revision=view.base("name", name))
+    return handler
 
 
 # -- KV configuration and settings -------------------------------------------------------------------------
@@ -613,7 +603,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.UNREGISTER_BROKER: _unregister,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.GET_BROKER_CLUSTER_INFO: _cluster_info,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _wipe_write_perm,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(WipeWritePerm),
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _all_topics,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
@@ -628,7 +618,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,
     RequestCode.QUERY_DATA_VERSION: _query_data_version,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: _add_write_perm,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(AddWritePerm),
     RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
     RequestCode.BROKER_HEARTBEAT: _heartbeat,
 }

@@ -93,7 +93,7 @@ class RaftAdmin:
         status = operations.raft_status()
         if status.role == "leader" and address not in (known := status.members or ()):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
-            raise Problem(409, "Conflict", f"{address} is no member; the members are {', '.join(known)}")
+            raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
         await self._done(
             request, f"remove member {address}", operations.member.remove_member(address, deadline=deadline)
         )
@@ -125,12 +125,12 @@ class RaftAdmin:
         operations = self._allowed(request)
         deadline = _deadline(request)
         if self._restoring:  # each holds its whole file in memory
-            raise Problem(409, "Conflict", "another snapshot is being restored")
+            raise Problem(409, "another snapshot is being restored")
         self._restoring = True
         try:
             image = await _read_body(request, limit=SNAPSHOT_MAX)
             if not image:
-                raise Problem(400, "Bad Request", "the body is empty; it must be a snapshot file")
+                raise Problem(400, "the body is empty; it must be a snapshot file")
             await self._done(
                 request,
                 f"restore snapshot of {len(image)} bytes",
@@ -151,23 +151,18 @@ class RaftAdmin:
         operations = self._consistency.operations
         if operations is None:
             mode = self._consistency.status().mode
-            raise Problem(
-                404, "Not Found", f"this nameserver runs in mode {mode}: it belongs to no raft group"
-            )
+            raise Problem(404, f"this nameserver runs in mode {mode}: it belongs to no raft group")
         return operations
 
     def _allowed(self, request: web.Request) -> Operations:
         operations = self._operations()
         if self._proof is None:
-            raise Problem(
-                403, "Forbidden", "changes of the group are off: this nameserver has no --http-token-file"
-            )
+            raise Problem(403, "changes of the group are off: this nameserver has no --http-token-file")
         given = request.headers.get("Authorization")
         scheme, _, token = (given or "").partition(" ")
         if given is None:
             raise Problem(
                 401,
-                "Unauthorized",
                 "this needs the header Authorization: Bearer TOKEN",
                 challenge='Bearer realm="mqnamesrv"',
             )
@@ -177,7 +172,6 @@ class RaftAdmin:
             self._log_refusal(request)
             raise Problem(
                 401,
-                "Unauthorized",
                 "the token is not the one in this nameserver's --http-token-file",
                 challenge='Bearer realm="mqnamesrv", error="invalid_token"',
             )
@@ -205,27 +199,24 @@ class RaftAdmin:
             result = await change
         except NotLeader as error:
             if error.leader is None:
-                raise Problem(
-                    503, "Service Unavailable", "no leader is known; nothing was done", retry_after_s=1
-                ) from None
+                raise Problem(503, "no leader is known; nothing was done", retry_after_s=1) from None
             told = self._operations().raft_status().http or {}
             raise Problem(
                 421,
-                "Misdirected Request",
                 f"only the leader does this, and that is {error.leader}; nothing was done here",
                 leader=error.leader,
                 leader_http=told.get(error.leader, msgspec.UNSET),
             ) from None
         except ChangeRefused as error:
             log.warning("admin request refused reason=%s change=%s", error, what)
-            raise Problem(409, "Conflict", str(error)) from None
+            raise Problem(409, str(error)) from None
         except ChangeUnknown as error:
             log.warning("admin request unknown reason=%s change=%s", error, what)
             linked = self._operations().raft_status().linked or ()
             away = "; there is no link to it: is it started?" if awaited and awaited not in linked else ""
-            raise Problem(504, "Gateway Timeout", f"outcome unknown: {error}{away}") from None
+            raise Problem(504, f"outcome unknown: {error}{away}") from None
         except NoQuorum as error:
-            raise Problem(503, "Service Unavailable", str(error), retry_after_s=1) from None
+            raise Problem(503, str(error), retry_after_s=1) from None
         log.info("admin request done change=%s", what)
         return result
 
@@ -253,7 +244,7 @@ async def _download(request: web.Request, path: Path) -> web.StreamResponse:
         try:
             file = await asyncio.wrap_future(opening)
         except OSError as error:
-            raise Problem(503, "Service Unavailable", f"{path} cannot be read: {error.strerror}") from None
+            raise Problem(503, f"{path} cannot be read: {error.strerror}") from None
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": _BINARY})
         response.content_length = await loop.run_in_executor(thread, os.path.getsize, file.fileno())
         await response.prepare(request)
@@ -274,7 +265,6 @@ def _deadline(request: web.Request) -> float:
     if match is None or not 0 < float(match[1]) <= TIMEOUT_MAX_S:
         raise Problem(
             400,
-            "Bad Request",
             f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s",
         )
     return asyncio.get_running_loop().time() + float(match[1])
@@ -284,9 +274,9 @@ def _member(address: str) -> str:
     try:
         _, port = split_address("member", address[:300])
     except ConfigError as error:
-        raise Problem(400, "Bad Request", str(error)) from None
+        raise Problem(400, str(error)) from None
     if not port:
-        raise Problem(400, "Bad Request", f"member {address[:300]} needs a port of 1 to 65535")
+        raise Problem(400, f"member {address[:300]} needs a port of 1 to 65535")
     return address
 
 
@@ -297,17 +287,17 @@ async def _body(request: web.Request, *, required: str = "", optional: str = "")
     try:
         document: Any = orjson.loads(raw) if raw.strip() else {}
     except orjson.JSONDecodeError:
-        raise Problem(400, "Bad Request", "the body is no JSON") from None
+        raise Problem(400, "the body is no JSON") from None
     if not isinstance(document, dict):
-        raise Problem(400, "Bad Request", "the body is no JSON object")
+        raise Problem(400, "the body is no JSON object")
     for key in document:
         if key != name:
-            raise Problem(400, "Bad Request", f"unknown member {key[:40]}, allowed: {name or 'none'}")
+            raise Problem(400, f"unknown member {key[:40]}, allowed: {name or 'none'}")
     value = document.get(name)
     if value is None and not required:
         return None
     if not isinstance(value, str):
-        raise Problem(400, "Bad Request", f'the body must be {{"{name}": "HOST:PORT"}}, a raft address')
+        raise Problem(400, f'the body must be {{"{name}": "HOST:PORT"}}, a raft address')
     return _member(value)
 
 
@@ -325,5 +315,5 @@ async def _read_body(request: web.Request, *, limit: int) -> bytes:
             else:
                 return b"".join(parts)
         except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
-            raise Problem(400, "Bad Request", "the connection ended before the body did") from error
-    raise Problem(413, "Content Too Large", f"a body of at most {limit} bytes is taken here")
+            raise Problem(400, "the connection ended before the body did") from error
+    raise Problem(413, f"a body of at most {limit} bytes is taken here")

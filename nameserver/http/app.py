@@ -15,7 +15,7 @@ from typing import Final
 
 from aiohttp import web
 
-from nameserver.modes.interface import Consistency
+from nameserver.modes.interface import Consistency, ConsistencyStatus
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import is_loopback, join_address
 from nameserver.wire.server import NameServer
@@ -41,6 +41,10 @@ _PAGE: Final = {
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
 }
+#: What the status of this process says as the mode says it.
+_OF_THE_MODE: Final = tuple(
+    name for name in answers.Status.__struct_fields__ if name in ConsistencyStatus.__dataclass_fields__
+)
 
 
 class HttpServer:
@@ -146,28 +150,23 @@ class HttpServer:
         try:
             has_place = self._connections.serve(request.protocol)
             if not has_place and request.path not in ALWAYS:
-                raise Problem(
-                    503, "Service Unavailable", "all connections are taken", retry_after_s=1, close=True
-                )
+                raise Problem(503, "all connections are taken", retry_after_s=1, close=True)
             host = request.headers.get("Host")
             if request.path not in UNDER_ANY_NAME and not self._hosts.allow(host):
                 raise Problem(
                     421,
-                    "Misdirected Request",
                     f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it",
                 )
             response = await handler(request)
         except Problem as problem:
             response = problem.response(request.path)
         except web.HTTPException as error:
-            response = Problem(error.status, error.reason, _detail(error, request)).response(request.path)
+            response = Problem(error.status, _detail(error, request)).response(request.path)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
         except Exception:  # the boundary of one request
             log.exception("http request failed path=%s", request.path)
-            response = Problem(500, "Internal Server Error", "see the nameserver's log").response(
-                request.path
-            )
+            response = Problem(500, "see the nameserver's log").response(request.path)
         finally:
             self._connections.served(request.protocol)
         resource = request.match_info.route.resource
@@ -186,28 +185,15 @@ class HttpServer:
     async def _status(self, request: web.Request) -> web.Response:
         check_query(request, set())
         status, operations = self._consistency.status(), self._consistency.operations
-        return json_answer(
-            answers.Status(
-                mode=status.mode,
-                role=status.role,
-                term=status.term,
-                commit_index=status.commit_index,
-                applied_index=status.applied_index,
-                leader=status.leader,
-                last_contact_ms=status.last_contact_ms,
-                members=status.members,
-                linked=(operations.raft_status().linked or ()) if operations else (),
-                version=self._version,
-                boot_id=status.boot_id,
-                revision=status.revision,
-                durability=status.durability,
-                reads_ready=status.reads_ready,
-                writes_ready=status.writes_ready,
-                waiting_for=status.waiting_for,
-                uptime_ms=round(self._server.uptime_s * 1000),
-                connections=len(self._server.wire.connections),
-            )
+        known = {name: getattr(status, name) for name in _OF_THE_MODE}
+        answer = answers.Status(
+            **known,
+            linked=(operations.raft_status().linked or ()) if operations else (),
+            version=self._version,
+            uptime_ms=round(self._server.uptime_s * 1000),
+            connections=len(self._server.wire.connections),
         )
+        return json_answer(answer)
 
     async def _digest(self, request: web.Request) -> web.Response:
         check_query(request, set())
@@ -231,7 +217,6 @@ class HttpServer:
         what = "reads and writes" if not status.reads_ready else "writes"
         raise Problem(
             503,
-            "Service Unavailable",
             f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._hindrances(why)}",
             retry_after_s=1,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,8 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
+#: As RFC 9110 has it, where a Python's own words are older.
+_TITLES: Final = {413: "Content Too Large"}
 
 
 class Problem(Exception):
@@ -33,7 +36,6 @@ class Problem(Exception):
     def __init__(
         self,
         status: int,
-        title: str,
         detail: str,
         *,
         retry_after_s: int | None = None,
@@ -43,6 +45,7 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
+        title = _TITLES.get(status, "") or HTTPStatus(status).phrase
         self.details = ProblemDetails(title=title, status=status, detail=detail, **more)
         self._headers = dict(HEADERS)
         if retry_after_s is not None:
@@ -82,4 +85,4 @@ def check_query(request: web.Request, known: set[str]) -> None:
     for name in request.query:
         if name not in known:
             allowed = ", ".join(sorted(known)) or "none"
-            raise Problem(400, "Bad Request", f"unknown parameter {name[:40]}, allowed: {allowed}")
+            raise Problem(400, f"unknown parameter {name[:40]}, allowed: {allowed}")

@@ -63,18 +63,15 @@ class Reads:
         try:
             freshness = Freshness(word)
         except ValueError:
-            raise Problem(
-                400, "Bad Request", f"consistency={word[:40]} is none of stale, default, linearizable"
-            ) from None
+            raise Problem(400, f"consistency={word[:40]} is none of stale, default, linearizable") from None
         deadline = asyncio.get_running_loop().time() + READ_WITHIN_S
         try:
             return await self._consistency.await_view(freshness, deadline=deadline)
         except FreshnessNotOffered as error:
-            raise Problem(400, "Bad Request", str(error)) from None
+            raise Problem(400, str(error)) from None
         except NoQuorum as error:
             raise Problem(
                 503,
-                "Service Unavailable",
                 f"a read with consistency={word} cannot be answered now: {error}",
                 retry_after_s=1,
             ) from None
@@ -122,7 +119,6 @@ class Reads:
             explanation = self._consistency.explain(topic)
             raise Problem(
                 404,
-                "Not Found",
                 f"no route for topic {topic}: {explanation.summary}",
                 index=view.topic_revision(topic),
                 epoch=view.epoch,
@@ -213,7 +209,7 @@ class Reads:
         view = await self._view(request)
         table = view.kv(namespace)
         if table is None:
-            raise Problem(404, "Not Found", f"no KV namespace {namespace}")
+            raise Problem(404, f"no KV namespace {namespace}")
         return self._answer(answers.KvNamespace, view, namespace=namespace, table=dict(table))
 
 
@@ -223,9 +219,9 @@ def _epoch(request: web.Request) -> int | None:
     if epoch is None:
         return None
     if "index" not in request.query:
-        raise Problem(400, "Bad Request", "epoch needs index")
+        raise Problem(400, "epoch needs index")
     if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= 18):
-        raise Problem(400, "Bad Request", f"epoch={epoch[:40]} is no whole number")
+        raise Problem(400, f"epoch={epoch[:40]} is no whole number")
     return int(epoch)
 
 
@@ -234,13 +230,11 @@ def _blocking(request: web.Request) -> tuple[int | None, float]:
     index, wait = request.query.get("index"), request.query.get("wait")
     if index is None:
         if wait is not None:
-            raise Problem(400, "Bad Request", "wait needs index")
+            raise Problem(400, "wait needs index")
         return None, 0.0
     if not (index.isascii() and index.isdigit() and len(index) <= 18):
-        raise Problem(400, "Bad Request", f"index={index[:40]} is no whole number")
+        raise Problem(400, f"index={index[:40]} is no whole number")
     match = _WAIT.fullmatch(wait if wait is not None else "30s")
     if match is None or not 0 <= float(match[1]) <= WAIT_MAX_S:
-        raise Problem(
-            400, "Bad Request", f"wait={str(wait)[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s"
-        )
+        raise Problem(400, f"wait={str(wait)[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s")
     return int(index), float(match[1])

@@ -235,12 +235,7 @@ BY_KEY: Final = {f.metadata["key"]: f for f in SETTINGS}
 RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in SETTINGS if f.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
-RAFT_ONLY: Final = frozenset(
-    {
-        *("raft", "peers", "raft_listen", "durability", "raft_secret_file", "raft_tls_cert", "raft_tls_key"),
-        *("raft_tls_ca", "election_timeout_ms", "force_new_cluster"),
-    }
-)
+RAFT_ONLY: Final = frozenset(f.name for f in SETTINGS if f.metadata["key"].startswith("raft"))
 """Settings that mean nothing in another mode, so naming them there is an error."""
 
 

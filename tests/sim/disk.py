@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from nameserver.raft.storage.files import File, Files
+
 SECTOR = 512
 """Bytes that reach a disk together or not at all."""
 SHORT = 0.02
@@ -282,7 +284,7 @@ class User:
         self.writing = False
 
 
-class DiskFile:
+class DiskFile(File):
     """See :class:`nameserver.raft.storage.files.File`."""
 
     def __init__(
@@ -332,7 +334,7 @@ class DiskFile:
             self._release()
 
 
-class DiskFiles:
+class DiskFiles(Files):
     """See :class:`nameserver.raft.storage.files.Files`: the disk of whichever machine's code runs now."""
 
     def __init__(self, here: Callable[[], User]) -> None:

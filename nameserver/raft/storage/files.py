@@ -17,7 +17,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -31,25 +31,38 @@ class StorageFull(Exception):
     """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
 
 
-class File(Protocol):
+class File:
     """One open file. Everything blocks, and raises :class:`OSError`."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Less than ``size`` only at the end of the file."""
+        found = bytearray()
+        while more := os.pread(self.descriptor, size - len(found), offset + len(found)):
+            found += more
+        return bytes(found)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
         """Write some of it; return how many bytes."""
+        return os.pwrite(self.descriptor, data, offset)
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
         """All that was written to this file, by whomever, is on the disk, and its size."""
+        _sync(self.descriptor)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
-class Files(Protocol):
-    """The files of one machine. Everything blocks, and raises :class:`OSError`."""
+class Files:
+    """The files of this machine. Everything blocks, and raises :class:`OSError`."""
 
     def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
         """Open a file.
@@ -59,15 +72,24 @@ class Files(Protocol):
             new: It must not exist yet.
             durable: What a write has taken is on the disk when it returns.
         """
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
+        return File(os.open(path, flags, FILE_MODE))
 
     def read(self, path: Path) -> bytes:
         """All of a file."""
+        return path.read_bytes()
 
     def names(self, directory: Path) -> list[str]:
         """What is in a directory, in order; nothing if there is none."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
 
     def modified_at(self, path: Path) -> float:
         """Seconds since 1970."""
+        return path.stat().st_mtime
 
     def make_directory(self, path: Path) -> None:
         """Nothing if it is there.
@@ -75,14 +97,22 @@ class Files(Protocol):
         Raises:
             FileNotFoundError: Its parent is not.
         """
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
-    def sync_directory(self, path: Path) -> None: ...
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
         """Within one directory, over what is there."""
+        os.rename(old, new)
 
     def unlink(self, path: Path) -> None:
         """Nothing if it is not there."""
+        path.unlink(missing_ok=True)
 
     def lock(self, path: Path) -> File:
         """Hold a lock until it is closed, or the process ends.
@@ -90,11 +120,22 @@ class Files(Protocol):
         Raises:
             BlockingIOError: Another process holds it.
         """
+        held = File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        try:
+            fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            held.close()
+            raise
+        return held
 
     def boot_id(self) -> str:
         """Name the life of this machine's kernel: what was not synced in another one may be lost; "" if it
         cannot be told apart.
         """
+        try:
+            return Path(_BOOT_ID).read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
@@ -143,82 +184,5 @@ def make_directories(files: Files, path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-class _OsFile:
-    __slots__ = ("descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        found = bytearray()
-        while more := os.pread(self.descriptor, size - len(found), offset + len(found)):
-            found += more
-        return bytes(found)
-
-    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
-        return os.pwrite(self.descriptor, data, offset)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self.descriptor, size)
-
-    def sync(self) -> None:
-        _sync(self.descriptor)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
-class OsFiles:
-    """The files of this machine."""
-
-    def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
-        flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
-        return _OsFile(os.open(path, flags, FILE_MODE))
-
-    def read(self, path: Path) -> bytes:
-        return path.read_bytes()
-
-    def names(self, directory: Path) -> list[str]:
-        try:
-            return sorted(os.listdir(directory))
-        except FileNotFoundError:
-            return []
-
-    def modified_at(self, path: Path) -> float:
-        return path.stat().st_mtime
-
-    def make_directory(self, path: Path) -> None:
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-
-    def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
-
-    def unlink(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-
-    def lock(self, path: Path) -> File:
-        held = _OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-        try:
-            fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            held.close()
-            raise
-        return held
-
-    def boot_id(self) -> str:
-        try:
-            return Path(_BOOT_ID).read_text(encoding="ascii").strip()
-        except OSError:
-            return ""
-
-
 #: What a member uses unless it is given something else.
-DISK: Final = OsFiles()
+DISK: Final = Files()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -263,16 +264,7 @@ class DataDirectory:
 
     @property
     def standing(self) -> Standing:
-        state = self.state
-        return Standing(
-            instance=state.instance,
-            voter=state.voter,
-            founders=dict(state.founders),
-            cluster=state.cluster,
-            formats=dict(state.formats),
-            removed=state.removed,
-            doubtful=state.doubtful,
-        )
+        return Standing(**{field.name: getattr(self.state, field.name) for field in fields(Standing)})
 
     def found_with(self, peers: tuple[str, ...]) -> bool:
         """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.

@@ -12,13 +12,13 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.raft.node import driver as node_driver
-from nameserver.raft.storage.files import File, OsFiles
+from nameserver.raft.storage.files import File, Files
 from nameserver.raft.storage.votes import Votes
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 
@@ -176,7 +176,7 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
     run(scenario)
 
 
-class Still(OsFiles):
+class Still(Files):
     """Stands still in every call while ``still`` is clear; says so if the event loop calls."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Still(OsFiles):
             raise AssertionError(what)
 
     def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
-        return _StillFile(self, super().open(path, write=write, new=new, durable=durable))
+        return cast(File, _StillFile(self, super().open(path, write=write, new=new, durable=durable)))
 
 
 class _StillFile:
@@ -248,9 +248,9 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
 _STANDS_STILL = """
     import signal, threading
     from nameserver.raft.node import driver
-    from nameserver.raft.storage.files import OsFiles
+    from nameserver.raft.storage.files import Files
 
-    class Still(OsFiles):
+    class Still(Files):
         moves = True
         def open(self, *arguments, **named):
             file = super().open(*arguments, **named)
