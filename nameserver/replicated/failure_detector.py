@@ -71,7 +71,7 @@ class FailureDetector:
         self.term = term
         self._names = frozenset(members)
         self._prior_term = prior_term
-        self._office_at = clock
+        self._leads_since = clock
         self._judge_after_s = judge_after_s
         self._members: dict[str, _Member] = {}
         # In the order of change, as Liveness keeps contacts: (youngest hearing, version).
@@ -136,7 +136,7 @@ class FailureDetector:
 
     def ready(self, clock: float) -> bool:
         """Whether this leader may judge yet."""
-        return len(self._members) == len(self._names) or clock - self._office_at >= self._judge_after_s
+        return len(self._members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
 
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
@@ -171,7 +171,7 @@ class FailureDetector:
             if record.broker not in self._hearings:
                 # Nobody knows it. From here on this is handed to the next leaders as a hearing is, or leaders
                 # that follow one another would each begin anew.
-                self._note(record.broker, self._office_at)
+                self._note(record.broker, self._leads_since)
             reason = judge(
                 record,
                 [member.lines.get(record.broker) for member in counting] if complete else None,

@@ -404,7 +404,7 @@ class Replicated:
                 # The table is changed already: a failing side effect must not make members differ.
                 logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
-            self._reports.take_office(term, prior_term=self._led_term)
+            self._reports.leads_from(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
         self._writes.applied(term)
         if self._leadership.sequencer is not None:

@@ -204,7 +204,7 @@ class Reports(Part):
         told = [view.record(line.broker) for line in report.lines if not line.connected]
         self._judge([record for record in told if record is not None])
 
-    def take_office(self, term: int, *, prior_term: int) -> None:
+    def leads_from(self, term: int, *, prior_term: int) -> None:
         """An entry that marks who leads is applied: if it is this leader's own, it counts and judges now."""
         if self._member.role is not Role.LEADER or self._member.term != term:
             return

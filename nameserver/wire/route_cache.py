@@ -63,7 +63,7 @@ _BINARY_REST: Final = _BINARY_OPAQUE + 4
 _BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
 _TAIL_COST: Final = 400  # bytes that a tail costs
 _SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its shape
-_LINE_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
+_KNOWN_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
 
 
 class _Asked(NamedTuple):
@@ -100,7 +100,7 @@ class _Tail(NamedTuple):
     shared: _Shared
 
 
-class _Line:
+class _Known:
     """The pieces of one answer, right at one table revision; brought up to date in place."""
 
     __slots__ = ("asked", "cost", "head", "revision", "shared", "tail")
@@ -127,8 +127,8 @@ class _Lane:
     __slots__ = ("old", "opaque_at", "rest", "rest_at", "size_max", "starts")
 
     def __init__(self, digits: int, rest: bytes) -> None:
-        self.starts: dict[bytes, _Line] = {}
-        self.old: dict[bytes, _Line] = {}
+        self.starts: dict[bytes, _Known] = {}
+        self.old: dict[bytes, _Known] = {}
         self.rest = rest
         self.rest_at = -len(rest)
         self.opaque_at = self.rest_at - digits
@@ -163,20 +163,20 @@ class RouteReader:
         lane = self._lane
         if lane is None:
             if len(data) < _BINARY_SIZE_MAX:
-                line = cache.binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
-                if line is not None and line.revision == revision:
+                known = cache.binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
+                if known is not None and known.revision == revision:
                     cache.hits += 1
-                    return line.head + data[_BINARY_OPAQUE:_BINARY_REST] + line.tail
+                    return known.head + data[_BINARY_OPAQUE:_BINARY_REST] + known.tail
             pieces = _binary_batch(data, cache.binary, revision)
         else:
             if len(data) <= lane.size_max:
-                line = lane.starts.get(data[: lane.opaque_at])
-                if line is not None and line.revision == revision and data.endswith(lane.rest):
+                known = lane.starts.get(data[: lane.opaque_at])
+                if known is not None and known.revision == revision and data.endswith(lane.rest):
                     opaque = data[lane.opaque_at : lane.rest_at]
                     # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
                     if opaque.isdigit() and opaque >= b"1":
                         cache.hits += 1
-                        return line.head + opaque + line.tail
+                        return known.head + opaque + known.tail
             pieces = _json_batch(data, lane, revision)
         if pieces is None:
             return None
@@ -224,23 +224,23 @@ def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
     if last or len(requests) > BATCH_MAX:
         return None
     # What was split off is a request's start and its opaque. Starts hold the length of their frames.
-    line_of = lane.starts.get
+    known_of = lane.starts.get
     cut = lane.opaque_at - lane.rest_at
     pieces: list[bytes] = []
     for request in requests:
-        line = line_of(request[:cut])
-        if line is None or line.revision != revision:
+        known = known_of(request[:cut])
+        if known is None or known.revision != revision:
             return None
-        pieces += (line.head, request[cut:], line.tail)
+        pieces += (known.head, request[cut:], known.tail)
     opaques = pieces[1::3]
     if not b"".join(opaques).isdigit() or min(opaques) < b"1":
         return None
     return pieces
 
 
-def _binary_batch(data: bytes, lines: dict[bytes, _Line], revision: int) -> list[bytes] | None:
+def _binary_batch(data: bytes, all_known: dict[bytes, _Known], revision: int) -> list[bytes] | None:
     """Return the pieces of the answers to a batch of binary requests; None if not all are known ones."""
-    line_of = lines.get
+    known_of = all_known.get
     pieces: list[bytes] = []
     position, end = 0, len(data)
     while end - position > _BINARY_REST:
@@ -249,10 +249,10 @@ def _binary_batch(data: bytes, lines: dict[bytes, _Line], revision: int) -> list
         stop = position + 4 + data[position + 3]
         opaque_at = position + _BINARY_OPAQUE
         rest_at = position + _BINARY_REST
-        line = line_of(data[position:opaque_at] + data[rest_at:stop])
-        if line is None or line.revision != revision:
+        known = known_of(data[position:opaque_at] + data[rest_at:stop])
+        if known is None or known.revision != revision:
             return None
-        pieces += (line.head, data[opaque_at:rest_at], line.tail)
+        pieces += (known.head, data[opaque_at:rest_at], known.tail)
         position = stop
     if position != end or len(pieces) > 3 * BATCH_MAX:
         return None
@@ -282,8 +282,8 @@ class RouteCache:
         self.view = view
         self.gate = gate
         #: Binary requests without their opaque, to their answers. For readers.
-        self.binary: dict[bytes, _Line] = {}
-        self._binary_old: dict[bytes, _Line] = {}
+        self.binary: dict[bytes, _Known] = {}
+        self._binary_old: dict[bytes, _Known] = {}
         self._settings = settings
         self._requests_max = requests_max
         self._bytes_max = bytes_max
@@ -347,7 +347,7 @@ class RouteCache:
             stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
             if stop > end:
                 break
-            line: _Line | None = None
+            known: _Known | None = None
             if data[position + 4] == HeaderCodec.JSON:
                 if not data.startswith(_START, position + 8):
                     lane = None  # a registration, say: what is learnt starts like this
@@ -357,40 +357,40 @@ class RouteCache:
                 opaque = data[opaque_at:rest_at]
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
                 if lane is not None:
-                    line = lane.starts.get(data[position:opaque_at])
-                    if line is None and lane.old:
-                        line = self._again(lane.old, lane.starts, data[position:opaque_at])
+                    known = lane.starts.get(data[position:opaque_at])
+                    if known is None and lane.old:
+                        known = self._again(lane.old, lane.starts, data[position:opaque_at])
                     # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-                    if line is not None and (not opaque.isdigit() or opaque < b"1"):
+                    if known is not None and (not opaque.isdigit() or opaque < b"1"):
                         break
             else:
                 lane = None
                 opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
                 opaque = data[opaque_at:rest_at]
                 key = data[position:opaque_at] + data[rest_at:stop]
-                line = self.binary.get(key)
-                if line is None and self._binary_old:
-                    line = self._again(self._binary_old, self.binary, key)
-            if line is None:
-                line = self._learn(data, position, stop, opaque_at, rest_at, view)
-                if line is None:
+                known = self.binary.get(key)
+                if known is None and self._binary_old:
+                    known = self._again(self._binary_old, self.binary, key)
+            if known is None:
+                known = self._learn(data, position, stop, opaque_at, rest_at, view)
+                if known is None:
                     break
                 work += _LEARNING
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
-            elif line.revision != revision and not self._refresh(line, view, len(opaque)):
+            elif known.revision != revision and not self._refresh(known, view, len(opaque)):
                 self._forget(data, position, stop, opaque_at, rest_at)  # the topic is gone
                 break
-            answers += (line.head, opaque, line.tail)
+            answers += (known.head, opaque, known.tail)
             position = stop
             count += 1
             work += 1
-            size += len(line.tail)
+            size += len(known.tail)
         self.hits += count
         return position, lane, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def _learn(
         self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int, view: RouteView
-    ) -> _Line | None:
+    ) -> _Known | None:
         """Take one whole frame into the tables and return its answer; None if it goes the full way."""
         size, word = _LENGTHS.unpack_from(data, position)
         is_json = word >> 24 == HeaderCodec.JSON
@@ -401,38 +401,38 @@ class RouteCache:
         asked = _read(data[position + 8 : stop], word >> 24)
         if asked is None:
             return None
-        line = _Line(asked, _LINE_COST + stop - position)
-        if not self._refresh(line, view, rest_at - opaque_at):
-            self._let_go(line)
+        known = _Known(asked, _KNOWN_COST + stop - position)
+        if not self._refresh(known, view, rest_at - opaque_at):
+            self._release_last(known)
             return None
         if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
             self._next_generation()
-        self._young_bytes += line.cost
-        self._bytes += line.cost
+        self._young_bytes += known.cost
+        self._bytes += known.cost
         rest = data[rest_at:stop]
         if is_json:
             key = rest_at - opaque_at, rest
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = _Lane(*key)
-            lane.starts[data[position:opaque_at]] = line
+            lane.starts[data[position:opaque_at]] = known
             lane.size_max = max(lane.size_max, stop - position)
         else:
-            self.binary[data[position:opaque_at] + rest] = line
+            self.binary[data[position:opaque_at] + rest] = known
         self._young += 1
         self.learnt += 1
-        return line
+        return known
 
-    def _refresh(self, line: _Line, view: RouteView, opaque_size: int) -> bool:
+    def _refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
         """Make an answer what the table now says; False if it must be answered the full way."""
-        asked = line.asked
+        asked = known.asked
         shared = self._tail(asked, view)
         if shared is None:
             return False
-        if line.shared is not shared:
-            self._let_go(line)
+        if known.shared is not shared:
+            self._release_last(known)
             shared.users += 1
-            line.shared = shared
+            known.shared = shared
             head = shared.heads.get(opaque_size)
             if head is None:
                 before, rest = _ANSWER_HEADERS[asked.codec]
@@ -441,8 +441,8 @@ class RouteCache:
                 head = shared.heads[opaque_size] = (
                     _LENGTHS.pack(size, asked.codec << 24 | header_size) + before
                 )
-            line.head, line.tail = head, shared.content
-        line.revision = view.revision
+            known.head, known.tail = head, shared.content
+        known.revision = view.revision
         return True
 
     def _tail(self, asked: _Asked, view: RouteView) -> _Shared | None:
@@ -500,9 +500,9 @@ class RouteCache:
                     del self._alike[shape]
             self._bytes -= _SHARED_COST + len(shared.content)
 
-    def _let_go(self, line: _Line) -> None:
+    def _release_last(self, known: _Known) -> None:
         """Have a request hold its last answer no longer."""
-        shared, line.shared = line.shared, None
+        shared, known.shared = known.shared, None
         if shared is not None and self._shared.get((shared.codec, shared.content)) is shared:
             self._release(shared)
 
@@ -511,36 +511,36 @@ class RouteCache:
         for shared in self._shared.values():
             shared.shapes.clear()
 
-    def _again(self, old: dict[bytes, _Line], young: dict[bytes, _Line], key: bytes) -> _Line | None:
+    def _again(self, old: dict[bytes, _Known], young: dict[bytes, _Known], key: bytes) -> _Known | None:
         """Return a request of the last generation, which is one of this generation from now on."""
-        line = old.pop(key, None)
-        if line is not None:
-            young[key] = line
+        known = old.pop(key, None)
+        if known is not None:
+            young[key] = known
             self._old -= 1
             self._young += 1
-            self._young_bytes += line.cost
-        return line
+            self._young_bytes += known.cost
+        return known
 
     def _forget(self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int) -> None:
         rest = data[rest_at:stop]
-        line = self.binary.pop(data[position:opaque_at] + rest, None)
-        if line is None:
+        known = self.binary.pop(data[position:opaque_at] + rest, None)
+        if known is None:
             key = rest_at - opaque_at, rest
             lane = self._lanes[key]
-            line = lane.starts.pop(data[position:opaque_at])
+            known = lane.starts.pop(data[position:opaque_at])
             if not lane.starts and not lane.old:
                 del self._lanes[key]
         self._young -= 1
-        self._young_bytes -= line.cost
-        self._bytes -= line.cost
-        self._let_go(line)
+        self._young_bytes -= known.cost
+        self._bytes -= known.cost
+        self._release_last(known)
 
     def _next_generation(self) -> None:
         """Forget the requests of the last generation that were not asked again; this one is the last now."""
         for gone in (self._binary_old, *(lane.old for lane in self._lanes.values())):
-            for line in gone.values():
-                self._bytes -= line.cost
-                self._let_go(line)
+            for known in gone.values():
+                self._bytes -= known.cost
+                self._release_last(known)
         self._binary_old, self.binary = self.binary, {}
         for key, lane in list(self._lanes.items()):
             lane.old, lane.starts = lane.starts, {}

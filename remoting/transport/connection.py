@@ -252,9 +252,9 @@ class ServerProtocol(asyncio.Protocol):
         """Send an answer that was put off, see :class:`DeferredReply`; None: success and nothing else."""
         self.unanswered -= 1
         server = self.server
-        server.put_off -= 1
-        if server.all_given is not None:
-            server.given()
+        server.deferred -= 1
+        if server.all_sent is not None:
+            server.deferred_sent()
         if answer is not None:
             frame = self._encode(request, answer)
             if frame is not None:
@@ -516,7 +516,7 @@ class ServerProtocol(asyncio.Protocol):
             else:
                 if isinstance(result, DeferredReply):
                     self.unanswered += 1
-                    server.put_off += 1
+                    server.deferred += 1
                     return None
                 if result is None or isinstance(result, RemotingCommand):
                     answer = result

@@ -76,8 +76,8 @@ class RemotingServer:
         self._next_id = 1
         self._next_opaque = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.put_off = 0  # answers that come later without a task
-        self.all_given: asyncio.Event | None = None
+        self.deferred = 0  # answers that come later without a task
+        self.all_sent: asyncio.Event | None = None
         self._refusing = False
         self._stopping = False
         self._emptied: asyncio.Event | None = None
@@ -131,14 +131,14 @@ class RemotingServer:
             self.stats.tasks_abandoned += len(late)
             if late:
                 log.warning("requests abandoned count=%s", len(late))
-        if self.put_off:
-            self.all_given = asyncio.Event()
+        if self.deferred:
+            self.all_sent = asyncio.Event()
             try:
                 async with asyncio.timeout_at(until):
-                    await self.all_given.wait()
+                    await self.all_sent.wait()
             except TimeoutError:
-                self.stats.tasks_abandoned += self.put_off
-                log.warning("requests abandoned count=%s", self.put_off)
+                self.stats.tasks_abandoned += self.deferred
+                log.warning("requests abandoned count=%s", self.deferred)
         if farewell is not None:
             farewell()
         for connection in list(self.connections.values()):
@@ -211,10 +211,10 @@ class RemotingServer:
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         return self._next_opaque
 
-    def given(self) -> None:
-        """Look whether all answers that were put off are given."""
-        if self.all_given is not None and not self.put_off:
-            self.all_given.set()
+    def deferred_sent(self) -> None:
+        """Look whether all deferred replies are sent."""
+        if self.all_sent is not None and not self.deferred:
+            self.all_sent.set()
 
     def spawn(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
         """Run a handler's rest as a task, and measure how long its first part holds the loop."""

@@ -192,7 +192,7 @@ def members() -> Members:
     return {name: Process(boot_id=i, now=1000.0 * i) for i, name in enumerate(MEMBERS, start=1)}
 
 
-def take_office(
+def begin_leading(
     members: Members, *, term: int = 2, prior_term: int = 0, clock: float = 0.0
 ) -> FailureDetector:
     evidence = FailureDetector(
@@ -219,7 +219,7 @@ def close(process: Process, revision: int = 7) -> None:
 
 
 def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     tell_all(members, evidence, clock=0.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
@@ -232,7 +232,7 @@ def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> N
 
 
 def test_broken_link_to_one_nameserver_does_nothing(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     close(members["m1"])
     tell_all(members, evidence, clock=0.0)
@@ -240,7 +240,7 @@ def test_broken_link_to_one_nameserver_does_nothing(members: Members) -> None:
 
 
 def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     tell_all(members, evidence, clock=0.0)
     for name in ("m1", "m2"):
@@ -253,7 +253,7 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
 
 def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: Members) -> None:
     """Else a broker whose only connection is with the newcomer would be evicted as gone."""
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     for name, process in members.items():
         close(process)
@@ -268,7 +268,7 @@ def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: M
 
 
 def test_reports_of_a_removed_member_go_with_it(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     for name, process in members.items():
         if name != "m3":
@@ -283,7 +283,7 @@ def test_reports_of_a_removed_member_go_with_it(members: Members) -> None:
 
 
 def test_member_out_of_contact_counts_again_with_its_next_report_only(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     register_everywhere(members)
     tell_all(members, evidence, clock=0.0)
     for name in ("m1", "m2"):
@@ -296,7 +296,7 @@ def test_member_out_of_contact_counts_again_with_its_next_report_only(members: M
 
 
 def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     for name in ("m1", "m2"):
         members[name].liveness.registering(A, ONE)
         members[name].liveness.registered(A, ONE, revision=7)
@@ -312,7 +312,7 @@ def test_what_a_member_said_before_it_was_cut_off_is_not_held_against_a_broker(m
 
 
 def test_leader_waits_for_every_member_or_two_longest_elections(members: Members) -> None:
-    evidence = take_office(members, clock=50.0)
+    evidence = begin_leading(members, clock=50.0)
     register_everywhere(members)
     for name in ("m1", "m2"):
         close(members[name])
@@ -322,7 +322,7 @@ def test_leader_waits_for_every_member_or_two_longest_elections(members: Members
 
 
 def test_registration_that_applied_after_its_connection_closed_is_evidence(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
     process.liveness.closed(ONE, by_us=False, revision_of=lambda broker: None)
@@ -335,7 +335,7 @@ def test_registration_that_applied_after_its_connection_closed_is_evidence(membe
 
 
 def test_unknown_broker_counts_from_taking_office(members: Members) -> None:
-    evidence = take_office(members, clock=500.0)
+    evidence = begin_leading(members, clock=500.0)
     tell_all(members, evidence, clock=500.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     judged = evidence.judge([record()], in_contact=MEMBERS, clock=620.1)
@@ -343,7 +343,7 @@ def test_unknown_broker_counts_from_taking_office(members: Members) -> None:
 
 
 def test_ages_are_carried_between_clocks_of_different_origin(members: Members) -> None:
-    evidence = take_office(members, clock=0.0)
+    evidence = begin_leading(members, clock=0.0)
     members["m3"].liveness.registering(A, ONE)
     members["m3"].pass_time(100.0)
     tell_all(members, evidence, clock=40.0)
@@ -352,7 +352,7 @@ def test_ages_are_carried_between_clocks_of_different_origin(members: Members) -
 
 
 def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
-    first = take_office(members, term=2)
+    first = begin_leading(members, term=2)
     members["m1"].liveness.registering(A, ONE)
     tell_all(members, first, clock=0.0)
     tell_all(members, first, clock=0.0)
@@ -360,7 +360,7 @@ def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
         process.pass_time(100.0)
     # m1, the only one that heard it, is dead; the others carry what the leader had counted.
     del members["m1"]
-    second = take_office(members, term=3, prior_term=2, clock=9000.0)
+    second = begin_leading(members, term=3, prior_term=2, clock=9000.0)
     tell_all(members, second, clock=9000.0)
     late = second.judge([record()], in_contact=("m2", "m3"), clock=9000.0 + 19.0)
     assert late == ()
@@ -369,7 +369,7 @@ def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
 
 
 def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Members) -> None:
-    first = take_office(members, term=2)
+    first = begin_leading(members, term=2)
     members["m1"].liveness.registering(A, ONE)
     for name, process in members.items():
         process.tell(first, name, clock=0.0)
@@ -383,7 +383,7 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Me
 
 
 def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next(members: Members) -> None:
-    first = take_office(members, term=2)
+    first = begin_leading(members, term=2)
     for name in ("m1", "m2"):
         members[name].liveness.registering(A, ONE)
     for name, process in members.items():
@@ -394,14 +394,14 @@ def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next(members: Memb
         process.liveness.removed(A)
         process.reporter.removed(A)
     # It registers anew with m1, which dies before anybody else hears of it.
-    second = take_office(members, term=3, prior_term=2)
+    second = begin_leading(members, term=3, prior_term=2)
     for name in ("m2", "m3"):
         members[name].tell(second, name, clock=0.0)
     assert second.judge([record(revision=9)], in_contact=("m2", "m3"), clock=119.0) == ()
 
 
 def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
     evidence.listed(A, clock=500.0)  # whoever heard it has yet to report
@@ -411,7 +411,7 @@ def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> Non
 
 
 def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_knows(members: Members) -> None:
-    first = take_office(members, term=2)
+    first = begin_leading(members, term=2)
     for clock in (0.0, 1.0):
         assert first.judge([record()], in_contact=MEMBERS, clock=clock) == ()
         for name, process in members.items():
@@ -422,7 +422,7 @@ def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_know
     for name, process in members.items():
         process.tell(first, name, clock=2.0)
         process.pass_time(68.0)
-    second = take_office(members, term=3, prior_term=2, clock=9000.0)
+    second = begin_leading(members, term=3, prior_term=2, clock=9000.0)
     tell_all(members, second, clock=9000.0)
     assert second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 49.0) == ()
     judged = second.judge([record()], in_contact=MEMBERS, clock=9000.0 + 51.0)
@@ -430,12 +430,12 @@ def test_leaders_that_follow_one_another_do_not_prolong_a_ghost_that_nobody_know
 
 
 def test_hearings_are_handed_over_once(members: Members) -> None:
-    first = take_office(members, term=2)
+    first = begin_leading(members, term=2)
     members["m1"].liveness.registering(A, ONE)
     for name, process in members.items():
         process.tell(first, name, clock=0.0)
         process.tell(first, name, clock=0.0)
-    second = take_office(members, term=3, prior_term=2)
+    second = begin_leading(members, term=3, prior_term=2)
     reporter = members["m2"].reporter
     report = reporter.reports()[0]
     assert [hearing.broker for hearing in report.handed] == [A]
@@ -446,7 +446,7 @@ def test_hearings_are_handed_over_once(members: Members) -> None:
 
 
 def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Members) -> None:
-    evidence = take_office(members, term=2)
+    evidence = begin_leading(members, term=2)
     process = members["m1"]
     process.liveness.registering(A, ONE)
     process.liveness.registering(B, TWO)
@@ -462,11 +462,11 @@ def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Me
 
 
 def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
     process.tell(evidence, "m1", clock=0.0)
-    fresh = take_office({}, term=2)
+    fresh = begin_leading({}, term=2)
     process.liveness.registering(B, TWO)
     assert process.tell(fresh, "m1", clock=0.0), "the answer names what the leader holds"
     assert not process.tell(fresh, "m1", clock=0.0)
@@ -476,7 +476,7 @@ def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
 
 
 def test_restarted_member_replaces_what_it_said_before(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     members["m1"].liveness.registering(A, ONE)
     for name in ("m2", "m3"):
         members[name].liveness.registering(A, ONE)
@@ -490,7 +490,7 @@ def test_restarted_member_replaces_what_it_said_before(members: Members) -> None
 
 
 def test_report_of_another_term_or_a_stranger_is_ignored(members: Members) -> None:
-    evidence = take_office(members, term=2)
+    evidence = begin_leading(members, term=2)
     report = members["m1"].reporter.reports()[0]
     assert evidence.receive("stranger", report, clock=0.0) is None
     members["m1"].reporter.lead_by(3)
@@ -498,7 +498,7 @@ def test_report_of_another_term_or_a_stranger_is_ignored(members: Members) -> No
 
 
 def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
     assert process.reporter.heard_acknowledged(A) is None
@@ -526,7 +526,7 @@ def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
 
 
 def test_new_command_kinds_wait_for_every_member(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
 
     def tell(name: str, understands: int) -> int:
         report = msgspec.structs.replace(members[name].reporter.reports()[0], understands=understands)
@@ -547,7 +547,7 @@ def test_new_command_kinds_wait_for_every_member(members: Members) -> None:
 
 
 def test_nothing_is_remembered_for_ever(members: Members) -> None:
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
     close(process)
@@ -809,14 +809,14 @@ PART_BYTES = 10_000
 
 def test_a_long_report_travels_in_parts_and_counts_with_the_last(members: Members) -> None:
     process = members["m1"]
-    before = take_office(members, term=2)
+    before = begin_leading(members, term=2)
     for broker in MANY:
         process.liveness.registering(broker, ONE)
     for part in process.reporter.reports():
         answer = before.receive("m1", part, clock=0.0)
         assert answer is not None
         process.reporter.acknowledged(answer)
-    evidence = take_office(members, term=3, prior_term=2)
+    evidence = begin_leading(members, term=3, prior_term=2)
     parts = process.reporter.reports(PART_BYTES)
     assert len(parts) > 5
     assert all(len(encode(part)) <= PART_BYTES for part in parts)
@@ -842,7 +842,7 @@ def counts(evidence: FailureDetector, member: str) -> bool:
 
 def test_a_part_that_is_lost_is_sent_again(members: Members) -> None:
     process = members["m1"]
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     for broker in MANY:
         process.liveness.registering(broker, ONE)
     first, _, third, *_ = process.reporter.reports(PART_BYTES)
@@ -864,7 +864,7 @@ def test_many_hearings_come_with_several_acknowledgements(
 ) -> None:
     monkeypatch.setattr(failure_detector, "HEARINGS_BYTES", PART_BYTES)
     process = members["m1"]
-    evidence = take_office(members)
+    evidence = begin_leading(members)
     for broker in MANY:
         process.liveness.registering(broker, ONE)
     for _ in range(20):
