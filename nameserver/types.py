@@ -19,8 +19,6 @@ BrokerAddr = NewType("BrokerAddr", str)
 ClusterName = NewType("ClusterName", str)
 ConnectionId = NewType("ConnectionId", int)
 """Number of an accepted connection in this process; a younger connection has a greater one."""
-Revision = NewType("Revision", int)
-"""Number of an applied change of one route table; 0 is the empty table. Never restarts in raft mode."""
 
 
 class BrokerKey(NamedTuple):

@@ -467,19 +467,6 @@ class SendBackFields(Fields, frozen=True, kw_only=True):
     broker_name: Name | None = field(name="bname", default=None)
 
 
-class EndTransactionFields(Fields, frozen=True, kw_only=True):
-    """END_TRANSACTION 37, oneway."""
-
-    producer_group: Name
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    commit_or_rollback: Int32
-    from_transaction_check: bool = False
-    msg_id: str = ""
-    transaction_id: str | None = None
-    topic: TopicName | None = None
-
-
 # Pulling and offsets ---------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .library import check_library
@@ -354,16 +354,12 @@ class RaftMember:
         core = self._core
         return 0 if core is None else core.library.applied_index
 
-    @property
-    def read_index(self) -> int:
-        """On a leader that :attr:`leads`: who has applied this misses nothing that a member answered.
+    def read_index_in(self, term: int) -> int | None:
+        """Return what must be applied so as to miss nothing that a member answered; None if this member does
+        not lead (:attr:`leads`) in ``term``.
 
         Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
-        return self._driver.engine.read_index if self._driver is not None else 0
-
-    def read_index_in(self, term: int) -> int | None:
-        """Return :attr:`read_index` if this member :attr:`leads` in ``term``, None if not."""
         core = self._core
         return None if core is None else core.leading.read_index_in(term)
 
@@ -435,10 +431,6 @@ class RaftMember:
     def in_contact(self) -> bool:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
         return self._driver is not None and self._driver.engine.in_contact()
-
-    def leads_with(self, members: Collection[str]) -> bool:
-        """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""
-        return self._driver is not None and self._driver.engine.leads_with(members)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""

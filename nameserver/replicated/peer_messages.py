@@ -37,7 +37,6 @@ Instant = Annotated[float, msgspec.Meta(le=1e12)]
 """Seconds on a liveness clock; -inf is never. What is no number, or beyond all clocks, is refused."""
 Reading = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 """Of a liveness clock, which begins with its process."""
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

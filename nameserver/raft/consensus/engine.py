@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
@@ -215,10 +215,6 @@ class Engine:
         if member == self.me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
-
-    def leads_with(self, members: Collection[str]) -> bool:
-        """Whether this member leads, an entry of its own committed, and ``members`` make it a majority."""
-        return self._library.leads and self._electorate.is_majority(members)
 
     @property
     def votes(self) -> bool:
