@@ -278,8 +278,9 @@ class Server:
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
         """A barrier that reads have joined has passed, or has not."""
-        mode, needed = self.host.running, self._needed.pop(number)
-        if error is None:
+        # Who joined it twice, with another in between, is told twice: then nobody is parked any more.
+        mode, needed = self.host.running, self._needed.pop(number, None)
+        if error is None and needed is not None:
             self.host.world.truth.check_barrier(mode, needed)
         for origin, read, request in self._parked.pop(number, ()):
             if error is not None:

@@ -97,3 +97,21 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
     monkeypatch.setattr(Truth, "look", compare)
     run_seed(1, members=3, seconds=3.0, faults=("partition", "one way", "kill", "pause", "slow"))
     assert min(answers.values()) > 300
+
+
+def test_a_barrier_that_reads_join_again_behind_another_is_told_twice(world: World) -> None:
+    """Its reads are judged, and answered, the first time."""
+    member = world.leader()
+    assert member is not None
+    server = member.server
+    assert server is not None
+    told: list[int] = []
+
+    def join() -> None:
+        for passed in (server._told, lambda number, error: told.append(number), server._told):
+            server._needed[member.running.join_barrier(passed)] = world.truth.acknowledged_index
+
+    member.look(lambda mode: join())
+    assert world.run(2.0, lambda: bool(told))
+    world.run(0.1)
+    assert not world.truth.violations
