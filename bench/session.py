@@ -655,8 +655,7 @@ class Session:
                 n=n,
                 kind=kind,
                 case=fault.case,
-                targets=[process.name for process in self._brokers],
-                role="broker",
+                targets=[],  # nobody is struck
                 from_ns=from_ns,
                 begin_ns=begin_ns,
                 until_ns=until_ns,

@@ -466,11 +466,12 @@ def new_topics(
         .agg(F.min(F.col("t_ns") - F.col("begin_ns")).alias("read_ns"))
     )
     ends = F.broadcast(faults.select("run", "fault", "until_ns").withColumnRenamed("until_ns", "end_ns"))
+    last_ns = F.col("end_ns") - WAITED_NS  # at the very end brokers may be on their way to a restart
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))
         .join(F.broadcast(of_producers.select("run", "fault", "topic")), on=["run", "topic"], how="inner")
         .join(ends, on=["run", "fault"], how="inner")
-        .where((F.col("since_ns") < F.col("end_ns")) & (F.col("until_ns") >= F.col("end_ns")))
+        .where((F.col("since_ns") < last_ns) & (F.col("until_ns") >= last_ns))
         .select("run", "fault", F.explode("brokers").alias("broker"))
         .groupBy("run", "fault")
         .agg(F.count_distinct("broker").alias("brokers"))

@@ -252,6 +252,7 @@ def test_load_is_late_by_little_and_says_when_it_waited_for_a_free_user(life: li
 @pytest.mark.parametrize("case", ["update-topic", "first-send"])
 def test_new_topic_is_sent_to_by_every_client_and_read_by_the_group(life: list[Path], case: str) -> None:
     (fault,) = (row for row in rows(life[-1], Fault) if row.case == case)
+    assert fault.targets == [], "nobody is struck: no broker is dead"
     topic = f"new-by-{case}"
     tries = [row for row in rows(life[-1], Operation) if row.topic == topic]
     assert {row.op for row in tries} == {"first_send"}

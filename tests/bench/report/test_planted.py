@@ -532,7 +532,7 @@ def topics_came_to_be(root: Path) -> None:
     with PlantedRun(root, scenario="new-topic") as run:
         for n, case in enumerate(("first-send", "update-topic")):
             begin = 5.0 + 6 * n
-            run.fault(begin, begin + 5, n=n, case=case, targets=["broker-0"])
+            run.fault(begin, begin + 5, n=n, case=case, targets=[])
             topic = f"new-by-{case}"
             for client, until in ((0, 0.2), (1, 0.6 if n == 0 else 9.9)):
                 for number, due in enumerate(steps(begin, begin + min(until, 5.0), 0.1)):
@@ -542,6 +542,9 @@ def topics_came_to_be(root: Path) -> None:
             for index in range(3):
                 run.view(0.0, "absent", index=index, topic=topic)
                 run.view(begin + 0.3, index=index, topic=topic, unseen=begin + 0.3, brokers=[2])
+            run.view(begin + 4.99, "absent", index=0, topic=topic, unseen=begin + 4.97)  # on its way down
+            run.view(begin + 5.01, "absent", index=1, topic=topic, unseen=begin + 4.98)
+            run.view(begin + 5.02, "absent", index=2, topic=topic, unseen=begin + 4.97)
         run.delivered(105, 5.9)
         run.delivered(1, 6.5)
         for index in range(3):
