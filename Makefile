@@ -18,7 +18,7 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers test check lint unit unit-other remoting-and-nameserver sim fuzz clean
+.PHONY: help compare containers containers-bench test check lint unit unit-other remoting-and-nameserver sim fuzz clean
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
@@ -27,6 +27,7 @@ help:
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
 	@echo "make fuzz     fuzz what strangers reach for a minute (FUZZ_S=600 for longer)"
 	@echo "make containers  run the compose files on podman: kill, cut off, restart (root, Debian)"
+	@echo "make containers-bench  the same for compose/bench.yaml: Locust with its page, the comparison, Spark"
 	@echo "make sim      play simulator seeds on the whole raft mode (SEEDS=10000, or 5-9)"
 
 compare: $(VENV)/.bench
@@ -41,7 +42,11 @@ test: $(VENV)/.test lint
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
 # (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.
 containers: $(VENV)/.test
-	$(BIN)/python -m pytest -m containers --capture=no $(PYTEST_ARGS) tests/containers
+	$(BIN)/python -m pytest -m containers --capture=no $(PYTEST_ARGS) --ignore=tests/containers/test_bench.py tests/containers
+
+# The image with Spark takes minutes to build.
+containers-bench: $(VENV)/.test
+	$(BIN)/python -m pytest -m containers --capture=no $(PYTEST_ARGS) tests/containers/test_bench.py
 
 check: lint
 	$(BIN)/python -m pytest -q tests/tidy

@@ -33,7 +33,7 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long a command may take to end when it is told to.
 END_S = 30.0
 #: What a base image must have: a Python, what makes a virtual environment, and nothing to read.
-BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates")
+BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",
     "path-exclude=/usr/share/locale/*",

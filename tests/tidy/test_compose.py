@@ -84,6 +84,18 @@ def test_command_line_parses_with_our_own_program(command: list[str], tmp_path: 
         )
         assert done.returncode == 0, done.stderr
         assert "=" in done.stdout
+    elif program == "locust":
+        arguments = [word.replace("/app/", f"{ROOT}/") for word in arguments]
+        done = subprocess.run(
+            [sys.executable, "-m", "locust", *arguments, "--list"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "ProducerUser" in done.stdout
     else:
         assert program == "mqbench", shlex.join(command)
         assert mqbench_parser().parse_args(arguments).do
