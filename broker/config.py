@@ -160,7 +160,7 @@ class BrokerConfig:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         for addr in self.namesrv_addrs:
             if not _ADDRESS.match(addr) or not 0 < int(addr.rpartition(":")[2]) < 65_536:
-                raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT")
+                raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT with a port of 1 to 65535")
         if self.http != "off" and (
             not _ADDRESS.match(self.http) or int(self.http.rpartition(":")[2]) > 65_535
         ):

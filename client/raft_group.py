@@ -47,7 +47,7 @@ def http_address(addr: str, settings: Mapping[str, str]) -> str:
     """
     listen = settings.get("httpListen", "off")
     host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if len(port) > 5 or not port.isdecimal() or not 0 < int(port) < 65536:
         raise NoAnswer(f"name server[{addr}] does not say where it serves HTTP (httpListen={listen})")
     at = addr.rpartition(":")[0]
     if _is_loopback(host) and not _is_loopback(at):

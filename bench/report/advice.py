@@ -35,7 +35,8 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
                 below[place][row["arm"]] = row["floor"]
     except (OSError, pa.ArrowInvalid, KeyError) as error:
-        raise NoReport(f"{path} cannot be read: {error}") from None
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
+        raise NoReport(f"{path} cannot be read: {reason}") from None
     table = {row.place: row for row in answers.rows(found, below)}
     return [
         (chosen.need.words, words.choice(chosen), words.because(chosen))

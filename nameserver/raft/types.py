@@ -192,8 +192,10 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         RaftStartError: If there is no host or no port within 0..65535.
     """
-    host, colon, port = address.rpartition(":")
+    host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise RaftStartError(f"raft: {address!r} is not HOST:PORT")
+    # Python raises at numbers of thousands of digits.
+    is_port = len(port) <= 5 and port.isascii() and port.isdigit() and int(port) <= 65535
+    if not host or not is_port:
+        raise RaftStartError(f"raft: {address[:300]!r} is not HOST:PORT with a port of 0 to 65535")
     return host, int(port)

@@ -264,11 +264,13 @@ def split_address(what: str, text: str) -> tuple[str, int]:
     Raises:
         ConfigError: If it is neither.
     """
-    host, colon, port = text.rpartition(":")
+    host, _, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ConfigError(f"{what} {text} is not HOST:PORT with a port of 0 to 65535")
+    # Python raises at numbers of thousands of digits.
+    is_port = len(port) <= 5 and port.isascii() and port.isdigit() and int(port) <= 65_535
+    if not host or not is_port:
+        raise ConfigError(f"{what} {text[:300]} is not HOST:PORT with a port of 0 to 65535")
     if not bracketed and ":" in host:
         raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
     return host, int(port)

@@ -12,7 +12,7 @@ import pytest
 from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.journal import Journal
-from nameserver.raft.types import RaftConfig, RaftStartError
+from nameserver.raft.types import RaftConfig, RaftStartError, split_address
 
 PEERS = ("a:1", "b:1", "c:1")
 
@@ -154,3 +154,9 @@ def test_bad_settings_are_one_line(config: RaftConfig, change: dict[str, object]
     with pytest.raises(RaftStartError, match=match):
         replace(config, **change).validate()  # type: ignore[arg-type]
     config.validate()
+
+
+@pytest.mark.parametrize("port", ["", "65536", "-1", pytest.param(5000 * "9", id="digits")])
+def test_a_members_address_without_a_port_in_its_range_is_refused(port: str) -> None:
+    with pytest.raises(RaftStartError, match="port of 0 to 65535"):
+        split_address(f"127.0.0.1:{port}")

@@ -115,6 +115,9 @@ def test_properties_text_sets_what_java_would_read() -> None:
         (RAFT | {"raftAddress": "127.0.0.1:9"}, "is not among"),
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:1"}, "twice"),
         (RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1"}, "is not HOST:PORT"),
+        pytest.param(
+            RAFT | {"raftPeers": "127.0.0.1:1,127.0.0.1:" + 5000 * "9"}, "is not HOST:PORT", id="digits"
+        ),
         (RAFT | {"raftDurability": "disk"}, "none of memory, journal, fsync"),
         (RAFT | {"raftTlsCert": "c"}, "go together: --raft-tls-key, --raft-tls-ca is missing"),
         (RAFT | {"raftTlsCert": "c", "raftTlsCa": "a"}, "go together: --raft-tls-key is missing"),
@@ -228,7 +231,19 @@ def test_address_is_split(text: str, address: tuple[str, int]) -> None:
     assert split_address("x", text) == address
 
 
-@pytest.mark.parametrize("text", ["::1:2", "host", ":1", "host:", "host:65536", "host:-1", "host:\u0661"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "::1:2",
+        "host",
+        ":1",
+        "host:",
+        "host:65536",
+        "host:-1",
+        "host:\u0661",
+        pytest.param("host:" + 5000 * "9", id="digits"),
+    ],
+)
 def test_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         split_address("x", text)
