@@ -196,6 +196,11 @@ class ServerProtocol(asyncio.Protocol):
         else:
             self._straight = self._inbox.straight
 
+    @property
+    def size(self) -> int:
+        """Bytes that wait to be looked at."""
+        return self._inbox.size
+
     def go_on(self) -> None:
         """Look at what is left, now that it is this connection's turn."""
         self._queued = False
@@ -528,7 +533,7 @@ class ServerProtocol(asyncio.Protocol):
                     )
                 else:
                     self.unanswered += 1
-                    server.spawn(self, self._answer_later(request, result))
+                    server.spawn(self, self._answer_later(request, result), len(request.body))
                     return None
         return self._encode(request, answer)
 

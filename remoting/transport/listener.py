@@ -216,10 +216,10 @@ class RemotingServer:
         if self.all_sent is not None and not self.deferred:
             self.all_sent.set()
 
-    def spawn(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], body_bytes: int) -> None:
         """Run a handler's rest as a task, and measure how long its first part holds the loop."""
         turns = self.turns
-        turns.task()
+        turns.task(body_bytes)
         self._loop.call_soon(turns.task_begins)
         task = self._group.create_task(work)
         self._loop.call_soon(turns.task_ends, connection)

@@ -12,8 +12,14 @@ TURN_S: Final = 0.005
 _PAUSE_S: Final = 0.001
 #: What a request is taken to cost whose handler waits, in seconds, until some were measured.
 _TASK_S: Final = 0.000_2
+#: What each byte of its body is taken to cost, up to a size: as the dearest bodies do, since a cheap one
+#: among them only ends a turn early.
+_TASK_BYTE_S: Final = 0.000_000_3
+_TASK_BYTES_MAX: Final = 65_536
 #: How fast the measured cost of such requests is forgotten when cheaper ones follow.
 _FORGETTING: Final = 0.1
+#: Connections at most that are let in before a turn, one each time the loop comes round.
+_LET_IN_MAX: Final = 64
 #: Hosts of which it is remembered what connections that are gone have cost.
 _HOSTS_MAX: Final = 1024
 
@@ -24,12 +30,16 @@ class Worker(Protocol):
     Attributes:
         cost_s: Seconds for which it has held the loop; :class:`Turns` writes it.
         host: Where it comes from.
+        size: Bytes that wait to be looked at.
     """
 
     cost_s: float
 
     @property
     def host(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
 
     def go_on(self) -> None:
         """Look at what is left, as far as the turn goes."""
@@ -40,12 +50,16 @@ class Turns:
 
     A turn is over :data:`TURN_S` after it began. Who is not done by then, or has its requests arrive later,
     waits until the loop has come round. Then those go first that have cost least, so that one who asks
-    little waits for one turn however many ask much. Answers of one connection keep their order: it waits with
+    little waits for one turn however many ask much; of those who have cost the same, as when all are new, who
+    has sent least. Answers of one connection keep their order: it waits with
     all that it has sent. What is held while nobody waits is counted against nobody. Who comes again begins
     where its host's connections that are gone have left off, or each new one would go first.
 
+    A turn begins only when nobody new came while the loop came round: a listener lets one in each time, and
+    who asks little would otherwise wait for a turn of each of those who came before.
+
     Requests that are handed to tasks run later, all at once: as many of them are begun in one turn as it can
-    hold of what they cost lately.
+    hold of what they cost lately, or of what their sizes foretell where that is more.
 
     Args:
         clock: Seconds.
@@ -70,9 +84,11 @@ class Turns:
         self._began = 0.0
         self._task_began = 0.0
         self._task_s = _TASK_S
-        self._waiting: list[tuple[float, bool, int, Worker]] = []
+        self._waiting: list[tuple[float, bool, int, int, Worker]] = []
         self._count = 0
         self._called = False
+        self._came = False
+        self._let_in = 0  # since the last turn
         self._least_s = 0.0  # what the last one to go on had cost; who comes anew leads no further
         self._gone: dict[str, float] = {}  # by host: what those that are gone had cost, if above that
 
@@ -83,6 +99,7 @@ class Turns:
 
     def came(self, worker: Worker) -> None:
         """Take a new worker in."""
+        self._came = True
         worker.cost_s = self._gone.get(worker.host, 0.0)
 
     def left(self, worker: Worker) -> None:
@@ -131,12 +148,12 @@ class Turns:
         comes_anew = worker.cost_s < self._least_s
         worker.cost_s = max(worker.cost_s, self._least_s)
         self._count += 1
-        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, self._count, worker))
+        heapq.heappush(self._waiting, (worker.cost_s, not comes_anew, worker.size, self._count, worker))
         self._come_round()
 
-    def task(self) -> None:
+    def task(self, body_bytes: int) -> None:
         """Take into account that a request is handed to a task, which runs when the loop has come round."""
-        self._until -= self._task_s
+        self._until -= max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
 
     def task_begins(self) -> None:
         """Called right before such a task runs for the first time."""
@@ -158,9 +175,16 @@ class Turns:
 
     def _next(self) -> None:
         self._called = False
+        if self._came and self._let_in < _LET_IN_MAX:
+            self._came = False
+            self._let_in += 1
+            self._come_round()
+            return
+        self._came = False
+        self._let_in = 0
         self.renew()
         while self._waiting and not self.over():
-            self._least_s, _, _, worker = heapq.heappop(self._waiting)
+            self._least_s, _, _, _, worker = heapq.heappop(self._waiting)
             worker.go_on()
         if self._waiting:
             self._come_round()

@@ -32,10 +32,19 @@ class Asker:
     """Has requests to be looked at, each of which holds the loop for a while."""
 
     def __init__(
-        self, loop: Loop, turns: Turns, name: str, seen: list[str], *, takes_s: float, host: str = "here"
+        self,
+        loop: Loop,
+        turns: Turns,
+        name: str,
+        seen: list[str],
+        *,
+        takes_s: float,
+        host: str = "here",
+        request_bytes: int = 100,
     ) -> None:
         self.cost_s = 0.0
         self.host = host
+        self._request_bytes = request_bytes
         self._loop, self._turns, self._name, self._seen, self._takes_s = loop, turns, name, seen, takes_s
         self._left = 0
         self._queued = False
@@ -48,6 +57,10 @@ class Asker:
     def go_on(self) -> None:
         self._queued = False
         self._look()
+
+    @property
+    def size(self) -> int:
+        return self._left * self._request_bytes
 
     def _look(self) -> None:
         if self._turns.begin():
@@ -93,6 +106,47 @@ def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
     little.ask(1)  # between two turns, the last of which has taken all the time there is
     loop.come_round()
     assert seen[begun] == "little"
+
+
+def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who_come_with_much() -> None:
+    """All come at once and from one host, so that nobody's cost is known yet."""
+    loop, turns, seen, _ = made()
+    hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S, request_bytes=65_000) for _ in range(16)]
+    little = Asker(loop, turns, "little", seen, takes_s=TURN_S / 100)
+    for one in (*hostile, little):
+        turns.came(one)
+        one.ask(5)
+    while "little" not in seen:
+        assert loop.come_round()
+    assert seen.index("little") == 1  # nobody else was there when the first began
+
+
+def test_who_comes_behind_others_is_let_in_before_they_get_their_turns() -> None:
+    """A listener lets one in each time the loop comes round."""
+    loop, turns, seen, _ = made()
+    hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S) for _ in range(16)]
+    for one in hostile:
+        turns.came(one)
+        one.ask(10)
+        loop.come_round()
+    little = Asker(loop, turns, "little", seen, takes_s=TURN_S / 100, host="there")
+    turns.came(little)
+    before = len(seen)
+    assert before == 1
+    little.ask(1)
+    while "little" not in seen:
+        assert loop.come_round()
+    assert len(seen) - before <= 2
+
+
+def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> None:
+    loop, turns, seen, _ = made()
+    asker = Asker(loop, turns, "a", seen, takes_s=2 * TURN_S)
+    asker.ask(3)
+    for number in range(200):
+        turns.came(Asker(loop, turns, "comes", seen, takes_s=TURN_S, host=f"h{number}"))
+        loop.come_round()
+    assert seen == ["a", "a", "a"]
 
 
 def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
@@ -164,17 +218,19 @@ def test_no_more_tasks_are_begun_in_a_turn_than_it_can_hold_of_what_they_cost() 
     loop, turns, _, _ = made()
     asker = Asker(loop, turns, "a", [], takes_s=0.0)
 
-    def begun_in_one_turn() -> int:
+    def begun_in_one_turn(body_bytes: int = 0) -> int:
         count = 0
         loop.now += 1.0
         assert turns.begin()
         while not turns.over() and count < 1000:
-            turns.task()
+            turns.task(body_bytes)
             count += 1
         turns.end(asker)
         return count
 
     assert begun_in_one_turn() == 25
+    assert begun_in_one_turn(body_bytes=1_000) == 17
+    assert begun_in_one_turn(body_bytes=65_000) == 1
     turns.task_begins()
     loop.now += 2 * TURN_S
     turns.task_ends(asker)
