@@ -30,7 +30,7 @@ from remoting.command import RemotingCommand
 from remoting.fields import ConsumeStatsFields, CreateTopicFields, TopicFields, ViewMessageFields
 from remoting.lenient import loads
 from remoting.message import encode_message
-from remoting.properties import format_properties, parse_properties
+from remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
 from remoting.route import TopicConfig
 
 _VERSION_TEXT: Final = "V5_3_3"
@@ -216,6 +216,11 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """
     if not call.request.body:
         return call.request.reply()
+    size = len(call.request.body)
+    if size > REQUEST_SIZE_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER, f"settings of {size} bytes: allowed are {REQUEST_SIZE_MAX}"
+        )
     try:
         values = parse_properties(call.request.body.decode())
     except ValueError as error:

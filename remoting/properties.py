@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+#: Bytes of a request's properties text at most: reading so many takes some ms, and all settings are shorter.
+REQUEST_SIZE_MAX: Final = 16 * 1024
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}

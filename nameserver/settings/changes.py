@@ -17,7 +17,7 @@ from nameserver.settings.declared import (
     split_address,
     validate,
 )
-from remoting.properties import parse_properties
+from remoting.properties import REQUEST_SIZE_MAX, parse_properties
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
@@ -34,8 +34,10 @@ def parse_changes(body: bytes) -> dict[str, str]:
     """Read the body of request 318: properties text, in UTF-8 unlike in files.
 
     Raises:
-        ChangeInvalid: If it is no properties text.
+        ChangeInvalid: If it is no properties text, or above :data:`remoting.properties.REQUEST_SIZE_MAX`.
     """
+    if len(body) > REQUEST_SIZE_MAX:
+        raise ChangeInvalid(f"settings of {len(body)} bytes: allowed are {REQUEST_SIZE_MAX}")
     try:
         return parse_properties(body.decode("utf-8"))
     except ValueError:

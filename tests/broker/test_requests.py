@@ -758,6 +758,8 @@ def test_settings_are_read_and_changed_within_the_allow_list(wire: WireLike) -> 
     assert refused.code == 16
     assert "traceOn=true\n" in wire.call(26).body.decode()
     assert wire.call(25, body=b"traceOn=perhaps\n").code == 29
+    long = wire.call(25, body=b"traceOn=false\n" + b"=\n" * 8192)
+    assert (long.code, long.remark) == (29, "settings of 16398 bytes: allowed are 16384")
     assert wire.call(25, body=b"shortPollingTimeMills=900\n").code == 0
     changed = wire.call(26)
     assert "shortPollingTimeMills=900\n" in changed.body.decode()

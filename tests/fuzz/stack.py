@@ -25,6 +25,7 @@ from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
 from nameserver.wire.server import NameServer
+from remoting.line_limit import LineLimit
 from remoting.transport.server import ServerProtocol
 
 #: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
@@ -158,6 +159,8 @@ class Stack:
 
     def wire(self, data: bytes) -> object:
         """Let the wire's port receive bytes."""
+        # What earlier inputs had it say must not silence what this one does.
+        self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
             return await self._feed(ServerProtocol(self._server.wire), data)

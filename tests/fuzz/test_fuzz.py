@@ -76,6 +76,17 @@ def test_what_is_raised_behind_a_port_is_noticed(
     judge(target, data, heap=False)
 
 
+@pytest.mark.parametrize(("target", "data", "place"), BEHIND_PORTS.values(), ids=BEHIND_PORTS)
+def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
+    target: str, data: bytes, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(200):
+        judge(target, b"\x00\x00\x00\x04garbage", heap=False)
+    monkeypatch.setattr(place, lambda *args, **named: 1 // 0)
+    with pytest.raises(Harm, match=r"ZeroDivisionError|HTTP/1\.1 500"):
+        judge(target, data, heap=False)
+
+
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
     """What a run begins with is no garbage: a broker stores it, a member votes for it, pages are served."""
     rng = random.Random(1)
@@ -134,7 +145,7 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured at the process is what is judged: with a smaller limit, requests are above it."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
-    dear = [one for one in served.inputs() if one.code == 318 and one.name == "escapes-with-a-cut-escape"]
+    dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]
     monkeypatch.setattr("tests.fuzz.served.inputs", lambda: iter(dear))
     missed = served.run_served("independent", topics=100, hostile=0).missed
     assert [text for text in missed if "allowed are 0" in text]

@@ -264,6 +264,13 @@ def test_printed_settings_are_sorted_lines_without_escapes() -> None:
     assert text.endswith("\n")
 
 
+def test_changes_above_the_size_of_all_settings_are_refused() -> None:
+    """Reading 64 KiB of empty lines would hold the loop for 30 ms."""
+    assert len(parse_changes(b"k=\n" * 4096 + b"last=")) == 2
+    with pytest.raises(ChangeInvalid, match=r"^settings of 16386 bytes: allowed are 16384$"):
+        parse_changes(b"=\n" * 8193)
+
+
 def test_changes_are_read_as_utf8_unlike_files() -> None:
     assert parse_changes("productEnvName=\u4e2d \U0001f680\n#c\nk : v".encode()) == {
         "productEnvName": "\u4e2d \U0001f680",
