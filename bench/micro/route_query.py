@@ -86,7 +86,15 @@ class Target:
 
 
 class Stack(contextlib.ExitStack):
-    """Starts processes and ends them again."""
+    """Starts processes and ends them again.
+
+    Attributes:
+        env: What their environment has besides.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env: dict[str, str] = {}
 
     def start(
         self, command: list[str], folder: Path, env: dict[str, str] | None = None
@@ -98,7 +106,7 @@ class Stack(contextlib.ExitStack):
             stderr=log,
             text=True,
             cwd=folder,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **self.env, **(env or {})},
         )
         self.callback(_stop, process)
         return process

@@ -94,6 +94,7 @@ IO_MODULES = {
     "bench/jre.py",
     "bench/report/job.py",
     "bench/report/session.py",
+    "bench/micro/beside.py",
     "bench/micro/echo.py",
     "bench/micro/load.py",
     "bench/micro/messages.py",

@@ -1,0 +1,171 @@
+"""Route queries (request 105): CPU time of this tree's nameserver, and of another tree's beside it.
+
+    python -m bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
+
+TREE is a checkout of another commit; with this tree's own path it says what is noise. Both run as
+processes, asked in turn for some ms each over 16 connections, 1 and 16 requests in flight on each, so that
+whatever else the machine does meets both. A turn's figure is the CPU time of the server's main thread by the
+kernel's clock, for one request. Of a pair of processes the medians count, and their ratio, other tree by this
+one, is one value: where a process has its memory makes a difference of some percent, so that pairs of
+processes are what is repeated. Printed are the median of these ratios and the interval that holds it
+with 95 % (order statistics). By command only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import socket
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from bench.micro.registration import interval
+from bench.micro.route_query import (
+    CONNECTIONS,
+    DEPTHS,
+    WORKLOADS,
+    Stack,
+    Target,
+    Workload,
+    register,
+    start_independent,
+    start_raft,
+)
+from remoting.codes import RequestCode
+from remoting.command import RemotingCommand
+from remoting.transport.blocking import BlockingClient
+
+#: Rounds over all connections in a turn, by requests in flight on each: some ms of CPU.
+ROUNDS: Final = {1: 16, 16: 3}
+_LENGTH_SIZE: Final = 4
+
+
+class Asked:
+    """One server and the connections that ask it."""
+
+    def __init__(self, target: Target) -> None:
+        host, _, port = target.addr.rpartition(":")
+        self._task = Path(f"/proc/{target.pid}/task/{target.pid}")
+        self._connections = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS)]
+        for connection in self._connections:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
+        """Return the us of CPU that one request has cost."""
+        before = self._cpu_ns()
+        for _ in range(ROUNDS[depth]):
+            for connection in self._connections:
+                connection.sendall(b"".join(order.choices(requests, k=depth)))
+            for connection in self._connections:
+                _read(connection, depth)
+        return (self._cpu_ns() - before) / (ROUNDS[depth] * CONNECTIONS * depth) / 1e3
+
+    def _cpu_ns(self) -> int:
+        while (self._task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+            pass  # while the thread runs, the count is some ms behind
+        return int((self._task / "schedstat").read_text().split()[0])
+
+
+def _read(connection: socket.socket, answers: int) -> None:
+    data, position = b"", 0
+    while answers:
+        received = connection.recv(1 << 20)
+        if not received:
+            raise SystemExit("a server closed a connection")
+        data += received
+        while len(data) - position >= _LENGTH_SIZE:
+            end = position + _LENGTH_SIZE + int.from_bytes(data[position : position + _LENGTH_SIZE])
+            if end > len(data):
+                break
+            position, answers = end, answers - 1
+
+
+def _requests(workload: Workload, seed: int) -> list[bytes]:
+    topics = random.Random(seed).choices(workload.topics, k=256)
+    return [
+        RemotingCommand(
+            code=RequestCode.GET_ROUTEINFO_BY_TOPIC, opaque=100_000_000 + n, ext_fields={"topic": topic}
+        ).encode()
+        for n, topic in enumerate(topics)
+    ]
+
+
+def _pair(trees: tuple[Path, Path], mode: str, number: int) -> Iterator[tuple[str, tuple[Target, Target]]]:
+    """Start a server, or a group, of each tree; yield what each pair is called and the two."""
+    with Stack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        started: dict[int, list[Target]] = {}
+        addrs: list[str] = []
+        for side in (0, 1) if number % 2 else (1, 0):
+            folder = root / str(side)
+            folder.mkdir()
+            stack.env = {"PYTHONPATH": str(trees[side])}
+            if mode == "raft":
+                started[side], members = start_raft(stack, folder)
+                addrs += members
+            else:
+                started[side] = [start_independent(stack, folder)]
+                addrs.append(started[side][0].addr)
+        register(stack.enter_context(BlockingClient()), addrs, unlike=False)
+        for this, other in zip(started[0], started[1], strict=True):
+            yield this.name, (this, other)
+
+
+def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
+    trees = Path(__file__).resolve().parents[2], other.resolve()
+    took: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for number in range(pairs):
+        for name, targets in _pair(trees, mode, number):
+            with Asked(targets[0]) as this, Asked(targets[1]) as that:
+                for workload, depth in itertools.product(WORKLOADS, DEPTHS):
+                    requests, order = _requests(workload, number), random.Random(number)
+                    figures: tuple[list[float], list[float]] = [], []
+                    for turn in range(-4, turns):
+                        for side in (0, 1) if turn % 2 else (1, 0):
+                            figure = (this, that)[side].turn(requests, depth, order)
+                            if turn >= 0:  # those before fill caches
+                                figures[side].append(figure)
+                    medians = statistics.median(figures[0]), statistics.median(figures[1])
+                    took.setdefault((name, workload.name, depth), []).append(medians)
+    print(f"{'':54} {'other us':>9} {'this us':>9}   other / this")
+    for (name, workload_name, depth), of_pairs in took.items():
+        ratios = [that_us / this_us for this_us, that_us in of_pairs]
+        low, high = interval(ratios)
+        this_us, that_us = (statistics.median(column) for column in zip(*of_pairs, strict=True))
+        print(
+            f"{f'{name}, {workload_name}, {depth} in flight':54} {that_us:9.2f} {this_us:9.2f}   "
+            f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}), {len(ratios)} pairs"
+        )
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.micro.beside",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("tree", type=Path, help="checkout of another commit")
+    parser.add_argument("--mode", choices=("independent", "raft"), default="independent")
+    parser.add_argument("--pairs", type=int, default=24, help="pairs of processes, one after the other")
+    parser.add_argument("--turns", type=int, default=60, help="turns of each process in each case")
+    arguments = parser.parse_args()
+    if not (arguments.tree / "nameserver" / "__main__.py").is_file():
+        parser.error(f"{arguments.tree} is no checkout: it has no nameserver/__main__.py")
+    compare(arguments.tree, mode=arguments.mode, pairs=arguments.pairs, turns=arguments.turns)
+
+
+if __name__ == "__main__":
+    main()
