@@ -16,7 +16,7 @@ from .config import ConsumeFrom, GroupConfig
 from .core import ClientCore
 from .errors import InvalidArgument
 from .offsets import BrokerOffsets, Offsets, OwnOffsets
-from .operation import Clock, Instant, Invoke, Operation, Signal, Spawn, wait
+from .operation import Clock, Instant, Invoke, Operation, Signal, Spawn, together, wait
 from .process_queue import ProcessQueue
 from .queue_reader import QueueReader, Taken
 from .rebalance import average_share, reassign
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Our own limit on how long a lock on a queue counts. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 _LOCK_LIVES_S: Final = 30.0
+#: Offsets stored beside each other at the end.
+_STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
 
 
@@ -87,10 +89,15 @@ class Assignment:
 
     def release_all(self) -> Operation[None]:
         """Store all offsets (15), give up all locks (42)."""
-        for queue, process in tuple(self.queues.items()):
+        for process in self.queues.values():
             process.dropped = True
-            if self._auto_store:
-                yield from self.store(queue, process, oneway=False)
+        if self._auto_store:
+            # A broadcast member's are in one file, which is written once at a time.
+            yield from together(
+                (self.store(queue, process, oneway=False) for queue, process in self.queues.items()),
+                f"offsets {self.config.group}",
+                at_once=1 if self.config.broadcast else _STORED_AT_ONCE,
+            )
         if self._orderly:
             yield from self._unlock(tuple(self.queues))
         self.queues.clear()

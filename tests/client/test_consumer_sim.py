@@ -47,6 +47,7 @@ class World:
         self.now_s = 0.0
         self.loss = loss
         self.listener_s = (0.001, 0.2)
+        self.way_s = (0.001, 0.02)
         self.broker = Broker(self)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -112,7 +113,7 @@ class World:
                 raise AssertionError("no consumer fetches over HTTP here")
 
     def _delay(self) -> float:
-        return self.rng.uniform(0.001, 0.02)
+        return self.rng.uniform(*self.way_s)
 
     def _way(self, member: Member) -> float:
         """Return how long a request is on its way: it does not overtake an earlier one of the connection."""
@@ -416,6 +417,28 @@ def test_without_losses_and_failures_each_message_is_consumed_once(seed: int) ->
     world.run_until(lambda: b"afterwards" in history.finished, 300)
     world.run_until(lambda: len(second.consumer.assigned) == QUEUES + 1, 300)
     assert set(history.finished.values()) == {1}, "what was stored at the end is not delivered again"
+
+
+def test_offsets_are_stored_beside_each_other_at_the_end() -> None:
+    world = World(1, loss=0.0)
+    history = History(world.rng, failing=0.0)
+    wanted = fill(world, 40)
+    member = Member(world, history, 1)
+    world.run_until(lambda: set(history.finished) == wanted, 300)
+    ends = {("g", *key): len(log) for key, log in world.broker.queues.items() if log}
+
+    def stored() -> dict[tuple[str, str, int], int]:
+        return {key: offset for key, offset in world.broker.offsets.items() if offset}
+
+    assert len(ends) == QUEUES
+    assert sum(stored().get(key, 0) < end for key, end in ends.items()) > 1
+    world.way_s = (1.0, 1.0)
+    began_s = world.now_s
+    left: list[bool] = []
+    member.leave(lambda: left.append(True))
+    world.run_until(lambda: stored() == ends, 60)
+    assert world.now_s - began_s < 2.0, "one way there, not one to and fro after the other"
+    world.run_until(lambda: bool(left), 60)
 
 
 @pytest.mark.parametrize("seed", range(10))
