@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.interrupt import end_quietly_when_interrupted, ending_signals
+from remoting.interrupt import end_quietly_when_interrupted
 from remoting.logs import STYLES, set_up_logging
 
 end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from broker.config import LIVE_KEYS, BrokerConfig, apply_properties
+from broker.ending import end_at_signals
 from broker.errors import BrokerError, SettingError
 from broker.files import DISK
 from broker.loading import read_changed_settings
@@ -89,17 +90,7 @@ async def _run(
     config: BrokerConfig, directory: Path, announcer: AnnouncerFactory, changed: Mapping[str, str]
 ) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal(number: int) -> None:
-        if stop.is_set():
-            logger.warning("second signal, exiting at once signal=%s", number)
-            logging.shutdown()
-            os._exit(128 + number)
-        stop.set()
-
-    for number in ending_signals():
-        loop.add_signal_handler(number, on_signal, number)
+    end_at_signals(stop)
 
     def ready(listen: str) -> None:
         print(

@@ -13,7 +13,8 @@ import orjson
 
 from broker.errors import Refusal
 from broker.forwarding import AskAll
-from broker.state import BrokerState, Call, Later, Stepwise, Work, no_work
+from broker.state import BrokerState, Call, Later, Stepwise, Work
+from broker.steps import no_work
 from broker.topics import GROUP_LENGTH_MAX, name_fault
 from remoting.admin_fields import (
     BrokerConsumeStatsFields,

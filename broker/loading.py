@@ -18,7 +18,8 @@ from broker.offsets import ConsumerOffsets
 from broker.state import BrokerState
 from broker.state_files import DELAYS, GROUPS, OFFSETS, SETTINGS, TOPICS, StateFile, StateFiles, state_files
 from broker.stats import Stats
-from broker.store import MessageStore, Steps
+from broker.steps import Steps
+from broker.store import MessageStore
 from broker.tags import tags_code
 from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
 from remoting.bodies import DelayOffsetTable

@@ -9,7 +9,8 @@ from typing import Final
 
 from broker.errors import Refusal
 from broker.message_index import FOUND_MAX, Found, keys_of
-from broker.state import BrokerState, Call, Stepwise, Work, no_work
+from broker.state import BrokerState, Call, Stepwise, Work
+from broker.steps import no_work
 from remoting.codes import ResponseCode
 from remoting.fields import QueryMessageFields, QueryMessageResponseFields
 from remoting.message import StoredMessage, encode_message

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from broker.client_requests import notify_changed
 from broker.config import BrokerConfig
 from broker.delay import DelayService
+from broker.disk_threads import DiskThreads, in_threads
 from broker.errors import SettingError, StoreUnavailable
 from broker.files import DISK
 from broker.forwarding import AskAll, Forward
@@ -31,7 +32,7 @@ from broker.registration import Trigger
 from broker.state import BrokerState, Call, Later, Stepwise
 from broker.state_files import StateFiles
 from broker.stats import SAMPLE_INTERVAL_S
-from broker.upkeep import Upkeep, in_threads
+from broker.upkeep import Upkeep
 from broker.waiting_pulls import WaitingPulls
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 _CLIENT_WAIT_S: Final = 10.0
 #: Queries by key under way at once; each reads files in a thread.
 _STEPWISE_MAX: Final = 32
+#: Threads for what reads files for a request.
+_READERS: Final = 4
 #: Longest wait of an admin's request for the nameservers to hear of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
 
@@ -150,6 +153,7 @@ class BrokerServer:
         self.http_listen: str | None = None
         self._hosts: dict[int, Host] = {}
         self._working = 0
+        self._readers = DiskThreads("reader", count=_READERS)
         self._group: asyncio.TaskGroup
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
@@ -229,9 +233,8 @@ class BrokerServer:
             if self._http is not None:
                 await self._http.close()
         await self._registrar.close()
-        # Writes that were under way when their tasks were cancelled go on in threads; let them end first.
-        await asyncio.get_running_loop().shutdown_default_executor()
-        self._upkeep.close()
+        await self._upkeep.close()
+        self._readers.shutdown()
         logger.info("stopped")
 
     # Start and end -------------------------------------------------------------------------------
@@ -272,7 +275,8 @@ class BrokerServer:
         except StopIteration as end:
             samples = end.value
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
-        used = await asyncio.to_thread(self._state.store.disk_used)
+        loop = asyncio.get_running_loop()
+        used = await loop.run_in_executor(self._readers, self._state.store.disk_used)
         return await asyncio.to_thread(
             encode, samples, disk_used=used, requests=requests, connections=connections
         )
@@ -393,7 +397,7 @@ class BrokerServer:
             )
         self._working += 1
         try:
-            outcome = await in_threads(stepwise.work)
+            outcome = await in_threads(stepwise.work, self._readers)
         finally:
             self._working -= 1
         self._apply_effects()

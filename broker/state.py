@@ -91,10 +91,6 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 
-def no_work() -> None:
-    """A step that only lets others have their turn."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stepwise:
     """An answer that takes a while to make; others have their turn between its steps.

@@ -1,6 +1,6 @@
 """The tables of one broker on disk, and who waits for them and for the log (no thread, no clock).
 
-Work goes in steps (:data:`broker.store.Steps`), so that whoever drives it decides where it runs: the broker's
+Work goes in steps (:data:`broker.steps.Steps`), so that whoever drives it decides where it runs: the broker's
 loop and a thread, or a simulator.
 """
 
@@ -14,7 +14,8 @@ from typing import Final
 from broker.errors import StoreUnavailable
 from broker.files import Disk, write_atomic
 from broker.state import BrokerState
-from broker.store import MessageStore, Steps
+from broker.steps import Steps
+from broker.store import MessageStore
 from remoting.bodies import DelayOffsetTable
 from remoting.properties import format_properties
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from broker.files import DISK, Disk, load_or_backup, make_directories, remove_tr
 from broker.log_scan import Record, read_record
 from broker.message_index import FILE_MESSAGES, MessageIndex
 from broker.recovery import Checkpoint, QueueKey, Recovery
+from broker.steps import Steps
 from remoting.errors import LocalProtocolError
 from remoting.message import Host, StoredMessage, decode_message, encode_message
 
@@ -32,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
-#: Work with the disk in steps: what is yielded runs in a thread and its outcome is sent in (or what it raised
-#: is thrown in); the code between belongs to the thread of everything else.
-Steps = Generator[Callable[[], Any], Any, None]
 
 
 class GetStatus(Enum):

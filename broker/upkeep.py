@@ -1,6 +1,7 @@
 """The broker's work with the disk besides storing messages: when it is done, each kind in a task of its own.
 
-What the work is lies in ``store`` and ``state_files``; here steps that block run in threads.
+What the work is lies in ``store`` and ``state_files``; here steps that block run in threads, each kind in one
+of its own: what waits for a disk that stands still holds up nothing else.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Final
 
-from broker.loading import save_now
+from broker.disk_threads import DiskThreads, in_threads
 from broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
 from broker.state import BrokerState
 from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
+from broker.steps import Steps
+from broker.store import MessageStore
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Longest time between two checkpoints when nothing else asks for one.
 _CHECKPOINT_S: Final = 2.0
@@ -30,22 +31,9 @@ _CLEAN_S: Final = 10.0
 _INDEX_S: Final = 1.0
 #: Pause after the disk refused.
 _RETRY_S: Final = 1.0
-
-
-async def in_threads(steps: Generator[Callable[[], Any], Any, T]) -> T:
-    """Do work whose yielded steps run in threads, one after the other; return its result."""
-    try:
-        work = next(steps)
-        while True:
-            try:
-                outcome = await asyncio.to_thread(work)
-            except Exception as error:
-                work = steps.throw(error)
-            else:
-                work = steps.send(outcome)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+#: At the end the disk gets so long for what is under way and for the tables, and as long again for the store.
+#: What was promised to be durable is so already, and the rest is what a killed process would lose.
+CLOSE_S: Final = 5.0
 
 
 class Upkeep:
@@ -59,6 +47,10 @@ class Upkeep:
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
         self._file_wanted[files.topics.name].set()
+        self._file_threads = {file.name: DiskThreads(file.name) for file in files}
+        self._log_thread = DiskThreads("log")
+        self._store_thread = DiskThreads("store")
+        self._index_thread = DiskThreads("index")
 
     def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return what has to run as long as the broker does."""
@@ -106,17 +98,34 @@ class Upkeep:
         async with asyncio.timeout(self._state.config.sync_flush_timeout_ms / 1000):
             await waiter
 
-    def close(self) -> None:
-        """Write everything at once, blocking: for the end of the process, when no task runs any more."""
-        for file in self._files:
-            try:
-                save_now(file)
-            except Exception as error:
-                logger.error("state not written at shutdown file=%s error=%s", file.name, error)
+    async def close(self) -> None:
+        """Write everything: for the end of the process, when no task runs any more.
+
+        A disk that stands still is left alone.
+        """
+        # Each thread keeps the order: what was under way when its task was cancelled comes to its end first.
+        await asyncio.gather(
+            self._end("log", _nothing(), self._log_thread),
+            self._end("index", _nothing(), self._index_thread),
+            *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
+        )
+        await self._end("store", _closed(self._state.store), self._store_thread)
+        for thread in (
+            *self._file_threads.values(),
+            self._log_thread,
+            self._store_thread,
+            self._index_thread,
+        ):
+            thread.shutdown()
+
+    async def _end(self, what: str, steps: Steps, thread: DiskThreads) -> None:
         try:
-            self._state.store.close()
-        except Exception as error:
-            logger.error("store not closed cleanly error=%s", error)
+            async with asyncio.timeout(CLOSE_S):
+                await in_threads(steps, thread)
+        except TimeoutError:
+            logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
+        except Exception as error:  # the others are to be written nevertheless
+            logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------
 
@@ -130,7 +139,7 @@ class Upkeep:
             except TimeoutError:
                 pass
             wanted.clear()
-            await in_threads(file.save())
+            await in_threads(file.save(), self._file_threads[file.name])
             if file.failure is None:
                 failing = False
                 continue
@@ -151,7 +160,7 @@ class Upkeep:
                 except TimeoutError:
                     pass
             self._flush_wanted.clear()
-            await in_threads(self._flush.flush())
+            await in_threads(self._flush.flush(), self._log_thread)
             if self._flush.failure is not None:
                 if not failing:
                     logger.critical(
@@ -168,7 +177,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(pause_s)
             started = time.monotonic()
-            await in_threads(store.checkpoint())
+            await in_threads(store.checkpoint(), self._store_thread)
             # Thousands of queues take long to sync; do not let that become all the disk does.
             pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
             if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
@@ -178,7 +187,8 @@ class Upkeep:
 
     async def _remove_old_files(self, *, asked: bool) -> None:
         store, config = self._state.store, self._state.config
-        used = await asyncio.to_thread(store.disk_used)
+        loop = asyncio.get_running_loop()
+        used = await loop.run_in_executor(self._store_thread, store.disk_used)
         wanted = removal(
             hour=time.localtime().tm_hour,
             asked=asked,
@@ -195,7 +205,7 @@ class Upkeep:
             before, count_max = math.inf, OLDEST_AT_ONCE
         begin = store.log.min_offset
         try:
-            await in_threads(store.remove_old_files(before=before, count_max=count_max))
+            await in_threads(store.remove_old_files(before=before, count_max=count_max), self._store_thread)
         except OSError as error:
             logger.error("old files not removed error=%s", error)
         if wanted is Removal.OLDEST and store.log.min_offset > begin:
@@ -207,7 +217,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(_INDEX_S)
             try:
-                await in_threads(self._state.store.index.follow())
+                await in_threads(self._state.store.index.follow(), self._index_thread)
             except OSError as error:
                 if not failing:
                     logger.error("index file not written error=%s", error)
@@ -215,6 +225,30 @@ class Upkeep:
                 await asyncio.sleep(_RETRY_S)
             else:
                 failing = False
+
+
+def _nothing() -> Steps:
+    yield lambda: None
+
+
+def _saved(file: StateFile) -> Steps:
+    """Write a file, if its table has changed.
+
+    Raises:
+        OSError, StoreUnavailable: If it could not be written.
+    """
+    yield from file.save()
+    if file.failure is not None:
+        raise file.failure
+
+
+def _closed(store: MessageStore) -> Steps:
+    """Write a last checkpoint and close the store.
+
+    Raises:
+        OSError, StoreUnavailable: If the disk refused.
+    """
+    yield store.close
 
 
 def _waiter() -> tuple[Done, asyncio.Future[None]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import random
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +19,7 @@ from typing import Protocol
 
 import pytest
 
+from remoting.bodies import SubscriptionGroupConfig
 from remoting.command import RemotingCommand
 from remoting.message import decode_messages, parse_offset_message_id
 
@@ -24,6 +30,7 @@ class WireLike(Protocol):
     socket: socket.socket
 
     def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
+    def send(self, command: RemotingCommand) -> int: ...
     def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
     def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
     def answer(self, opaque: int) -> RemotingCommand: ...
@@ -31,6 +38,7 @@ class WireLike(Protocol):
 
 
 class BrokerLike(Protocol):
+    process: subprocess.Popen[str]
     addr: str
     store: Path
     log: Path
@@ -38,6 +46,13 @@ class BrokerLike(Protocol):
     def wire(self) -> WireLike: ...
     def stop(self) -> int: ...
     def kill(self) -> None: ...
+
+
+class NameserverLike(Protocol):
+    addr: str
+    requests: queue.Queue[RemotingCommand]
+
+    def expect(self, code: int, *, timeout_s: float) -> RemotingCommand: ...
 
 
 class StartLike(Protocol):
@@ -290,6 +305,124 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
     sender.join(15)
     found = [int(body.rstrip(b".")) for body in read_all(start_broker().wire(), "Stop", 0)]
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
+
+
+#: Once a file is there, the calls that are named wait for ever, as on a disk that stands still, and add a
+#: line to it. Times at the end are as said; the usual executor has the threads of a machine of one CPU.
+DISK_HANGS = """
+import os, pathlib, runpy, sys, threading
+import broker.ending, broker.upkeep
+
+flag, names, close_s, end_s = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+sys.argv = sys.argv[7:]
+os.cpu_count = lambda: 1
+broker.upkeep.CLOSE_S, broker.ending.END_S = close_s, end_s
+
+
+def altered(real):
+    def call(descriptor, *arguments):
+        if flag.exists():
+            with flag.open("a") as file:
+                file.write(os.readlink(f"/proc/self/fd/{descriptor}") + "\\n")
+            threading.Event().wait()
+        return real(descriptor, *arguments)
+
+    return call
+
+
+for name in names.split():
+    setattr(os, name, altered(getattr(os, name)))
+runpy.run_module("broker", run_name="__main__", alter_sys=True)
+"""
+
+
+def disk_hangs(flag: Path, names: str, *, close_s: float = 1.0, end_s: float = 30.0) -> tuple[str, ...]:
+    return sys.executable, "-c", DISK_HANGS, str(flag), names, str(close_s), str(end_s)
+
+
+def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
+    start_broker: StartLike, nameserver: NameserverLike, tmp_path: Path
+) -> None:
+    hanging = tmp_path / "hanging"
+    broker = start_broker(
+        *("--set", "timerDivisor=100", "--set", "flushConsumerOffsetInterval=50"),
+        namesrv=nameserver.addr,
+        prefix=disk_hangs(hanging, "fsync fdatasync"),
+    )
+    wire, other = broker.wire(), broker.wire()
+    topics = [{"topicName": f"T{number}", "readQueueNums": 1, "writeQueueNums": 1} for number in range(600)]
+    assert wire.call(18, body=json.dumps({"topicConfigList": topics}).encode()).code == 0
+    assert wire.send_message("T0", b"x").code == 0
+    hanging.touch()
+    # Topics, groups, offsets and settings have changed, and so has the log: each is to be written now.
+    group = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
+    commit = {"consumerGroup": "G", "topic": "T0", "queueId": "0", "commitOffset": "1"}
+    for request in (
+        RemotingCommand.request(18, body=json.dumps({"topicConfigList": [{"topicName": "New"}]}).encode()),
+        RemotingCommand.request(200, body=group),
+        RemotingCommand.request(15, commit),
+        RemotingCommand.request(25, body=b"longPollingEnable=false"),
+    ):
+        wire.send(request)
+    deadline = time.monotonic() + 60
+    hung = ("topics.json.tmp", "subscriptionGroup.json.tmp", "broker.properties.tmp", "/commitlog/")
+    while not all(name in hanging.read_text() for name in hung):
+        assert time.monotonic() < deadline, hanging.read_text()
+        time.sleep(0.01)
+    # Long enough for the checkpoint, too, to begin and to wait.
+    until = time.monotonic() + 5.0
+    while not nameserver.requests.empty():
+        nameserver.requests.get()
+    registrations = 0
+    while time.monotonic() < until:
+        nameserver.expect(103, timeout_s=20)
+        registrations += 1
+    assert registrations > 5
+    assert other.send_message("T0", b"taken").code == 0
+    asked_at = time.monotonic()
+    assert broker.stop() == 0
+    # What waits for the disk is given up by the drain of 5 s.
+    assert time.monotonic() - asked_at < 5 + 2 * 1 + 5
+    log = broker.log.read_text()
+    for what in ("topics.json", "subscriptionGroup.json", "broker.properties", "log", "store"):
+        assert f"the disk has not answered for 1 s: ending without it what={what}\n" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("end_s", "signals", "code", "said"),
+    [
+        (2.0, 1, 70, "not ended 2 s after the signal, exiting"),
+        (60.0, 2, 128 + signal.SIGTERM, "second signal, exiting at once"),
+    ],
+    ids=["in time", "second signal"],
+)
+def test_broker_ends_though_the_disk_holds_up_its_loop(
+    start_broker: StartLike, tmp_path: Path, end_s: float, signals: int, code: int, said: str
+) -> None:
+    hanging = tmp_path / "hanging"
+    broker = start_broker(prefix=disk_hangs(hanging, "pwrite", end_s=end_s))
+    wire = broker.wire()
+    assert wire.send_message("T", b"stored").code == 0
+    hanging.touch()
+    fields = dict(
+        zip(
+            "abcdefghijkm",
+            ["PG", "T", "TBW102", "4", "0", "0", "1", "0", "", "0", "false", "false"],
+            strict=True,
+        )
+    )
+    wire.send(RemotingCommand.request(310, fields, b"not stored"))
+    deadline = time.monotonic() + 30
+    while "/commitlog/" not in hanging.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for _ in range(signals):
+        broker.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    assert broker.process.wait(20) == code
+    assert said in broker.log.read_text()
+    assert read_all(start_broker().wire(), "T", 0) == [b"stored"]
 
 
 def test_broker_without_room_for_its_store_says_so(start_broker: StartLike, tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ IO_MODULES = {
     "broker/http.py",
     "broker/server.py",
     "broker/registrar.py",
+    "broker/disk_threads.py",
+    "broker/ending.py",
     "broker/upkeep.py",
     "broker/waiting_pulls.py",
     "broker/commit_log.py",

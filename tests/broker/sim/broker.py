@@ -21,7 +21,8 @@ from broker.handlers import serve
 from broker.loading import load_broker, run_here
 from broker.state import BrokerState, Call, Later, Stepwise, Work
 from broker.state_files import Failure, LogFlush, StateFiles
-from broker.store import GetStatus, Steps
+from broker.steps import Steps
+from broker.store import GetStatus
 from broker.topics import SCHEDULE_TOPIC, retry_topic
 from remoting.bodies import SubscriptionGroupConfig
 from remoting.command import RemotingCommand

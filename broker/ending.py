@@ -1,0 +1,61 @@
+"""How the process ends: in order at a signal; at once at a second one, or when the order takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Collection
+from typing import Final, NoReturn
+
+from remoting.interrupt import ending_signals
+
+logger = logging.getLogger(__name__)
+
+#: From the signal to the end of the process, whatever stands still.
+END_S: Final = 30.0
+#: Exit code of a process that could not end in order. Source: EX_SOFTWARE, sysexits.h.
+UNORDERLY: Final = 70
+#: What is said last may itself wait for a disk that stands still.
+_LAST_WORDS_S: Final = 1.0
+
+
+def end_at_signals(stop: asyncio.Event) -> None:
+    """Set ``stop`` at a signal that ends servers, and see to it that the process does end.
+
+    A thread waits for signals: the loop, which reads and writes the log, hears nothing while a disk holds it
+    up. To be called before there are other threads, in the loop's.
+    """
+    numbers = ending_signals()
+    for number in numbers:
+        signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    waiting = threading.Thread(
+        target=_wait, args=(numbers, asyncio.get_running_loop(), stop), name="signals", daemon=True
+    )
+    waiting.start()
+
+
+def _wait(numbers: Collection[int], loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    signal.sigwait(numbers)
+    late = threading.Timer(END_S, _exit, (UNORDERLY, f"not ended {END_S:g} s after the signal, exiting"))
+    late.daemon = True
+    late.start()
+    with contextlib.suppress(RuntimeError):  # the loop has ended already
+        loop.call_soon_threadsafe(stop.set)
+    number = signal.sigwait(numbers)
+    _exit(128 + number, f"second signal, exiting at once signal={int(number)}")
+
+
+def _exit(code: int, reason: str) -> NoReturn:
+    def say() -> None:
+        logger.critical(reason)
+        logging.shutdown()
+
+    saying = threading.Thread(target=say, daemon=True)
+    saying.start()
+    saying.join(_LAST_WORDS_S)
+    os._exit(code)
