@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nameserver.raft.links.transport import LESSER_DIALS_AFTER_S
 from nameserver.raft.types import ChangeRefused, ChangeUnknown, NotLeader, RaftStartError
 
 from .oracles import Oracle
@@ -21,8 +22,9 @@ ASK_S = 4.0
 PATIENCE_S = 6.0
 """After that nobody answers any more: the member that was asked is dead or paused."""
 AGAIN_S = (0.05, 0.6)
-STOPS_S = 2.5
-"""A removed member that a leader can reach has stopped by then."""
+STOPS_S = 2 * LESSER_DIALS_AFTER_S + 1.0
+"""A removed member that can reach a leader has stopped by then: nobody dials it any more, so it has to dial
+itself, and it may just have begun to wait for the others when its last link went down."""
 LOOKS_S = 0.5
 MEMBERS_MAX = 6
 MEMBERS_MIN = 3

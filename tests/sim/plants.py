@@ -23,6 +23,7 @@ from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import RaftLog
+from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
 from nameserver.raft.node import recovery
@@ -437,6 +438,10 @@ def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Leading, "read_index_in", read_index_in)
 
 
+def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "tell_removed", lambda membership: None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """A bug, where it shows, and who must see it.
@@ -630,6 +635,12 @@ PLANTS: Final = _named(
         likely=11,
         oracles=(Oracle.AGREEMENT, Oracle.PROCESS, Oracle.HISTORY),
         faults=("partition", "kill", "kill leader"),
+    ),
+    Planted(
+        install=removed_members_are_not_told,
+        likely=1,
+        oracles=(Oracle.PROCESS,),
+        faults=("add member", "remove member"),
     ),
     Planted(
         install=machines_never_restart,
