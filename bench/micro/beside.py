@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from bench.micro.registration import interval
+from bench.micro.raft.figures import interval
 from bench.micro.route_query import (
     CONNECTIONS,
     DEPTHS,

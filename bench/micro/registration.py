@@ -27,6 +27,8 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Final, Self
 
+from bench.micro.raft.figures import interval
+
 #: Topics, compressed, registrations timed at a time: some ms of CPU.
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
@@ -137,14 +139,6 @@ class Worker:
         self._process.stdin.write(f"{case}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the order statistics between which the median lies with 95 %, for 6 values and more."""
-    ordered = sorted(values)
-    apart = int(0.98 * len(ordered) ** 0.5) + 1
-    middle = len(ordered) // 2
-    return ordered[max(middle - apart, 0)], ordered[min(middle + apart, len(ordered) - 1)]
 
 
 def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:

@@ -4,6 +4,7 @@
     python -m bench.micro.raft --parts failover --only routekeeper-fsync --kills 30
     python -m bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
     python -m bench.micro.raft --elections 20
+    python -m bench.micro.raft --against TREE --rounds 16 [--parts ack,writes]
 
 README.md in the folder above says what is measured and how, and has the figures.
 """
@@ -17,6 +18,7 @@ import os
 import platform
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,13 +34,15 @@ import msgspec
 from bench.micro.raft.figures import percentile
 from bench.micro.raft.load import HEARTBEAT_S, Plan
 from bench.micro.raft.remoting_wire import RemotingWire
-from bench.micro.raft.report import OURS, tables, targets
+from bench.micro.raft.report import OTHER, OURS, tables, targets
 from bench.micro.raft.systems import FACTORIES, MEMBERS, Missing, RouteKeeper, System, Unhealthy, fdatasync_ms
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
 
 PARTS: Final = ("ack", "writes", "visible", "ack-large", "writes-large", "reads", "failover", "idle")
+#: What is asked of another tree beside this one.
+AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
 CONNECTIONS: Final = 64
 VALUE_SIZES: Final = {"small": 200, "large": 20_000}
 TOPICS_SMALL: Final = 10
@@ -64,6 +68,11 @@ class Bench:
 
     def make(self, name: str, label: str = "") -> System:
         folder = self.root / (name + label)
+        if self.arguments.against is not None:
+            tree = self.arguments.against if name == OTHER else Path(__file__).parents[3]
+            system = RouteKeeper(folder, durability="fsync", interpreter=_interpreter_of(tree))
+            system.name = name
+            return system
         if name.startswith("routekeeper-"):
             return RouteKeeper(
                 folder, durability=name.removeprefix("routekeeper-"), interpreter=self.arguments.python
@@ -239,14 +248,26 @@ class Bench:
 
     # -- the whole -----------------------------------------------------------------------------------
 
-    def rounds(self, systems: list[System], parts: list[str]) -> None:
+    def against(self, parts: list[str]) -> None:
+        """Measure this tree's group and another tree's, both started anew for each round: where a process has
+        its memory makes a difference of some percent.
+        """
+        for round_ in range(self.arguments.rounds):
+            with contextlib.ExitStack() as stack:
+                systems = [self.make(name, f"-{round_}") for name in (OURS, OTHER)]
+                for system in systems:
+                    stack.callback(system.stop)
+                    system.start()
+                self.rounds(systems, parts, range(round_, round_ + 1))
+
+    def rounds(self, systems: list[System], parts: list[str], numbers: range) -> None:
         """Measure each part of each system in turn, in another order each round."""
         if set(parts) & {"ack", "writes", "visible", "ack-large", "writes-large"}:
             for system in list(systems):
                 warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
                 with self.failing(system, systems, "warm-up"):
                     self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.1)
-        for round_ in range(self.arguments.rounds):
+        for round_ in numbers:
             for part in parts:
                 for system in self.order.sample(systems, len(systems)):
                     with self.failing(system, systems, part):
@@ -351,6 +372,11 @@ def _figures(system: System, output: bytes) -> dict[str, Any]:
     return figures
 
 
+def _interpreter_of(tree: Path) -> str:
+    """This Python, that imports from another checkout."""
+    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {shlex.quote(sys.executable)}"
+
+
 def _terminated(number: int, stack_frame: object) -> None:
     raise SystemExit(f"ended by signal {number}")  # by the way that stops the members
 
@@ -363,7 +389,7 @@ def main() -> None:
         "--rounds", type=int, default=3, help="times that each system is measured (default 3)"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each (default 2)")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"by comma, of {','.join(PARTS)}")
+    parser.add_argument("--parts", help=f"by comma, of {','.join(PARTS)} (default all)")
     parser.add_argument(
         "--only",
         help=f"systems by comma, of {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
@@ -407,14 +433,27 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, help="folder on the disk to use (default: that of temporary files)"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="TREE",
+        help=f"only {OURS} of this tree and of TREE, a checkout of another commit; parts ack, writes, "
+        "visible, ack-large and writes-large, groups started anew each round",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write raw samples there")
     arguments = parser.parse_args()
     alone = arguments.hold is not None or arguments.elections is not None
     names = arguments.only.split(",") if arguments.only else [OURS] if alone else list(FACTORIES)
-    parts = arguments.parts.split(",")
+    if arguments.against is not None:
+        if not (arguments.against / "nameserver" / "__main__.py").is_file():
+            parser.error(f"{arguments.against} is no checkout: it has no nameserver/__main__.py")
+        if alone or arguments.only or arguments.python:
+            parser.error("--against goes with none of --only, --python, --hold, --elections")
+    parts = (arguments.parts or ",".join(PARTS if arguments.against is None else AGAINST)).split(",")
     signal.signal(signal.SIGTERM, _terminated)
-    for word, known in [*((name, FACTORIES) for name in names), *((part, PARTS) for part in parts)]:
+    known_parts = PARTS if arguments.against is None else AGAINST
+    for word, known in [*((name, FACTORIES) for name in names), *((part, known_parts) for part in parts)]:
         if word not in known:
             parser.error(f"{word!r} is none of {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="raft-bench-", dir=arguments.data) as folder:
@@ -458,6 +497,9 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
         + " and ".join(f"{size:,} bytes ({topics} topics)" for topics, size in sizes.items()),
         flush=True,
     )
+    if arguments.against is not None:
+        bench.against(parts)
+        return
     with contextlib.ExitStack() as stack:
         systems: list[System] = []
         missing = []
@@ -483,7 +525,9 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
                     for busy in {"idle": (False,), "busy": (True,), "both": (False, True)}[arguments.load]:
                         bench.elections(system, minutes=arguments.elections, busy=busy)
             return
-        bench.rounds(systems, [part for part in parts if part not in ("failover", "idle")])
+        bench.rounds(
+            systems, [part for part in parts if part not in ("failover", "idle")], range(arguments.rounds)
+        )
         if "failover" in parts:
             bench.kills(systems)
     if "idle" in parts and OURS in names:

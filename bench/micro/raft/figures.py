@@ -31,6 +31,14 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     return statistics.median(pairs) if pairs else None
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the order statistics between which the median lies with 95 %, for 6 values and more."""
+    ordered = sorted(values)
+    apart = int(0.98 * len(ordered) ** 0.5) + 1
+    half = len(ordered) // 2
+    return ordered[max(half - apart, 0)], ordered[min(half + apart, len(ordered) - 1)]
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: first column left, the others right."""
     widths = [max(len(line[column]) for line in (heads, *rows)) for column in range(len(heads))]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bench.micro.raft.figures import middle, paired, percentile, spread, table
+from bench.micro.raft.figures import interval, middle, paired, percentile, spread, table
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"
-_ORDER: Final = (OURS, "routekeeper-memory", "zookeeper", "etcd")
+#: The same of another checkout.
+OTHER: Final = "other tree"
+_ORDER: Final = (OURS, OTHER, "routekeeper-memory", "zookeeper", "etcd")
 _HEADS: Final = {
     "ack": "one in flight",
     "writes": "64 connections, one in flight on each",
@@ -100,7 +102,12 @@ def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
     )
     both = sorted(ours.keys() & theirs.keys())  # a round that failed for one has no pair
     ratio = paired([ours[number] for number in both], [theirs[number] for number in both])
-    return "-" if ratio is None else f"{ratio:.2f}"
+    if ratio is None:
+        return "-"
+    if system != OTHER:
+        return f"{ratio:.2f}"
+    low, high = interval([ours[number] / theirs[number] for number in both])
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f}, {len(both)} rounds)"
 
 
 def _reads(samples: Samples) -> Iterator[str]:

@@ -83,3 +83,10 @@ def test_ratios_pair_only_rounds_that_both_have() -> None:
     samples = [sample("routekeeper-fsync", "writes", round=number, per_s=10.0**number) for number in (1, 2)]
     samples += [sample("etcd", "writes", round=number, per_s=10.0**number * 4) for number in (0, 2)]
     assert list(tables(samples))[-1].endswith(" 0.25")
+
+
+def test_interval_of_another_tree_leaves_out_what_chance_explains() -> None:
+    ratios = [0.5, *(1.0 + number / 100 for number in range(14)), 9.0]
+    samples = [sample("routekeeper-fsync", "writes", round=n, per_s=ratio) for n, ratio in enumerate(ratios)]
+    samples += [sample("other tree", "writes", round=number, per_s=1.0) for number in range(len(ratios))]
+    assert list(tables(samples))[-1].endswith(" 1.065 (1.030 to 1.110, 16 rounds)")
