@@ -269,16 +269,18 @@ _STANDS_STILL = """
     async def scenario(member):
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await until(lambda: not member._driver._background)
         Still.moves = False
-        member.append(b"x", term=member.term)
+        if UNDER_WAY: member.append(b"x", term=member.term)
         os.kill(os.getpid(), signal.SIGTERM)
         await stopped.wait()
 """
 
 
-def test_a_member_ends_though_its_disk_stands_still(tmp_path: Path) -> None:
+@pytest.mark.parametrize("under_way", [True, False], ids=["a write is under way", "what it closes"])
+def test_a_member_ends_though_its_disk_stands_still(tmp_path: Path, under_way: bool) -> None:
     before = time.monotonic()
-    done = _run_alone(_STANDS_STILL, tmp_path)
+    done = _run_alone(_STANDS_STILL.replace("UNDER_WAY", str(under_way)), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "storage does not answer" in done.stderr
     assert time.monotonic() - before < 30

@@ -559,6 +559,7 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     assert A in evidence._members["m1"].lines
     evidence.prune(lambda broker: False, clock=FORGET_S + 1)
     assert A not in evidence._members["m1"].lines
+    assert A not in evidence._judged
     answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert answer.hearings == ()
