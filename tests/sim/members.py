@@ -498,6 +498,8 @@ class Member:
         except RaftStartError as error:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
+            elif is_refusal(error) and world.operator.removes(self):
+                self.was_removed()  # killed when it had stored that, and had not ended yet
             else:
                 world.truth.fail(Oracle.STARTS, f"{self.name} does not start: {error}")
             return

@@ -40,6 +40,7 @@ class _Change:
     Attributes:
         again: Asked until it is done; else one attempt is made.
         newcomer: Who is to be added.
+        leaver: Who is to be removed.
     """
 
     what: str
@@ -47,6 +48,7 @@ class _Change:
     done: Callable[[], None]
     again: bool = True
     newcomer: Member | None = None
+    leaver: Member | None = None
     attempt: int = 0
 
 
@@ -67,6 +69,10 @@ class Operator:
     def leaving(self) -> list[Member]:
         """Removed, and not taken away yet."""
         return self._leaving
+
+    def removes(self, member: Member) -> bool:
+        """It is being removed, or was."""
+        return member in self._leaving or (self._change is not None and self._change.leaver is member)
 
     # -- what it does
 
@@ -111,6 +117,7 @@ class Operator:
                 f"remove {name}",
                 lambda mode, deadline: mode.operations.member.remove_member(name, deadline=deadline),
                 done,
+                leaver=member,
             )
         )
         return name
