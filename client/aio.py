@@ -54,6 +54,7 @@ from .operation import (
     Wait,
 )
 from .pull_consumer import PullConsumerCore
+from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +72,9 @@ class Client:
     ) -> None:
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
-        self._transport = RemotingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
+        self._transport = RemotingClient(
+            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=secured(self.core.directory)
+        )
         for code in PEER_REQUESTS:
             self._transport.on_request(code, self._peer_request)
         self._pid = os.getpid()

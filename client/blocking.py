@@ -66,6 +66,7 @@ from .operation import (
     Wait,
 )
 from .pull_consumer import PullConsumerCore
+from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -98,7 +99,10 @@ class Client:
         self._hooks = hooks
         #: Held by the one operation of this client that is between two effects; its state is read under it.
         self.between_steps = threading.Lock()
-        self._transport = BlockingClient(connect_timeout_s=config.connect_timeout_s, hooks=hooks)
+        self._tls = secured(self.core.directory)
+        self._transport = BlockingClient(
+            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=self._tls
+        )
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
         self._spawning = threading.Lock()  # a thread is known once it runs; none begins once we wait for all
@@ -249,7 +253,7 @@ class Client:
         """
         if self._membership is None:
             self._membership = BlockingClient(
-                connect_timeout_s=self.core.config.connect_timeout_s, hooks=self._hooks
+                connect_timeout_s=self.core.config.connect_timeout_s, hooks=self._hooks, tls=self._tls
             )
             for code in PEER_REQUESTS:
                 self._membership.on_request(code, self._peer_request)

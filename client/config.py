@@ -24,6 +24,36 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """How connections are secured; files are PEM.
+
+    Attributes:
+        ca_file: Authorities that servers' certificates must come from; empty for those the system trusts.
+        cert_file: Certificate for servers that ask for one.
+        key_file: Its key; empty if ``cert_file`` holds it, too.
+        check: What a server's certificate must show: "host", that it was made for the host of the address;
+            "authority", that a known authority made it; "nothing", as Java's client by default.
+        nameservers: Also towards nameservers; False for those without TLS, such as RouteKeeper's.
+    """
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    check: Literal["host", "authority", "nothing"] = "host"
+    nameservers: bool = True
+
+    def __post_init__(self) -> None:
+        if self.check not in ("host", "authority", "nothing"):
+            raise InvalidArgument(f"check={self.check!r}, allowed host, authority, nothing")
+        if self.key_file and not self.cert_file:
+            raise InvalidArgument(f"key_file={self.key_file!r} needs a cert_file")
+        if self.check == "nothing" and self.ca_file:
+            raise InvalidArgument(
+                f"check='nothing' does not use ca_file={self.ca_file!r}, allowed host, authority"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What producers, consumers and admin share.
 
@@ -36,6 +66,7 @@ class ClientConfig:
         timer_divisor: Divides every period below (not timeouts); the benchmark shortens a run by it.
         nameserver_try_s: Longest wait for one nameserver while another can still be asked.
         nameserver_avoid_s: How long a nameserver that failed is asked last.
+        tls: Secures connections; None leaves them plain. ``connect_timeout_s`` includes the handshake.
     """
 
     nameservers: tuple[str, ...]
@@ -54,6 +85,7 @@ class ClientConfig:
     nameserver_try_s: float = 1.0
     nameserver_avoid_s: float = 10.0
     shutdown_s: float = 5.0
+    tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
         for addr in self.nameservers:

@@ -24,6 +24,7 @@ from .config import (
     ConsumerConfig,
     ProducerConfig,
     PullConsumerConfig,
+    TlsConfig,
     parse_nameservers,
 )
 from .consumer import ConsumeResult
@@ -80,6 +81,7 @@ __all__ = [
     "SendOutcomeUnknown",
     "SendResult",
     "SendStatus",
+    "TlsConfig",
     "TooManyRequests",
     "TopicConfig",
     "by_hash",

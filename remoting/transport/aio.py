@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
@@ -14,6 +14,9 @@ from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooMa
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
+
+if TYPE_CHECKING:
+    from remoting.transport.tls import Tls  # loaded by those who use it
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ class RemotingClient:
         connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
         close_on_timeout: Close the connection on which a request timed out, as Java does.
         idle_s: Close a connection on which nothing moved for this long.
+        tls: Which connections are secured, and how; None for none.
     """
 
     def __init__(
@@ -49,7 +53,9 @@ class RemotingClient:
         hooks: tuple[Hook, ...] = (),
         on_connected: Callable[[str], None] | None = None,
         on_lost: Callable[[str], None] | None = None,
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._outstanding_max = outstanding_max
         self._close_on_timeout = close_on_timeout
@@ -130,7 +136,10 @@ class RemotingClient:
             connection.abort()
         if pending:
             await asyncio.wait(pending)
-        await asyncio.sleep(0)  # let the loop tell the protocols that they are closed
+        # Let the loop tell the protocols that they are closed; TLS lies between and takes a turn of its own.
+        await asyncio.sleep(0)
+        if self._tls is not None:
+            await asyncio.sleep(0)
 
     async def _connect(self, addr: str, deadline: float) -> _Connection:
         if self._closed:
@@ -156,16 +165,22 @@ class RemotingClient:
         session = ClientSession(outstanding_max=self._outstanding_max, first_opaque=self._next_opaque)
         # Each connection counts on in a range of its own, so that a log line names one request only.
         self._next_opaque = (self._next_opaque + 1_000_000) % 2_000_000_000
+        tls = self._tls if self._tls is not None and self._tls.covers(addr) else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self, addr, session, loop), host, port
+                    lambda: _Connection(self, addr, session, loop),
+                    host,
+                    port,
+                    ssl=None if tls is None else tls.context,
+                    server_hostname=None if tls is None else host,
                 )
         except TimeoutError:
             message = f"no connection to {addr} within {self._connect_timeout_s} s"
             raise ConnectionLost(message, sent=False) from None
         except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
-            message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
+            why = str(error) if tls is None else tls.reason(error)
+            message = f"no connection to {shortened(addr)}: {shortened(why)}"
             raise ConnectionLost(message, sent=False) from None
         if connection.lost:
             raise ConnectionLost(f"{addr} closed the connection at once", sent=False)

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
@@ -19,6 +19,9 @@ from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.logs import shortened
 from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
+
+if TYPE_CHECKING:
+    from remoting.transport.tls import Pipe, Tls  # loaded by those who use it
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ class BlockingClient:
     Args:
         connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
         close_on_timeout: Close the connection on which a request timed out, as Java does.
+        tls: Which connections are secured, and how; None for none.
     """
 
     def __init__(
@@ -48,7 +52,9 @@ class BlockingClient:
         outstanding_max: int = OUTSTANDING_MAX,
         close_on_timeout: bool = True,
         hooks: tuple[Hook, ...] = (),
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._outstanding_max = outstanding_max
         self._close_on_timeout = close_on_timeout
@@ -165,23 +171,67 @@ class BlockingClient:
         timeout_s = min(self._connect_timeout_s, deadline - time.monotonic())
         if timeout_s <= 0:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
-        target = split_address(addr)
+        target, until = split_address(addr), time.monotonic() + timeout_s
         try:
             sock = socket.create_connection(target, timeout=timeout_s)
         except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
             message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
             raise ConnectionLost(message, sent=False) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _Connection(addr, sock, ClientSession(outstanding_max=self._outstanding_max), self._handlers)
+        pipe = None
+        if self._tls is not None and self._tls.covers(addr):
+            try:
+                pipe = _secured(sock, self._tls, target[0], until)
+            except (OSError, ValueError, RemotingError) as error:  # ValueError: a host that is no name
+                sock.close()
+                message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
+                raise ConnectionLost(message, sent=False) from None
+        session = ClientSession(outstanding_max=self._outstanding_max)
+        return _Connection(addr, sock, session, self._handlers, pipe)
+
+
+def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
+    """Shake hands over a new connection.
+
+    Raises:
+        TlsError, OSError: If that failed.
+    """
+    from remoting.transport.tls import Pipe, TlsError
+
+    pipe = Pipe(tls.context, host)
+    said, done = pipe.shake(b"")
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0:  # a peer that says one byte after the other never lets a read run out
+                raise TimeoutError
+            sock.settimeout(left)
+            sock.sendall(said)
+            if done:
+                return pipe
+            heard = sock.recv(_CHUNK)
+        except TimeoutError:
+            raise TlsError("the TLS handshake took too long") from None
+        except ConnectionError:
+            heard = b""
+        if not heard:
+            raise TlsError("it closed the connection during the TLS handshake")
+        said, done = pipe.shake(heard)
 
 
 class _Connection:
     """One connection, shared by threads: one of them reads for all."""
 
     def __init__(
-        self, addr: str, sock: socket.socket, session: ClientSession, handlers: dict[int, PeerHandler]
+        self,
+        addr: str,
+        sock: socket.socket,
+        session: ClientSession,
+        handlers: dict[int, PeerHandler],
+        pipe: Pipe | None,
     ) -> None:
         self.addr = addr
+        self._pipe = pipe
         self._session = session
         self._handlers = handlers
         # Two handles on one socket: reader and writers set timeouts without disturbing each other.
@@ -204,7 +254,11 @@ class _Connection:
                 return self._lost is None
             try:
                 self._reader.settimeout(0)
-                return bool(self._reader.recv(1, socket.MSG_PEEK))
+                if self._pipe is None:
+                    return bool(self._reader.recv(1, socket.MSG_PEEK))
+                while self._lost is None:  # what lies there may be TLS's own, or its farewell
+                    self._take(self._reader.recv(_CHUNK) or None)
+                return False
             except BlockingIOError:
                 return True
             except OSError:
@@ -257,7 +311,7 @@ class _Connection:
         with self._writing:
             try:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
-                self._writer.sendall(frame)
+                self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
             except TimeoutError:
                 # A part of the frame may be out, so that nothing can be sent after it any more.
                 raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
@@ -299,6 +353,11 @@ class _Connection:
     def _take(self, data: bytes | None) -> list[RemotingCommand]:
         """Give answers to those who wait; return the peer's requests. Called under the lock."""
         requests = []
+        if self._pipe is not None and data:
+            try:
+                data = self._pipe.open(data)
+            except RemotingError as failure:
+                self._lost, data = self._lost or str(failure), None
         if data is None:
             self._lost = self._lost or "the peer closed it"
             self._session.lost()

@@ -26,6 +26,7 @@ IO_MODULES = {
     "remoting/transport/blocking.py",
     "remoting/transport/connection.py",
     "remoting/transport/listener.py",
+    "remoting/transport/tls.py",
     "nameserver/__main__.py",
     "nameserver/wire/notices.py",
     "nameserver/wire/server.py",
