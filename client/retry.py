@@ -46,7 +46,10 @@ RETRIED_CODES: Final = frozenset(
 _OVERLOAD: Final = "[OVERLOAD]"
 #: Starts of a remark by which code 1 says that nothing was changed; any other code 1 may come from after the
 #: change.
-_REFUSALS: Final = ("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready")
+_REFUSALS: Final = (
+    *("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready"),
+    "org.apache.rocketmq.acl.common.AclException",  # 4.9, before it looks at the request
+)
 
 
 class Outcome(Enum):

@@ -532,6 +532,7 @@ class Apache:
         settings: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         port: int | None = None,
+        files: Mapping[str, str] | None = None,
         wait: bool = True,
         hasten: bool = False,
     ) -> ApacheBroker:
@@ -542,6 +543,7 @@ class Apache:
             settings: Overrides of :data:`BROKER_SETTINGS`, under RocketMQ's own keys.
             properties: JVM system properties.
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
+            files: Texts by their path below the broker's folder.
             wait: False returns at once, for starts that shall overlap; call :meth:`await_broker` later.
             hasten: As of :meth:`await_broker`.
 
@@ -562,6 +564,9 @@ class Apache:
             **(settings or {}),
         }
         _write_properties(home / "broker.properties", merged)
+        for path, text in (files or {}).items():
+            (home / path).parent.mkdir(parents=True, exist_ok=True)
+            (home / path).write_text(text)
         popen, output = self._spawn(
             BROKER_MAIN, ["-c", str(home / "broker.properties")], home, heap="512m", properties=properties
         )
