@@ -20,6 +20,7 @@ import nameserver.modes.notes
 import nameserver.raft.consensus.applying
 import nameserver.raft.consensus.images
 import nameserver.raft.consensus.leading
+import nameserver.raft.links.link
 import nameserver.raft.links.transport
 import nameserver.raft.node.clock
 import nameserver.raft.node.driver
@@ -234,7 +235,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.storage.writer, "WriterThread", WriterThread),
     (nameserver.raft.storage.journal, "urandom", _Os.urandom),
     (nameserver.raft.storage.identity, "secrets", _Secrets),
-    (nameserver.raft.links.transport, "os", _Os),
+    (nameserver.raft.links.link, "os", _Os),
     (nameserver.raft.links.transport, "_bind", lambda found: Listener(found[4])),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),

@@ -55,6 +55,7 @@ IO_MODULES = {
     "nameserver/raft/node/writes.py",
     "nameserver/raft/pysyncobj_seam.py",
     "nameserver/raft/member.py",
+    "nameserver/raft/links/link.py",
     "nameserver/raft/links/transport.py",
     "nameserver/raft/storage/threads.py",
     "nameserver/raft/storage/writer.py",

@@ -1,6 +1,8 @@
 """Links between members: dialling, framing, proof of the secret, TLS; ``consensus`` decides what is said.
 
-transport.py       one link per pair of members, on the event loop
+transport.py       one link per pair of members: who dials whom, who may connect
+link.py            one connection: framing, handshake, keeping alive
+limits.py          what strangers may take of loop and log
 auth.py            mutual challenge, and the code on every frame
 tls.py             contexts for mutual TLS
 """

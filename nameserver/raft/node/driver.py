@@ -18,7 +18,8 @@ from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.messages import MessageError, encode
 from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials
-from nameserver.raft.links.transport import APPLICATION, RAFT, LinkError, Transport
+from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
+from nameserver.raft.links.transport import Transport
 from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.threads import DiskThread
 from nameserver.raft.types import (

@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from nameserver.raft.links.auth import Credentials
+from nameserver.raft.links.limits import STRANGERS_PER_SECOND
+from nameserver.raft.links.link import APPLICATION, RAFT
 from nameserver.raft.links.tls import Pipe, TlsContexts, TlsError, load, names, names_host
-from nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
+from nameserver.raft.links.transport import Transport
 from nameserver.raft.types import RaftConfig, RaftStartError
 from tests.ports import free_ports
 

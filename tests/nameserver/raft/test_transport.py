@@ -20,20 +20,17 @@ import msgspec
 import pytest
 
 from nameserver.raft.links.auth import MAGIC, NONCE_SIZE, AuthError, Credentials, Handshake, Seal, Session
-from nameserver.raft.links.transport import (
+from nameserver.raft.links.limits import STRANGERS_PER_SECOND, Strangers
+from nameserver.raft.links.link import (
     APPLICATION,
     HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
-    STRANGERS_PER_SECOND,
-    UNPROVEN_MAX,
-    UNPROVEN_PER_ADDRESS,
     Link,
     LinkError,
-    Transport,
-    _Strangers,
 )
+from nameserver.raft.links.transport import UNPROVEN_MAX, UNPROVEN_PER_ADDRESS, Transport
 from nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
 
@@ -452,7 +449,7 @@ def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
 
 
 def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -579,7 +576,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 0.05)
+    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 0.05)
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -718,7 +715,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", 600.0)  # no ping pushes it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -738,7 +735,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     check_s = 0.05
-    monkeypatch.setattr("nameserver.raft.links.transport.CHECK_S", check_s)
+    monkeypatch.setattr("nameserver.raft.links.link.CHECK_S", check_s)
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -905,7 +902,7 @@ def test_one_host_of_strangers_holds_few_places() -> None:
 
 
 def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("nameserver.raft.links.link.HANDSHAKE_TIMEOUT_S", 600.0)
 
     async def scenario() -> None:
         async with _transport() as (transport, _, port):
@@ -972,7 +969,7 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
 
 
 def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:
-    strangers = _Strangers()
+    strangers = Strangers()
     allowed = [strangers.allow("10.0.0.1", 5.0) for _ in range(STRANGERS_PER_SECOND + 5)]
     assert allowed == [True] * STRANGERS_PER_SECOND + [False] * 5
     assert strangers.allow("10.0.0.2", 5.0)

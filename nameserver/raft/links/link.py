@@ -1,0 +1,336 @@
+"""One connection between two members: framing, handshake, keeping alive.
+
+A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
+the MAC. Nothing is read from a peer before it is proven, except handshake frames of at most 1 KB within 3 s.
+Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of each end must name the host of
+the identity that it claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from nameserver.raft.types import RaftStartError, split_address
+
+from .auth import NONCE_SIZE, AuthError, Handshake, Session
+from .tls import Pipe, TlsError, names, names_host
+
+if TYPE_CHECKING:
+    from .transport import Transport
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_FRAME_MAX: Final = 1024
+HANDSHAKE_TIMEOUT_S: Final = 3.0
+#: A peer that does not read holds at most this much of our memory; then the link is closed.
+BUFFER_MAX: Final = 64 * 1024 * 1024
+#: Application messages are refused above this much unsent data.
+APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
+#: A ping leaves when nothing else did for one check; after this many checks without a byte the link is dead.
+CHECK_S: Final = 1.0
+SILENT_CHECKS_MAX: Final = 4
+
+PING: Final = 0
+RAFT: Final = 1
+APPLICATION: Final = 2
+
+_SIZE: Final = struct.Struct(">I")
+#: What the first two bytes of a TLS handshake, or of its refusal, are.
+_TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
+#: Copying so much costs less than another call of the loop's.
+_JOIN_MAX: Final = 64 * 1024
+
+
+class Owner(Protocol):
+    """Who is told about links; every call is on the loop."""
+
+    def link_up(self, peer: str) -> None: ...
+    def link_down(self, peer: str) -> None: ...
+    def raft_message(self, peer: str, data: memoryview) -> None:
+        """May raise :class:`LinkError` to have the link closed."""
+
+    def application_message(self, peer: str, data: bytes) -> None: ...
+    def fatal(self, reason: str) -> None: ...
+
+
+class LinkError(Exception):
+    """What the peer sent cannot be used: its link must be closed."""
+
+
+class Link(asyncio.Protocol):
+    """One connection, first unproven, then of one member."""
+
+    def __init__(self, transport: Transport, dialled: str | None) -> None:
+        self._owner = transport
+        self._dialled = dialled
+        self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._session: Session | None = None
+        self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
+        self._pipe = Pipe(transport.tls, accepts=dialled is None) if transport.tls is not None else None
+        self._buffer = bytearray()
+        self._wire: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._sent_since_check = False
+        self._received_since_check = False
+        self._silent_checks = 0
+        self.ended = asyncio.get_running_loop().create_future()
+
+    @property
+    def peer(self) -> str | None:
+        return self._session.peer if self._session is not None else None
+
+    @property
+    def dialled(self) -> str | None:
+        """The member that was dialled, None if it dialled us."""
+        return self._dialled
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        _tune(transport.get_extra_info("socket"))
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
+        self._owner.unproven(self)
+        if self._dialled is None or self._closed:
+            return
+        if self._pipe is None:
+            self._write_frame(self._handshake.begin())
+        else:
+            self._pipe.begin()
+            self._wire.write(self._pipe.pending())
+
+    def data_received(self, data: bytes) -> None:
+        self._received_since_check = True
+        peer = self._plain_peer
+        if (
+            peer is not None
+            and not self._buffer
+            and len(data) > 5
+            and data[4] == APPLICATION
+            and int.from_bytes(data[:4], "big") + 4 == len(data)
+        ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
+            try:
+                self._owner.owner.application_message(peer, data[5:])
+            except LinkError as error:
+                self._refuse(error)
+            return
+        if self._pipe is not None:
+            try:
+                data = self._decrypt(self._pipe, data)
+            except (AuthError, TlsError) as error:
+                self._refuse(error)
+                return
+        self._take_bytes(data)
+
+    def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
+        wire, before = self._wire, pipe.established
+        assert wire is not None
+        try:
+            plain = pipe.receive(data)
+        finally:
+            if answer := pipe.pending():  # in a failure it tells the peer what is wrong
+                wire.write(answer)
+        if pipe.established and not before and self._dialled is not None:
+            self._check_name(pipe, self._dialled)
+            self._write_frame(self._handshake.begin())
+        return plain
+
+    def _check_name(self, pipe: Pipe, member: str) -> None:
+        try:
+            host, _ = split_address(member)
+        except RaftStartError as error:
+            raise AuthError(str(error)) from error
+        certificate = pipe.certificate()
+        if not names_host(certificate, host):
+            raise AuthError(f"certificate names {names(certificate)}, not {host} as {member} must")
+
+    def _take_bytes(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        position, end = 0, len(buffer)
+        if self._session is None and self._pipe is None and buffer.startswith(_TLS_RECORDS):
+            self._refuse(LinkError("it speaks TLS, which this member is not set up for"))
+            return
+        try:
+            with memoryview(buffer) as view:
+                while end - position >= 4 and not self._closed:
+                    (size,) = _SIZE.unpack_from(view, position)
+                    limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
+                    if size > limit:
+                        raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
+                    if end - position - 4 < size:
+                        break
+                    with view[position + 4 : position + 4 + size] as frame:
+                        self._take(frame)
+                    position += 4 + size
+        except (AuthError, LinkError) as error:
+            self._refuse(error)
+        if self._closed:
+            self._buffer = bytearray()
+        elif position:
+            self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed and (farewell := self._farewell()):
+            self._owner.report(self, farewell)
+        self.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _farewell(self) -> str:
+        """What it means that the peer closes the connection now, so that both ends say what is wrong."""
+        pipe = self._pipe
+        if self._session is not None:
+            return ""
+        if self._dialled is not None:
+            if pipe is not None and not pipe.established:
+                return "it ended the TLS handshake: is it set up for TLS?"
+            return self._handshake.refusal
+        if pipe is None or not pipe.established or self._handshake.claimed is not None:
+            return ""
+        return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
+
+    def _refuse(self, error: Exception) -> None:
+        """Close the connection; what was written before still leaves, if the peer reads."""
+        self._owner.report(self, str(error))
+        self.close(flush=True)
+
+    # ---- frames
+
+    def _take(self, frame: memoryview) -> None:
+        session = self._session
+        if session is None:
+            answer = self._handshake.receive(bytes(frame))
+            if self._pipe is not None and self._dialled is None:
+                assert self._handshake.claimed is not None
+                self._check_name(self._pipe, self._handshake.claimed)
+            if answer is not None:
+                self._write_frame(answer)
+            if self._handshake.session is not None:
+                self._proven(self._handshake.session)
+            return
+        body_size = len(frame) - session.incoming.size
+        if body_size < 1:
+            raise LinkError(f"frame of {len(frame)} bytes is too short")
+        body = frame[:body_size]
+        session.incoming.check(body, frame[body_size:])
+        match body[0]:
+            case kind if kind == RAFT:
+                self._owner.owner.raft_message(session.peer, body[1:])
+            case kind if kind == APPLICATION:
+                self._owner.owner.application_message(session.peer, bytes(body[1:]))
+            case kind if kind == PING:
+                pass
+            case kind:
+                raise LinkError(f"frame of unknown kind {kind}")
+
+    def _proven(self, session: Session) -> None:
+        self._session = session
+        if self._pipe is None and not session.incoming.size:
+            self._plain_peer = session.peer
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+        self._owner.joined(self, session.peer)
+
+    def _write_frame(self, frame: bytes) -> None:
+        if self._wire is not None and not self._closed:
+            data = _SIZE.pack(len(frame)) + frame
+            self._wire.write(data if self._pipe is None else self._pipe.send(data))
+
+    def send(self, kind: int, payload: bytes) -> bool:
+        """Send one frame to the proven peer; False if the link is down or its buffer is full."""
+        session, wire = self._session, self._wire
+        if session is None or wire is None or self._closed:
+            return False
+        if 1 + len(payload) + session.outgoing.size > self._owner.frame_size_max:
+            # The peer would end the link over it, and over the next one, for as long as it is sent again.
+            logger.error(
+                "message refused peer=%s kind=%d bytes=%d limit=%d",
+                session.peer,
+                kind,
+                len(payload),
+                self._owner.frame_size_max,
+            )
+            return False
+        waiting = wire.get_write_buffer_size()
+        if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
+            return False
+        if waiting > BUFFER_MAX:
+            # Never leave out a message on a link that stays: the peer could not know.
+            self._owner.report(self, f"{waiting} bytes unsent")
+            asyncio.get_running_loop().call_soon(self.close)
+            return False
+        kind_byte = kind.to_bytes(1, "big")
+        mac = session.outgoing.next(kind_byte, payload)
+        self._sent_since_check = True
+        parts = (_SIZE.pack(1 + len(payload) + len(mac)), kind_byte, payload, mac)
+        if self._pipe is not None:
+            wire.write(self._pipe.send(b"".join(parts)))
+        elif len(payload) < _JOIN_MAX:
+            wire.write(b"".join(parts))
+        else:
+            wire.writelines(parts)
+        return True
+
+    # ---- ends
+
+    def _check(self) -> None:
+        """D24: an idle link is kept in use: its death is noticed, its first message not lost."""
+        if self._closed:
+            return
+        self._silent_checks = 0 if self._received_since_check else self._silent_checks + 1
+        if self._silent_checks >= SILENT_CHECKS_MAX:
+            self._owner.report(self, f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
+            self.close()
+            return
+        if not self._sent_since_check:
+            self.send(PING, b"")
+        self._received_since_check = self._sent_since_check = False
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _too_slow(self) -> None:
+        if self._session is None and not self._closed:
+            self._owner.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
+            self.close()
+
+    def close(self, *, flush: bool = False) -> None:
+        """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._plain_peer = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._wire is not None:
+            if flush:
+                self._wire.close()
+            else:
+                self._wire.abort()
+        self._owner.left(self)
+
+    @property
+    def host(self) -> str:
+        """Address of the other end's host."""
+        name = self._wire.get_extra_info("peername") if self._wire is not None else None
+        return str(name[0]) if name else ""
+
+    @property
+    def address(self) -> str:
+        if self._dialled is not None:
+            return self._dialled
+        name = self._wire.get_extra_info("peername") if self._wire is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown"
+
+
+def _tune(connection: socket.socket) -> None:
+    """Small messages leave at once; a dead host is noticed within seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
