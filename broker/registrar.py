@@ -27,7 +27,8 @@ from remoting.fields import (
     RegisterBrokerFields,
     UnregisterBrokerFields,
 )
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 from remoting.transport.aio import RemotingClient
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from enum import Enum
 from typing import Final
 
 from remoting.codes import PERM_READ, PERM_WRITE
-from remoting.route import DataVersion, RegisterBody, TopicConfig
+from remoting.registration import RegisterBody
+from remoting.route import DataVersion, TopicConfig
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 

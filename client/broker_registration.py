@@ -19,7 +19,8 @@ from remoting.fields import (
     RegisterBrokerResponseFields,
     UnregisterBrokerFields,
 )
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Operation, invoke

@@ -19,12 +19,8 @@ from remoting.codes import (
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import RegisterBrokerFields
 from remoting.lenient import canonical
-from remoting.route import (
-    DataVersion,
-    TopicNumbers,
-    body_crc32,
-    read_registration,
-)
+from remoting.registration import TopicNumbers, body_crc32, read_registration
+from remoting.route import DataVersion
 
 LEASE_MS: Final = 120_000
 """Lease of a broker that asks for none. Source: BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nameserver.commands import RegisterBroker
 from nameserver.registration import Registration
-from remoting.route import TopicNumbers
+from remoting.registration import TopicNumbers
 
 
 def as_it_came(command: RegisterBroker) -> Registration:

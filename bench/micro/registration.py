@@ -45,7 +45,8 @@ def frames(topics: int, *, compressed: bool) -> list[bytes]:
     from remoting.codes import RequestCode
     from remoting.command import RemotingCommand
     from remoting.fields import RegisterBrokerFields
-    from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+    from remoting.registration import RegisterBody, body_crc32, encode_register_body
+    from remoting.route import DataVersion, TopicConfig
 
     made = []
     for broker in range(BROKERS):

@@ -41,7 +41,8 @@ from bench.micro.load import Plan
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.fields import RegisterBrokerFields
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 from remoting.transport.blocking import BlockingClient
 
 BROKERS: Final = 10

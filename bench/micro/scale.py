@@ -51,15 +51,8 @@ from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
 from remoting.fields import RegisterBrokerFields
-from remoting.route import (
-    DataVersion,
-    RegisterBody,
-    RouteDialect,
-    TopicConfig,
-    body_crc32,
-    encode_register_body,
-    encode_route,
-)
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, RouteDialect, TopicConfig, encode_route
 from remoting.transport.blocking import BlockingClient
 
 CLUSTER: Final = "scale"

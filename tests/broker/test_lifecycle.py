@@ -19,7 +19,8 @@ from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import RegisterBrokerFields, UnregisterBrokerFields
 from remoting.message import decode_messages
-from remoting.route import DataVersion, RegisterBody, body_crc32, decode_register_body
+from remoting.registration import RegisterBody, body_crc32, decode_register_body
+from remoting.route import DataVersion
 from tests.signals import inherited
 
 pytestmark = pytest.mark.faults  # real processes, though hardly harmed

@@ -43,7 +43,8 @@ from remoting.command import RemotingCommand
 from remoting.errors import RequestTimeout, ResponseError
 from remoting.fields import RegisterBrokerFields, SendMessageFields
 from remoting.message import SYS_COMPRESSED, decode_batch, decode_properties, decompress_body
-from remoting.route import TopicConfig, decode_register_body
+from remoting.registration import decode_register_body
+from remoting.route import TopicConfig
 
 Runner = Callable[..., Any]
 NewPeer = Callable[..., Any]

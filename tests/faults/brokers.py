@@ -23,7 +23,8 @@ from bench.linearizability import check
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 from remoting.transport.blocking import BlockingClient
 
 from .cluster import CONDITION_S, Cluster, Member, elapsed, until

@@ -13,7 +13,8 @@ from remoting.bounds import ADDR_MAX, REQUEST_HEADER_MAX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost
-from remoting.route import DataVersion, body_crc32
+from remoting.registration import body_crc32
+from remoting.route import DataVersion
 from remoting.transport.blocking import BlockingClient
 
 from .brokers import register, registration

@@ -15,7 +15,8 @@ import pytest
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.fields import RegisterBrokerFields
-from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
+from remoting.registration import RegisterBody, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 from remoting.transport import split_address
 from remoting.transport.blocking import BlockingClient
 

@@ -12,7 +12,8 @@ from remoting.bodies import ConsumerData, HeartbeatData, LockBatch, MessageQueue
 from remoting.codes import HeaderCodec
 from remoting.command import RemotingCommand
 from remoting.message import BatchItem, StoredMessage, encode_batch, encode_message
-from remoting.route import RegisterBody, TopicConfig, encode_register_body
+from remoting.registration import RegisterBody, encode_register_body
+from remoting.route import TopicConfig
 from tests.fuzz import arguments, peers
 
 SIZE_MAX: Final = 64 * 1024

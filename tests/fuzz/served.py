@@ -38,7 +38,8 @@ from remoting.command import RemotingCommand, decode_command
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import FrameDecoder
 from remoting.lenient import REQUEST
-from remoting.route import RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import TopicConfig
 from tests.fuzz.arguments import NAMES, read, with_all
 from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses

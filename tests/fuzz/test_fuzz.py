@@ -102,7 +102,7 @@ def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
 def test_a_limit_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = CORPUS["inflates-to-zeros"]
     judge("served-103", bomb, heap=True)
-    monkeypatch.setattr("remoting.route.REGISTER_RATIO_MAX", 10**9)
+    monkeypatch.setattr("remoting.registration.REGISTER_RATIO_MAX", 10**9)
     assert HEAP_BASE + HEAP_PER_BYTE * len(bomb) < 1 << 20
     with pytest.raises(Harm, match="bytes allocated"):
         judge("served-103", bomb, heap=True)

@@ -25,17 +25,14 @@ from remoting.codes import HeaderCodec, RequestCode
 from remoting.command import RemotingCommand, read_command
 from remoting.fields import RegisterBrokerFields
 from remoting.lenient import loads
-from remoting.route import (
-    DataVersion,
+from remoting.registration import (
     RegisterBody,
-    TopicConfig,
     as_plain,
     body_crc32,
-    decode_cluster_info,
     decode_register_body,
-    decode_route,
     encode_register_body,
 )
+from remoting.route import DataVersion, TopicConfig, decode_cluster_info, decode_route
 
 
 @dataclass

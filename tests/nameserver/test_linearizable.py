@@ -35,14 +35,8 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.errors import RemotingError
 from remoting.frame import FrameDecoder
-from remoting.route import (
-    DataVersion,
-    RegisterBody,
-    TopicConfig,
-    body_crc32,
-    decode_route,
-    encode_register_body,
-)
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig, decode_route
 from remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 

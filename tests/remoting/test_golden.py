@@ -26,15 +26,8 @@ from remoting.command import RemotingCommand, decode_command
 from remoting.frame import Frame, FrameDecoder, encode_frame
 from remoting.header import decode_header, encode_header, read_plain
 from remoting.message import decode_batch, decode_messages, encode_batch, encode_message
-from remoting.route import (
-    RouteDialect,
-    body_crc32,
-    decode_cluster_info,
-    decode_register_body,
-    decode_route,
-    dialect_for,
-    encode_route,
-)
+from remoting.registration import body_crc32, decode_register_body
+from remoting.route import RouteDialect, decode_cluster_info, decode_route, dialect_for, encode_route
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 FILES = sorted(FRAMES.glob("*.jsonl"))

@@ -15,33 +15,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import route as module
+from remoting import registration as module
 from remoting.bounds import ADDR_MAX, FILTER_SERVERS_MAX, TOPIC_NAME_MAX
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.lenient import DEPTH_MAX
-from remoting.route import (
+from remoting.registration import (
     MAPPING_INFOS_MAX,
     REGISTER_INFLATED_MAX,
     REGISTER_RATIO_MAX,
+    RegisterBody,
+    body_crc32,
+    decode_register_body,
+    encode_register_body,
+    read_plain_json,
+    read_registration,
+)
+from remoting.route import (
     BrokerData,
     ClusterInfo,
     DataVersion,
     QueueData,
-    RegisterBody,
     RouteDialect,
     TopicConfig,
     TopicRouteData,
-    body_crc32,
     decode_cluster_info,
     decode_queue_datas,
-    decode_register_body,
     decode_route,
     dialect_for,
     encode_cluster_info,
-    encode_register_body,
     encode_route,
-    read_plain_json,
-    read_registration,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)
@@ -472,7 +474,7 @@ def test_registration_is_inflated_and_its_topics_are_read_once(monkeypatch: pyte
         inflated.append(limit)
         return zlib.decompress(data)
 
-    monkeypatch.setattr("remoting.route._inflate", inflate)
+    monkeypatch.setattr("remoting.registration._inflate", inflate)
     good, cut = plain(), plain(count=2)
     read_registration(zlib.compress(good), compressed=True, version=479)
     with pytest.raises(RemoteProtocolError):

@@ -9,16 +9,14 @@ from bench.history import Call, Operation, Outcome, Value
 from nameserver.modes.interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, Freshness
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, Request
 from remoting.codes import RequestCode, ResponseCode
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
 from remoting.route import (
     DataVersion,
     QueueData,
-    RegisterBody,
     RouteDialect,
     TopicConfig,
     TopicRouteData,
-    body_crc32,
     decode_route,
-    encode_register_body,
     encode_route,
 )
 

@@ -16,7 +16,8 @@ from remoting.codes import HeaderCodec, LanguageCode, RequestCode
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import encode_frame
 from remoting.header import Header, encode_header
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 
 VERSION: Final = 479
 CLUSTER: Final = "bench"

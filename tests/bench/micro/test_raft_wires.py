@@ -13,7 +13,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import split_frame
-from remoting.route import body_crc32, decode_register_body
+from remoting.registration import body_crc32, decode_register_body
 
 VALUE = bytes(range(200))
 

@@ -31,14 +31,8 @@ from remoting.bodies import KVTable, TopicList
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import PutKvFields, RegisterBrokerFields
-from remoting.route import (
-    DataVersion,
-    RegisterBody,
-    TopicConfig,
-    body_crc32,
-    decode_route,
-    encode_register_body,
-)
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig, decode_route
 from remoting.transport import split_address
 from remoting.transport.aio import RemotingClient
 

@@ -28,7 +28,8 @@ from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerAddr, BrokerKey, ClusterName, ConnectionId, Request
 from nameserver.verdicts import Applied, Moved, Verdict
 from remoting.codes import RequestCode
-from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
+from remoting.registration import RegisterBody, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 
 HEADER = {
     "brokerName": "a",

@@ -32,7 +32,8 @@ from nameserver.types import (
     Request,
 )
 from remoting.codes import RequestCode
-from remoting.route import DataVersion, RegisterBody, TopicConfig, encode_register_body
+from remoting.registration import RegisterBody, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 
 T = TypeVar("T")
 A = BrokerKey(ClusterName("c"), BrokerAddr("a:1"))

@@ -23,7 +23,8 @@ from nameserver.types import (
     Request,
 )
 from remoting.codes import RequestCode
-from remoting.route import DataVersion, RegisterBody, TopicConfig, body_crc32, encode_register_body
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig
 from tests.ports import free_addresses
 
 ADDR = "10.0.0.1:10911"

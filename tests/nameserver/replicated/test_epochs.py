@@ -18,14 +18,8 @@ from nameserver.settings.changes import LiveSettings
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.command import RemotingCommand
-from remoting.route import (
-    DataVersion,
-    RegisterBody,
-    TopicConfig,
-    body_crc32,
-    decode_route,
-    encode_register_body,
-)
+from remoting.registration import RegisterBody, body_crc32, encode_register_body
+from remoting.route import DataVersion, TopicConfig, decode_route
 from remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
