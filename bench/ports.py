@@ -47,7 +47,7 @@ class Ports:
                     break
                 port = self._oldest_first.popleft()
                 self._oldest_first.append(port)
-                if _is_free(port):
+                if is_free(port):
                     found.append(port)
         if len(found) < count:
             raise NoPorts(f"only {len(found)} free ports in {USABLE.start}..{USABLE.stop}, need {count}")
@@ -56,11 +56,8 @@ class Ports:
     def _take_blocks(self) -> None:
         firsts = range(USABLE.start, USABLE.stop - BLOCK + 1, BLOCK)
         for first in random.SystemRandom().sample(firsts, len(firsts)):
-            guard = socket.socket()
-            try:
-                guard.bind((HOST, first))
-            except OSError:  # another process's
-                guard.close()
+            guard = bound(first)
+            if guard is None:  # another process's
                 continue
             self._guards.append(guard)
             self._oldest_first.extend(range(first + 1, first + BLOCK))
@@ -74,13 +71,22 @@ class Ports:
         self._oldest_first.clear()
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+def bound(port: int) -> socket.socket | None:
+    """Return a socket that holds a port on loopback, None if somebody else does."""
+    guard = socket.socket()
+    try:
+        guard.bind((HOST, port))
+    except OSError:
+        guard.close()
+        return None
+    return guard
+
+
+def is_free(port: int) -> bool:
+    probe = bound(port)
+    if probe is not None:
+        probe.close()
+    return probe is not None
 
 
 _ports: Final = Ports()

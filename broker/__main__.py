@@ -26,10 +26,9 @@ from broker.loading import read_changed_settings
 from broker.registrar import AnnouncerFactory, Registrar
 from broker.server import BrokerServer
 from broker.state_files import SETTINGS
+from remoting.addresses import is_loopback, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties, parse_properties
-from remoting.transport import split_address
-from remoting.transport.server import is_loopback
 
 logger = logging.getLogger("broker")
 
@@ -98,10 +97,11 @@ async def _run(
             f" id={config.broker_id}" + (f" http={server.http_listen}" if server.http_listen else ""),
             flush=True,
         )
-        if not is_loopback(config.bind_host):
+        # What a name was resolved to counts: many systems give loopback the machine's own name.
+        if not is_loopback(split_address(listen)[0]):
             return
         logger.info("only this machine can reach the broker listen=%s", listen)
-        if not is_loopback(config.advertise_host):
+        if config.advertise_host != config.bind_host and not is_loopback(config.advertise_host):
             logger.warning(
                 "clients are told an address that does not lead here advertised=%s listen=%s",
                 config.advertise_host,

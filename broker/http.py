@@ -7,14 +7,13 @@ them open, or sends half a request, holds up nobody for long.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from aiohttp import web
 
-from remoting.transport.addresses import is_loopback
+from remoting.addresses import is_loopback, join_address
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class HttpServer:
         self._listener = await loop.create_server(lambda: _Connection(self, make()), host, port)
         bound, bound_port, *_ = self._listener.sockets[0].getsockname()
         self._on_loopback = is_loopback(bound)
-        return f"[{bound}]:{bound_port}" if ":" in bound else f"{bound}:{bound_port}"
+        return join_address(bound, bound_port)
 
     async def close(self) -> None:
         """Close all at once: nothing here is worth waiting for."""
@@ -162,10 +161,7 @@ def _names_loopback(host: str) -> bool:
     """Say whether a ``Host`` (name, name:port, [v6]:port) is written as loopback; nothing is resolved."""
     name, _, port = host.rpartition(":")
     name = (name if name and port.isdecimal() else host).strip("[]").lower().rstrip(".")
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
+    return is_loopback(name)
 
 
 class _OneLine(logging.Filter):

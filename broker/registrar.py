@@ -18,6 +18,7 @@ from broker.registration import (
 )
 from broker.state import BrokerState
 from remoting.bodies import KVTable
+from remoting.bounds import LEASE_MS
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import FieldError, RemoteProtocolError, RemotingError
@@ -37,8 +38,6 @@ logger = logging.getLogger(__name__)
 UNREGISTER_TIMEOUT_S = 3.0
 #: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
-#: What a nameserver gives a broker that asks for nothing. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.3.
-_LEASE_MS: Final = 120_000
 #: More topics than these are encoded in a thread, so that requests do not wait for it.
 _INLINE_TOPICS_MAX: Final = 500
 
@@ -53,7 +52,7 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
 
 def asked_lease_ms(timer_divisor: float) -> int | None:
     """Return the lease to ask for: the default one, unless all timers are shortened."""
-    return None if timer_divisor == 1 else round(_LEASE_MS / timer_divisor)
+    return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
 
 
 class Announcer(Protocol):

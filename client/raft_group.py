@@ -6,13 +6,14 @@ HTTP addresses that were given, by what each says of itself, else at the one tha
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
+
+from remoting.addresses import is_loopback
 
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
@@ -50,18 +51,9 @@ def http_address(addr: str, settings: Mapping[str, str]) -> str:
     if len(port) > 5 or not port.isdecimal() or not 0 < int(port) < 65536:
         raise NoAnswer(f"name server[{addr}] does not say where it serves HTTP (httpListen={listen})")
     at = addr.rpartition(":")[0]
-    if _is_loopback(host) and not _is_loopback(at):
+    if is_loopback(host) and not is_loopback(at):
         raise NoAnswer(f"name server[{addr}] serves HTTP to its own machine only (httpListen={listen})")
     return f"{at}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

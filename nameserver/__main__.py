@@ -25,13 +25,7 @@ from nameserver.raft import RaftStartError
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.command_line import CommandLine, parse_command_line
-from nameserver.settings.declared import (
-    ConfigError,
-    NamesrvSettings,
-    format_settings,
-    is_loopback,
-    join_address,
-)
+from nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
 from nameserver.settings.files import (
     DirectoryError,
     FileError,
@@ -41,6 +35,7 @@ from nameserver.settings.files import (
 )
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
+from remoting.addresses import is_loopback, join_address
 from remoting.logs import STYLES, Style, set_up_logging
 from remoting.properties import parse_properties
 

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nameserver.types import BrokerKey, ConnectionId
+from remoting.bounds import LEASE_MS
 
 CLOCK_PERIOD_S: Final = 0.25
 """How often the driver calls :meth:`Liveness.advance`."""
@@ -32,9 +33,8 @@ CLOCK_PERIOD_S: Final = 0.25
 CLOCK_STEP_MAX_S: Final = 1.0
 """The most that one step of the clock counts, however long the process stood still."""
 
-LEASE_DEFAULT_S: Final = 120.0
-"""Lease of a broker that asks for none. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
-
+LEASE_DEFAULT_S: Final = LEASE_MS / 1000
+"""Lease of a broker that asks for none."""
 
 CLOSED_MAX: Final = 10_000
 """Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
@@ -54,7 +54,7 @@ class Standing(Enum):
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """FailureDetector that a broker is gone: its connection closed, or it said goodbye over it."""
+    """Evidence that a broker is gone: its connection closed, or it said goodbye over it."""
 
     at: float
     """Instant on the liveness clock."""
@@ -254,10 +254,6 @@ class Liveness:
     def contact(self, broker: BrokerKey) -> Contact | None:
         """Return what is known of a broker here."""
         return self._contacts.get(broker)
-
-    def contacts(self) -> tuple[tuple[BrokerKey, Contact], ...]:
-        """Return all contacts, the longest unchanged first."""
-        return tuple(self._contacts.items())
 
     def changes_since(self, version: int) -> tuple[tuple[BrokerKey, Contact], ...]:
         """Return the contacts that changed after ``version``, the latest change first.

@@ -7,24 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from nameserver.commands import (
-    QueueMapping,
-    TopicQueues,
-)
+from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
-from remoting.bounds import LEASE_MS_MAX
-from remoting.codes import (
-    ResponseCode,
-)
+from remoting.bounds import LEASE_MS, LEASE_MS_MAX
+from remoting.codes import ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import RegisterBrokerFields
 from remoting.lenient import canonical
 from remoting.registration import TopicNumbers, body_crc32, read_registration
 from remoting.route import DataVersion
-
-LEASE_MS: Final = 120_000
-"""Lease of a broker that asks for none. Source: BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager."""
-
 
 REMARK_MAX: Final = 1024
 """Characters of a refusal: what it repeats of a request may be as long as that."""

@@ -63,12 +63,15 @@ class LimitedLog:
 
     Args:
         clock: Seconds.
+        limit: None is :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in :data:`WINDOW_S`.
     """
 
-    def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, logger: logging.Logger, clock: Callable[[], float], limit: LineLimit | None = None
+    ) -> None:
         self._logger = logger
         self._clock = clock
-        self._limit = LineLimit(per_peer=LINES_PER_PEER, overall=LINES_OVERALL, window_s=WINDOW_S)
+        self._limit = limit or LineLimit(per_peer=LINES_PER_PEER, overall=LINES_OVERALL, window_s=WINDOW_S)
 
     def write(self, level: int, peer: str, message: str, *values: object) -> None:
         """Write a line about a peer, or count it."""

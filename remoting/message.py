@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from remoting.addresses import join_address
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.inflate import deflate, inflate
 
@@ -73,7 +74,7 @@ class Host(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        return join_address(self.ip, self.port)
 
 
 #: What stands in place of a host that is not known.

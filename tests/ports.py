@@ -16,7 +16,8 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-HOST: Final = "127.0.0.1"
+from bench.ports import HOST, bound, is_free
+
 #: Below the usual outgoing connections and below the ports of the benchmark's processes.
 _USUAL: Final = range(10_000, 20_000)
 _BLOCK: Final = 200
@@ -57,7 +58,7 @@ class _Ports:
                 port = self._left.popleft()
                 self._given.append(port)
                 others = [port + offset for offset in offsets]
-                if all(other in self._left for other in others) and all(map(_is_free, (port, *others))):
+                if all(other in self._left for other in others) and all(map(is_free, (port, *others))):
                     for other in others:
                         self._left.remove(other)
                         self._given.append(other)
@@ -66,11 +67,8 @@ class _Ports:
     def _take_block(self) -> None:
         while self._blocks:
             first = self._blocks.pop()
-            guard = socket.socket()
-            try:
-                guard.bind((HOST, first))
-            except OSError:  # another session's
-                guard.close()
+            guard = bound(first)
+            if guard is None:  # another session's
                 continue
             self._guards.append(guard)
             self._left.extend(range(first + 1, first + _BLOCK))
@@ -81,15 +79,6 @@ class _Ports:
     def close(self) -> None:
         for guard in self._guards:
             guard.close()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 _ports: Final = _Ports()

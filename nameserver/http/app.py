@@ -17,8 +17,8 @@ from aiohttp import web
 
 from nameserver.modes.interface import Consistency, ConsistencyStatus
 from nameserver.settings.changes import LiveSettings
-from nameserver.settings.declared import is_loopback, join_address
 from nameserver.wire.server import NameServer
+from remoting.addresses import is_loopback, join_address
 
 from . import answers, openapi
 from .admin import RaftAdmin
@@ -140,9 +140,7 @@ class HttpServer:
 
     @web.middleware
     async def _wrap(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
@@ -154,8 +152,7 @@ class HttpServer:
             host = request.headers.get("Host")
             if request.path not in UNDER_ANY_NAME and not self._hosts.allow(host):
                 raise Problem(
-                    421,
-                    f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it",
+                    421, f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it"
                 )
             response = await handler(request)
         except Problem as problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nameserver.settings.declared import is_loopback
+from remoting.addresses import is_loopback
 
 
 class AllowedHosts:

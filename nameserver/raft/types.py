@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+from remoting import addresses
+from remoting.errors import LocalProtocolError
+
 Durability = Literal["memory", "journal", "fsync"]
 
 #: N in milliseconds. A leader that falls silent is replaced after N..2N (4/3 N on average, the smaller of two
@@ -15,7 +18,7 @@ Durability = Literal["memory", "journal", "fsync"]
 #: two cores shared by twelve busy processes, a single idle one was seen to wait up to 0.45 s for its turn: a
 #: shorter N would take that for death.
 ELECTION_TIMEOUT_MS: Final = 500
-#: Others are refused, in the settings as well as in what members say of themselves.
+#: Others are refused in what members say of themselves; settings allow fewer.
 ELECTION_TIMEOUT_MS_MIN: Final = 30
 ELECTION_TIMEOUT_MS_MAX: Final = 60_000
 
@@ -159,27 +162,11 @@ class RaftConfig:
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
-        """Check what can be checked without touching the machine.
+        """Check what :mod:`nameserver.settings` does not know: the secret, which is read from its file later.
 
         Raises:
-            RaftStartError: Naming the first bad setting.
+            RaftStartError: It is too short.
         """
-        for address in (*self.peers, self.me, *((self.listen,) if self.listen else ())):
-            split_address(address)
-        if self.me not in self.peers:
-            raise RaftStartError(f"raft: {self.me} is not among the peers {','.join(self.peers)}")
-        if len(set(self.peers)) != len(self.peers):
-            raise RaftStartError(f"raft: a member is named twice in the peers {','.join(self.peers)}")
-        if not ELECTION_TIMEOUT_MS_MIN <= self.election_timeout_ms <= ELECTION_TIMEOUT_MS_MAX:
-            raise RaftStartError(
-                f"raft: election timeout {self.election_timeout_ms} ms is not within "
-                f"{ELECTION_TIMEOUT_MS_MIN}..{ELECTION_TIMEOUT_MS_MAX}"
-            )
-        if self.durability not in ("memory", "journal", "fsync"):
-            raise RaftStartError(f"raft: durability {self.durability} is none of memory, journal, fsync")
-        tls = (self.tls_cert, self.tls_key, self.tls_ca)
-        if any(file is not None for file in tls) and None in tls:
-            raise RaftStartError("raft: TLS needs a certificate, its key and an authority: all three or none")
         if self.secret is not None and len(self.secret) < SECRET_SIZE_MIN:
             raise RaftStartError(
                 f"raft: the secret has {len(self.secret)} bytes, at least {SECRET_SIZE_MIN} are needed"
@@ -187,15 +174,12 @@ class RaftConfig:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; an IPv6 host may stand in brackets.
+    """Split a member's address, see :func:`remoting.addresses.split_address`.
 
     Raises:
-        RaftStartError: If there is no host or no port within 0..65535.
+        RaftStartError: It is none.
     """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    # Python raises at numbers of thousands of digits.
-    is_port = len(port) <= 5 and port.isascii() and port.isdigit() and int(port) <= 65535
-    if not host or not is_port:
-        raise RaftStartError(f"raft: {address[:300]!r} is not HOST:PORT with a port of 0 to 65535")
-    return host, int(port)
+    try:
+        return addresses.split_address(address)
+    except LocalProtocolError:
+        raise RaftStartError(f"raft: {address[:300]!r} is not {addresses.FORM}") from None

@@ -12,11 +12,11 @@ from nameserver.settings.declared import (
     RUNTIME_KEYS,
     ConfigError,
     NamesrvSettings,
-    join_address,
     parse_value,
     split_address,
     validate,
 )
+from remoting.addresses import join_address
 from remoting.properties import REQUEST_SIZE_MAX, parse_properties
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})

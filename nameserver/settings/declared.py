@@ -7,12 +7,14 @@ Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
+from remoting import addresses
+from remoting.addresses import is_loopback, join_address
+from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
 MODES: Final = ("independent", "raft")
@@ -264,31 +266,13 @@ def split_address(what: str, text: str) -> tuple[str, int]:
     Raises:
         ConfigError: If it is neither.
     """
-    host, _, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bracketed else host
-    # Python raises at numbers of thousands of digits.
-    is_port = len(port) <= 5 and port.isascii() and port.isdigit() and int(port) <= 65_535
-    if not host or not is_port:
-        raise ConfigError(f"{what} {text[:300]} is not HOST:PORT with a port of 0 to 65535")
-    if not bracketed and ":" in host:
-        raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
-    return host, int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """Return ``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host, as far as its text tells."""
-    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        host, port = addresses.split_address(text)
+    except LocalProtocolError:
+        raise ConfigError(f"{what} {text[:300]} is not {addresses.FORM}") from None
+    if ":" in host and not text.startswith(f"[{host}]"):
+        raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
+    return host, port
 
 
 _RANGES: Final = {
@@ -302,11 +286,7 @@ _RANGES: Final = {
     "waitSecondsForService": (0, 86_400),
     "raftElectionTimeoutMs": (50, 60_000),
 }
-CHOICES: Final = {
-    "mode": MODES,
-    "raftDurability": DURABILITIES,
-    "routeFreshness": FRESHNESSES,
-}
+CHOICES: Final = {"mode": MODES, "raftDurability": DURABILITIES, "routeFreshness": FRESHNESSES}
 
 
 def validate(settings: NamesrvSettings) -> None:

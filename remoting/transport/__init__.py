@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from remoting.addresses import split_address
 from remoting.command import RemotingCommand
-from remoting.transport.addresses import split_address
 
 __all__ = ["Hook", "split_address"]
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, cast
 
+from remoting.addresses import host_port, plain_host
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, encode_done
 from remoting.errors import (
@@ -25,7 +26,6 @@ from remoting.errors import (
     TooManyRequests,
 )
 from remoting.logs import shortened
-from remoting.transport.addresses import host_port, plain_host
 from remoting.transport.inbox import Inbox, Stop
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from remoting.addresses import host_port
 from remoting.line_limit import LineLimit
-from remoting.transport.addresses import host_port
 from remoting.transport.connection import Connection, Handler, ServerProtocol
 from remoting.transport.descriptors import fit_descriptors
 from remoting.transport.holdings import Holdings

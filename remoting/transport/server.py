@@ -6,7 +6,6 @@ unanswered requests and unread answers per connection, idle time.
 
 from __future__ import annotations
 
-from remoting.transport.addresses import is_loopback
 from remoting.transport.connection import Connection, DeferredReply, Handler, ServerProtocol
 from remoting.transport.descriptors import fit_descriptors
 from remoting.transport.inbox import FastPath
@@ -23,5 +22,4 @@ __all__ = [
     "ServerProtocol",
     "ServerStats",
     "fit_descriptors",
-    "is_loopback",
 ]

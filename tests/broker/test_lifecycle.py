@@ -325,6 +325,15 @@ def test_bad_setting_ends_with_one_line_and_2(tmp_path: Path, flags: tuple[str, 
     assert message in lines[0]
 
 
+def test_who_advertises_another_address_than_loopback_is_warned_whatever_the_host_is_called(
+    start_broker: StartLike,
+) -> None:
+    broker = start_broker("--listen", "127.1:0", "--advertise", "192.0.2.1:10911")
+    assert " listen=127.0.0.1:" in broker.ready_line
+    assert broker.stop() == 0
+    assert "does not lead here advertised=192.0.2.1 listen=127.0.0.1:" in broker.log.read_text()
+
+
 def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text(

@@ -22,11 +22,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.ports import HOST
 from remoting.codes import HeaderCodec, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, decode_command
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
-from tests.ports import HOST, free_port_with
+from tests.ports import free_port_with
 
 pytestmark = pytest.mark.faults
 

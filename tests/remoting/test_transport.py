@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from remoting.addresses import is_loopback, plain_host
 from remoting.codes import FLAG_RESPONSE, HeaderCodec
 from remoting.command import RemotingCommand, decode_command
 from remoting.errors import (
@@ -27,7 +28,6 @@ from remoting.errors import (
 from remoting.frame import FrameDecoder
 from remoting.session import Broken, ClientSession, PeerRequest, Response
 from remoting.transport import split_address
-from remoting.transport.addresses import plain_host
 from remoting.transport.aio import RemotingClient
 from remoting.transport.blocking import BlockingClient
 from remoting.transport.server import (
@@ -37,7 +37,6 @@ from remoting.transport.server import (
     RemotingServer,
     ServerLimits,
     fit_descriptors,
-    is_loopback,
 )
 
 

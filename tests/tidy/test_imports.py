@@ -21,7 +21,6 @@ IMPURE = {
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
     "remoting/interrupt.py",
-    "remoting/transport/addresses.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
     "remoting/transport/connection.py",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import HOST
 from tests import ports
 from tests.ports import free_port_with, free_ports
 
@@ -44,7 +45,7 @@ def test_sessions_beside_each_other_share_no_port() -> None:
 def test_port_in_use_is_not_given_and_neighbours_are_given_together() -> None:
     first, *_ = free_ports(1)
     with socket.socket() as held:
-        held.bind((ports.HOST, first + 3))
+        held.bind((HOST, first + 3))
         found = [free_port_with(1, 3) for _ in range(20)]
     everything = sorted(port + offset for port in found for offset in (0, 1, 3))
     assert all(a < b for a, b in pairwise(everything)), "none twice"

@@ -2,7 +2,7 @@
 
 transport.py       one link per pair of members: who dials whom, who may connect
 link.py            one connection: framing, handshake, keeping alive
-limits.py          what strangers may take of loop and log
+limits.py          what strangers may take of the loop
 auth.py            mutual challenge, and the code on every frame
 tls.py             contexts for mutual TLS
 """

@@ -1,8 +1,7 @@
-"""How much of the loop, and of the log, connections may take that have proved nothing. Pure."""
+"""How much of the loop connections may take that have proved nothing. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Final
 
@@ -28,39 +27,3 @@ class Strangers:
             return False
         self._counts[host] += 1
         return self._counts[host] <= STRANGERS_PER_SECOND
-
-
-class ReportLimit:
-    """At most a few log lines a second, the same one again after a while, and how many were left out."""
-
-    _PER_SECOND: Final = 5
-    _AGAIN_S: Final = 30.0
-    _REMEMBERED_MAX: Final = 64
-
-    def __init__(self) -> None:
-        self._said: dict[str, float] = {}
-        self._second = -1
-        self._count = 0
-        self._suppressed = 0
-
-    def allow(self, what: str, now: float) -> int | None:
-        """How many lines were left out before this one; None if it is left out, too.
-
-        Args:
-            what: What this line says again and again, empty if it does not.
-        """
-        if what and now - self._said.get(what, -math.inf) < self._AGAIN_S:
-            self._suppressed += 1
-            return None
-        if int(now) != self._second:
-            self._second, self._count = int(now), 0
-        self._count += 1
-        if self._count > self._PER_SECOND:
-            self._suppressed += 1
-            return None
-        if what:
-            if len(self._said) >= self._REMEMBERED_MAX:
-                self._said.clear()
-            self._said[what] = now
-        suppressed, self._suppressed = self._suppressed, 0
-        return suppressed

@@ -177,13 +177,13 @@ class Link(asyncio.Protocol):
             self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._closed and (farewell := self._farewell()):
-            self._owner.report(self, farewell)
+        if not self._closed and (why := self._why_it_left()):
+            self._owner.report(self, why)
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _farewell(self) -> str:
+    def _why_it_left(self) -> str:
         """What it means that the peer closes the connection now, so that both ends say what is wrong."""
         pipe = self._pipe
         if self._session is not None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 from collections import Counter
 from typing import Final
 
 from nameserver.raft.types import RaftStartError, split_address
+from remoting.addresses import is_loopback, join_address
+from remoting.line_limit import LimitedLog, LineLimit
 
 from .auth import Credentials
-from .limits import STRANGERS_PER_SECOND, ReportLimit, Strangers
+from .limits import STRANGERS_PER_SECOND, Strangers
 from .link import HANDSHAKE_TIMEOUT_S, Link, Owner
 from .tls import TlsContexts
 
@@ -34,18 +35,17 @@ OUTSIDERS_MAX: Final = 16
 RETRY_S: Final = (0.05, 0.5)
 #: Without a link for so long, the lesser of two members dials as well.
 LESSER_DIALS_AFTER_S: Final = 3.0
+#: What is logged of a host's unproven connections for one reason is logged again after so long.
+REPORT_AGAIN_S: Final = 30.0
+#: Lines about unproven connections in that time.
+REPORTS_MAX: Final = 150
 
 
 class Transport:
     """All links of one member."""
 
     def __init__(
-        self,
-        credentials: Credentials,
-        *,
-        owner: Owner,
-        frame_size_max: int,
-        tls: TlsContexts | None = None,
+        self, credentials: Credentials, *, owner: Owner, frame_size_max: int, tls: TlsContexts | None = None
     ) -> None:
         self.credentials = credentials
         self.tls = tls
@@ -61,7 +61,10 @@ class Transport:
         self._group: asyncio.TaskGroup | None = None
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._closing = False
-        self._reports = ReportLimit()
+        clock = asyncio.get_running_loop().time
+        limit = LineLimit(per_peer=1, overall=REPORTS_MAX, window_s=REPORT_AGAIN_S)
+        self._of_strangers = LimitedLog(logger, clock, limit)
+        self._of_proven = LimitedLog(logger, clock)  # apart, so that strangers cannot use its lines up
 
     async def listen(self, address: str) -> str:
         """Bind; return the bound address. Connections wait until :meth:`go`.
@@ -77,14 +80,14 @@ class Transport:
         except OSError as error:
             raise RaftStartError(f"raft: cannot listen on {address}: {error.strerror or error}") from error
         bound_host, bound_port = listener.getsockname()[:2]
-        if self.credentials.secret is None and self.tls is None and not _is_loopback(bound_host):
+        if self.credentials.secret is None and self.tls is None and not is_loopback(bound_host):
             listener.close()
             raise RaftStartError(
                 f"raft: {bound_host}:{bound_port} can be reached from other machines: a secret is needed, "
                 "or certificates"
             )
         self._server = await loop.create_server(lambda: Link(self, None), sock=listener, start_serving=False)
-        return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+        return join_address(bound_host, bound_port)
 
     async def go(self) -> None:
         """Accept, and dial those whom it is ours to dial."""
@@ -192,16 +195,13 @@ class Transport:
             self.owner.link_down(link.peer)
 
     def report(self, link: Link, what: str) -> None:
-        """One log line a closed connection, but not one for each of a flood."""
-        again = "" if link.peer is not None else f"{link.address.rpartition(':')[0]} {what}"
-        suppressed = self._reports.allow(again, asyncio.get_running_loop().time())
-        if suppressed is not None:
-            logger.warning(
-                "raft link closed peer=%s reason=%s suppressed=%d",
-                link.peer or link.address,
-                what,
-                suppressed,
-            )
+        """One log line a closed connection; of strangers not the same again and again, nor one for each."""
+        line = "raft link closed peer=%s reason=%s"
+        if link.peer is not None:
+            self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
+        else:
+            host = link.address.rpartition(":")[0]
+            self._of_strangers.write(logging.WARNING, f"{host} {what}", line, link.address, what)
 
     # ---- dialling
 
@@ -296,10 +296,3 @@ def _bind(
         listener.close()
         raise
     return listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

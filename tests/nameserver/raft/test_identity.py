@@ -138,22 +138,10 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory.close()
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"me": "x:1"}, "not among the peers"),
-        ({"peers": ("a:1", "a:1")}, "named twice"),
-        ({"me": "a", "peers": ("a",)}, "not HOST:PORT"),
-        ({"listen": "0.0.0.0:70000"}, "not HOST:PORT"),
-        ({"election_timeout_ms": 5}, "election timeout 5 ms"),
-        ({"durability": "disk"}, "durability disk"),
-        ({"secret": b"x" * 31}, "the secret has 31 bytes, at least 32 are needed"),
-    ],
-)
-def test_bad_settings_are_one_line(config: RaftConfig, change: dict[str, object], match: str) -> None:
-    with pytest.raises(RaftStartError, match=match):
-        replace(config, **change).validate()  # type: ignore[arg-type]
-    config.validate()
+def test_a_short_secret_is_one_line(config: RaftConfig) -> None:
+    with pytest.raises(RaftStartError, match="the secret has 31 bytes, at least 32 are needed"):
+        replace(config, secret=b"x" * 31).validate()
+    replace(config, secret=b"x" * 32).validate()
 
 
 @pytest.mark.parametrize("port", ["", "65536", "-1", pytest.param(5000 * "9", id="digits")])

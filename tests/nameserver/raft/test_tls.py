@@ -11,7 +11,6 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from nameserver.raft.links.limits import STRANGERS_PER_SECOND
 from nameserver.raft.links.link import APPLICATION, RAFT
 from nameserver.raft.links.tls import Pipe, TlsContexts, TlsError, load, names, names_host
 from nameserver.raft.links.transport import Transport
-from nameserver.raft.types import RaftConfig, RaftStartError
+from nameserver.raft.types import RaftStartError
 from tests.ports import free_ports
 
 CERTS = Path(__file__).with_name("certs")
@@ -98,13 +97,6 @@ def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Pa
     (tmp_path / "no.pem").write_text("no certificate")
     with pytest.raises(RaftStartError, match=r"raft: authority .*no\.pem"):
         load(me="127.0.0.1:1", cert=member, key=CERTS / "member.key", ca=tmp_path / "no.pem")
-
-
-def test_the_three_files_come_together(tmp_path: Path) -> None:
-    config = RaftConfig(me="a:1", peers=("a:1",), listen=None, data_dir=tmp_path, tls_cert=Path("c"))
-    with pytest.raises(RaftStartError, match="all three or none"):
-        config.validate()
-    replace(config, tls_key=Path("k"), tls_ca=Path("a")).validate()
 
 
 # ---- the pipe

@@ -292,6 +292,48 @@ def test_a_stranger_s_bytes_close_its_connection_and_nothing_else(
     _run(scenario)
 
 
+def test_what_one_stranger_does_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with _transport() as (_, _, port):
+            with caplog.at_level(logging.WARNING):
+                for attack in (
+                    b"GET / HTTP/1.1\r\n\r\n",
+                    b"GET / HTTP/1.1\r\n\r\n",
+                    struct.pack(">I", 2**31),
+                ):
+                    stranger = await _Raw.connect(port)
+                    stranger.writer.write(attack)
+                    assert await stranger.closed(4.5)
+            assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 2
+
+    _run(scenario)
+
+
+def test_strangers_leave_the_log_lines_about_members_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nameserver.raft.links.transport.REPORTS_MAX", 1)
+
+    async def scenario() -> None:
+        async with _transport() as (_, owner, port):
+            with caplog.at_level(logging.WARNING):
+                for attack in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31)):
+                    stranger = await _Raw.connect(port)
+                    stranger.writer.write(attack)
+                    assert await stranger.closed(4.5)
+                for times in (1, 2):
+                    peer = await _Raw.connect(port)
+                    await peer.prove()
+                    await _until(lambda: owner.linked.get("b:1") == 1)
+                    peer.frame(b"not sealed, and long enough to be a frame")
+                    assert await peer.closed()
+                    lines = [r.getMessage() for r in caplog.records if "raft link closed" in r.getMessage()]
+                    assert len([line for line in lines if "peer=b:1 " in line]) == times
+            assert len(lines) == 3
+
+    _run(scenario)
+
+
 class _Planted:
     """Whoever loads its pickle runs code: a file appears."""
 

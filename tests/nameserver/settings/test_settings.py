@@ -17,10 +17,10 @@ from nameserver.settings.declared import (
     ConfigError,
     NamesrvSettings,
     format_settings,
-    is_loopback,
     split_address,
 )
 from nameserver.settings.ranking import load_settings
+from remoting.addresses import is_loopback
 from remoting.properties import parse_properties
 
 RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}

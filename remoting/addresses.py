@@ -1,0 +1,56 @@
+"""Addresses as text: ``host:port``, an IPv6 host in brackets. Nothing is resolved. Pure.
+
+What an address on the wire may look like says :mod:`remoting.bounds`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from remoting.bounds import PORT_MAX
+from remoting.errors import LocalProtocolError
+from remoting.logs import shortened
+
+FORM: Final = f"HOST:PORT with a port of 0 to {PORT_MAX}"
+
+_MAPPED: Final = "[::ffff:"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host, without brackets, and port.
+
+    Raises:
+        LocalProtocolError: If there is no host, or no such port.
+    """
+    host, _, port = text.rpartition(":")
+    # Peers choose addresses: a number of thousands of digits is none, and Python raises at it.
+    is_port = len(port) <= 5 and port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
+    if not host or not is_port:
+        raise LocalProtocolError(f"address {shortened(text)!r} is not {FORM}")
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_port(name: object) -> str:
+    """Return ``host:port`` of a socket's name, "?" if it has none."""
+    return join_address(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else "?"
+
+
+def plain_host(host: str) -> str:
+    """Return ``10.0.0.1`` for ``[::ffff:10.0.0.1]``, as a listener for both families names IPv4 peers."""
+    return host[len(_MAPPED) : -1] if host.startswith(_MAPPED) and "." in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach a host, with or without brackets, as far as its text tells."""
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: never another machine
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
