@@ -106,7 +106,19 @@ class QueueMapping(_Wire, frozen=True):
     info: str
 
 
-class RegisterBroker(_Wire, frozen=True, tag=1):
+class _OfBroker(_Wire, frozen=True):
+    """Base of what is about one broker: it begins with who that is."""
+
+    cluster_name: ClusterName
+    broker_name: BrokerName
+    broker_addr: BrokerAddr
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class RegisterBroker(_OfBroker, frozen=True, tag=1):
     """Request 103: a broker's registration.
 
     Attributes:
@@ -120,9 +132,6 @@ class RegisterBroker(_Wire, frozen=True, tag=1):
         name_revision: Of the broker name.
     """
 
-    cluster_name: ClusterName
-    broker_name: BrokerName
-    broker_addr: BrokerAddr
     broker_id: int
     ha_server_addr: str
     data_version: DataVersion
@@ -137,12 +146,8 @@ class RegisterBroker(_Wire, frozen=True, tag=1):
     record_revision: int
     name_revision: int
 
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
-
-class Touch(_Wire, frozen=True, tag=2):
+class Touch(_OfBroker, frozen=True, tag=2):
     """A registration that changes nothing, without its topics: moves the record's revision and no more.
 
     It names no revision; instead the record must still be as described, else it has moved.
@@ -152,9 +157,6 @@ class Touch(_Wire, frozen=True, tag=2):
         complete: The record's: no increment came after its last full registration.
     """
 
-    cluster_name: ClusterName
-    broker_name: BrokerName
-    broker_addr: BrokerAddr
     broker_id: int
     ha_server_addr: str
     data_version: DataVersion
@@ -163,24 +165,13 @@ class Touch(_Wire, frozen=True, tag=2):
     enable_acting_master: bool | None
     zone_name: str | None
 
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
-
-class UnregisterBroker(_Wire, frozen=True, tag=3):
+class UnregisterBroker(_OfBroker, frozen=True, tag=3):
     """Request 104 over a connection on which the broker never registered. Matches by address and name."""
 
-    cluster_name: ClusterName
-    broker_name: BrokerName
-    broker_addr: BrokerAddr
     broker_id: int
     record_revision: int
     name_revision: int
-
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
 
 class Evict(_Wire, frozen=True, tag=4):
@@ -249,7 +240,7 @@ class ImportKv(_Wire, frozen=True, tag=11):
     table: dict[str, dict[str, str | None]]
 
 
-class Update(_Wire, frozen=True, tag=12):
+class Update(_OfBroker, frozen=True, tag=12):
     """A registration as the difference that it makes, of a broker that says of itself what it said before.
 
     Comes to what the whole registration would come to; made by :meth:`RouteTable.shortened`. That holds only
@@ -262,26 +253,19 @@ class Update(_Wire, frozen=True, tag=12):
         topics: Those of which the queue data differ, as the table is to keep them.
         incremental: As of the registration.
         enable_acting_master, zone_name: As the name has them, and the registration said again.
-        lines: How many topics the broker name has before.
+        topic_count: Of the broker name, before.
         record_revision: Of the (cluster, address) record.
         name_revision: Of the broker name.
     """
 
-    cluster_name: ClusterName
-    broker_name: BrokerName
-    broker_addr: BrokerAddr
     data_version: DataVersion
     topics: tuple[TopicQueues, ...]
     incremental: bool
     enable_acting_master: bool
     zone_name: str | None
-    lines: int
+    topic_count: int
     record_revision: int
     name_revision: int
-
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
 
 Command: TypeAlias = (

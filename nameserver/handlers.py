@@ -37,12 +37,7 @@ from nameserver.settings.declared import NamesrvSettings, format_settings
 from nameserver.types import Answer, BrokerKey, BrokerName, ClusterName, ConnectionId, KvEntry, Request
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
-from remoting.codes import (
-    MASTER_ID,
-    VERSION_5_0_0,
-    RequestCode,
-    ResponseCode,
-)
+from remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import (
     AddWritePermResponseFields,
@@ -176,12 +171,7 @@ class HeardOver:
         return self.liveness.standing(broker, self.origin)
 
 
-def decide(
-    view: RouteView,
-    request: Request,
-    settings: NamesrvSettings,
-    heard: Heard,
-) -> Decision:
+def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     """Decide a request on the table as it is.
 
     Args:
@@ -458,10 +448,7 @@ def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings,
     info = view.cluster_info()
     addr = next((data.broker_addrs[min(data.broker_addrs)] for data in info.broker_addr_table.values()), None)
     return Answer(
-        body=TopicList(
-            topics=(*info.cluster_addr_table, *info.broker_addr_table),
-            broker_addr=addr,
-        ).encode()
+        body=TopicList(topics=(*info.cluster_addr_table, *info.broker_addr_table), broker_addr=addr).encode()
     )
 
 
@@ -490,13 +477,7 @@ def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, 
 def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     topic = TopicFields.parse(request.ext_fields).topic
     queues = {
-        data.broker_name: BrokerQueues(
-            broker_name=BrokerName(data.broker_name),
-            read_queue_nums=data.read_queue_nums,
-            write_queue_nums=data.write_queue_nums,
-            perm=data.perm,
-            topic_sys_flag=data.topic_sys_flag,
-        )
+        data.broker_name: msgspec.convert(data, BrokerQueues, from_attributes=True)
         for data in (decode_queue_datas(request.body) if request.body else ())
     }
     if not topic or not queues:
@@ -613,7 +594,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.GET_UNIT_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT)),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT_SUB)),
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _topics_by_flag(
-        lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB,
+        lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB
     ),
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,

@@ -13,6 +13,7 @@ from operator import mul
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from nameserver.commands import QueueMapping
 from nameserver.types import BrokerKey, BrokerName, ClusterName
@@ -48,29 +49,19 @@ def sum_of_products(left: list[int], right: list[int]) -> int:
     return total
 
 
-class Line(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Queue data that one broker name has of some topics; a table keeps one of each, compared by identity.
+class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What one broker name has of some topics: queue data. A table keeps one of each, compared by identity.
 
     Attributes:
-        mark: ReadIndexCheckReply for the data in digests.
+        mark: Stands for the data in digests.
     """
 
     data: QueueData
     mark: int
 
     @classmethod
-    def of(cls, data: QueueData) -> Line:
-        return cls(
-            data,
-            mark_of(
-                "q",
-                data.broker_name,
-                data.read_queue_nums,
-                data.write_queue_nums,
-                data.perm,
-                data.topic_sys_flag,
-            ),
-        )
+    def of(cls, data: QueueData) -> Share:
+        return cls(data, mark_of("q", *astuple(data)))
 
 
 class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -78,7 +69,7 @@ class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     Attributes:
         by_name: Broker name to queue data; never empty, never changed.
-        mark: Sum of the lines' marks, modulo 2**128.
+        mark: Sum of the shares' marks, modulo 2**128.
     """
 
     by_name: Mapping[str, QueueData]

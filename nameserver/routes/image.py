@@ -13,13 +13,14 @@ from itertools import islice
 from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from nameserver.commands import BaseKind, QueueMapping
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, KvEntry
 from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion, QueueData
 
-from .entries import MASK, NO_MAPPINGS, SLICE, Line, NameEntry, QueueSet, Record, TopicEntry, mark_of_topic
+from .entries import MASK, NO_MAPPINGS, SLICE, NameEntry, QueueSet, Record, Share, TopicEntry, mark_of_topic
 
 IMAGE_VERSION: Final = 2
 """Format of the state image that this program writes."""
@@ -118,16 +119,7 @@ def encode_image(image: Image) -> bytes:
         floor=image.floor,
         kv_seen=image.kv_seen,
         digest=f"{image.digest:032x}",
-        queue_datas=[
-            (
-                data.broker_name,
-                data.read_queue_nums,
-                data.write_queue_nums,
-                data.perm,
-                data.topic_sys_flag,
-            )
-            for _, data in datas.values()
-        ],
+        queue_datas=[astuple(data) for _, data in datas.values()],
         queue_sets=places,
         slices=slices,
         mappings={
@@ -155,11 +147,7 @@ def encode_image(image: Image) -> bytes:
                 record.broker_name,
                 record.broker_id,
                 record.ha_server_addr,
-                (
-                    record.data_version.state_version,
-                    record.data_version.timestamp,
-                    record.data_version.counter,
-                ),
+                astuple(record.data_version),
                 record.complete,
                 record.lease_ms,
                 record.filter_servers,
@@ -205,7 +193,7 @@ def _image_from(body: _ImageBody) -> Image:
         )
         for name, reads, writes, perm, flag in body.queue_datas
     ]
-    marks = [Line.of(data).mark for data in datas]
+    marks = [Share.of(data).mark for data in datas]
     sets = [
         QueueSet(
             {datas[place].broker_name: datas[place] for place in places},

@@ -52,12 +52,7 @@ def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, fac
 
 
 def note_min_change(
-    name: BrokerName,
-    entry: NameEntry,
-    *,
-    offline: BrokerAddr | None,
-    ha_addr: str | None,
-    facts: Facts,
+    name: BrokerName, entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
     """Note that another broker of a name has the smallest id, and whom to tell.
 

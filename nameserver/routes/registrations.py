@@ -13,7 +13,7 @@ from nameserver.types import BrokerKey, BrokerName, LeaveReason
 from nameserver.verdicts import Applied, Facts, Moved, NoChange, RegisterReply, TopicsLost, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
 
-from .entries import Line, NameEntry, Record
+from .entries import NameEntry, Record, Share
 from .leaving import drop, forget_record, note_min_change
 from .store import RouteStore
 
@@ -252,12 +252,7 @@ def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, f
             store.topics.remove(absent, name, store.revision)
             facts.topics.update(dict.fromkeys(absent))
             facts.lost.append(
-                TopicsLost(
-                    topics=absent,
-                    reason=LeaveReason.ABSENT,
-                    broker_name=name,
-                    broker=command.broker,
-                )
+                TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
             )
     taken = _differing(store, command, entry.addrs)
     if taken:
@@ -271,14 +266,16 @@ def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, f
     return changed
 
 
-def _differing(store: RouteStore, command: RegisterBroker, addrs: Mapping[int, BrokerKey]) -> dict[str, Line]:
+def _differing(
+    store: RouteStore, command: RegisterBroker, addrs: Mapping[int, BrokerKey]
+) -> dict[str, Share]:
     """Return what a body says otherwise than the table, by topic. This loop runs once per topic sent."""
     name = command.broker_name
     pool = store.topics.pool(name)
-    lines, listed = pool.lines, pool.topics
+    shares, listed = pool.shares, pool.topics
     mask = perm_mask(command, addrs)
-    found: dict[str, Line] = {}
-    line = None
+    found: dict[str, Share] = {}
+    share = None
     reads = writes = perm = flag = -1
     for queues in command.topics:
         # Mostly a topic has the same numbers as the one before it.
@@ -287,16 +284,16 @@ def _differing(store: RouteStore, command: RegisterBroker, addrs: Mapping[int, B
             or queues.write_queue_nums != writes
             or queues.perm != perm
             or queues.topic_sys_flag != flag
-            or line is None
+            or share is None
         ):
             reads, writes = queues.read_queue_nums, queues.write_queue_nums
             perm, flag = queues.perm, queues.topic_sys_flag
-            line = lines.get((reads, writes, perm & mask, flag))
-            if line is None:
-                line = store.topics.line(name, reads, writes, perm & mask, flag)
+            share = shares.get((reads, writes, perm & mask, flag))
+            if share is None:
+                share = store.topics.share(name, reads, writes, perm & mask, flag)
         topic = queues.topic
-        if listed.get(topic) is not line:
-            found[topic] = line
+        if listed.get(topic) is not share:
+            found[topic] = share
     return found
 
 

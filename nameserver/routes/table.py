@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from msgspec.structs import astuple
+
 from nameserver.commands import (
     AddWritePerm,
     Command,
@@ -23,19 +25,10 @@ from nameserver.commands import (
 )
 from nameserver.registration import Registration
 from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
-from nameserver.verdicts import (
-    Applied,
-    CountReply,
-    Facts,
-    Moved,
-    NoChange,
-    Rejected,
-    TopicsLost,
-    Verdict,
-)
+from nameserver.verdicts import Applied, CountReply, Facts, Moved, NoChange, Rejected, TopicsLost, Verdict
 from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
 
-from .entries import Line
+from .entries import Share
 from .image import Image
 from .kv import KV_BYTES_MAX
 from .leaving import drop
@@ -174,23 +167,19 @@ class RouteTable:
         topics, names = store.topics, store.brokers.names
         if any(queues.broker_name not in names for queues in command.queues):
             return NoChange(revision=store.revision)
-        after: dict[BrokerName, Line] = {}
+        after: dict[BrokerName, Share] = {}
         for queues in command.queues:  # of a name listed twice the last one counts
-            after[queues.broker_name] = topics.line(
-                queues.broker_name,
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                queues.perm,
-                queues.topic_sys_flag,
-            )
+            after[queues.broker_name] = topics.share(*astuple(queues))
         changed = {
-            name: line for name, line in after.items() if topics.of_name(name).get(command.topic) is not line
+            name: share
+            for name, share in after.items()
+            if topics.of_name(name).get(command.topic) is not share
         }
         if not changed:
             return NoChange(revision=store.revision)
         store.revision += 1
-        for name, line in changed.items():
-            topics.put(name, {command.topic: line}, store.revision)
+        for name, share in changed.items():
+            topics.put(name, {command.topic: share}, store.revision)
             # A permission came or changed, so a wipe that was decided before must look again.
             store.brokers.renew_name(name, names[name], store.revision)
         return Applied(revision=store.revision, topics=(command.topic,))

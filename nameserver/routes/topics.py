@@ -13,8 +13,8 @@ from .entries import (
     MASK,
     NO_MAPPINGS,
     SLICE,
-    Line,
     QueueSet,
+    Share,
     TopicEntry,
     mark_of,
     mark_of_topic,
@@ -22,14 +22,14 @@ from .entries import (
 )
 from .tombstones import Tombstones
 
-LINES_SPARE: Final = 1000
+SHARES_SPARE: Final = 1000
 """Queue data without a topic that are kept for a broker name, in case that topics have them again."""
 
 SETS_SPARE: Final = 1000
 """Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
 for over all topics, which may cost next to nothing per change."""
 
-NO_LINES: Final[Mapping[str, Line]] = {}
+NO_SHARES: Final[Mapping[str, Share]] = {}
 
 
 class Pool:
@@ -37,15 +37,15 @@ class Pool:
 
     Attributes:
         topics: Topics of which the name has queue data, and which.
-        lines: By read queues, write queues, permission and flag. Most topics of a broker have equal ones: one
-            object serves all of them, and unequal objects are unequal lines.
+        shares: By read queues, write queues, permission and flag. Most topics of a broker have equal ones:
+            one object serves all of them, and unequal objects are unequal shares.
     """
 
-    __slots__ = ("lines", "topics")
+    __slots__ = ("shares", "topics")
 
     def __init__(self) -> None:
-        self.topics: dict[str, Line] = {}
-        self.lines: dict[tuple[int, int, int, int], Line] = {}
+        self.topics: dict[str, Share] = {}
+        self.shares: dict[tuple[int, int, int, int], Share] = {}
 
 
 class TopicStore:
@@ -82,13 +82,13 @@ class TopicStore:
             pool = self.pools[name] = Pool()
         return pool
 
-    def line(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> Line:
-        """Return the one line with this content."""
-        lines = self.pool(name).lines
+    def share(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> Share:
+        """Return the one share with this content."""
+        shares = self.pool(name).shares
         key = (reads, writes, perm, sys_flag)
-        line = lines.get(key)
-        if line is None:
-            line = lines[key] = Line.of(
+        share = shares.get(key)
+        if share is None:
+            share = shares[key] = Share.of(
                 QueueData(
                     broker_name=name,
                     read_queue_nums=reads,
@@ -97,99 +97,99 @@ class TopicStore:
                     topic_sys_flag=sys_flag,
                 )
             )
-        return line
+        return share
 
-    def of_name(self, name: str) -> Mapping[str, Line]:
+    def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
         pool = self.pools.get(name)
-        return NO_LINES if pool is None else pool.topics
+        return NO_SHARES if pool is None else pool.topics
 
-    def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Line]:
-        """Return the lines that a change of permissions makes, by topic; of those only that differ."""
+    def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
+        """Return the shares that a change of permissions makes, by topic; of those only that differ."""
         pool = self.pools.get(name)
         if pool is None:
             return {}
-        after: dict[Line, Line] = {}
-        for line in tuple(pool.lines.values()):
-            data = line.data
+        after: dict[Share, Share] = {}
+        for share in tuple(pool.shares.values()):
+            data = share.data
             perm = perm_of(data.perm)
             if perm != data.perm:
-                after[line] = self.line(
+                after[share] = self.share(
                     name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag
                 )
-        return {topic: after[line] for topic, line in pool.topics.items() if line in after}
+        return {topic: after[share] for topic, share in pool.topics.items() if share in after}
 
     # -- writing
 
-    def put(self, name: BrokerName, lines: Mapping[str, Line], revision: int) -> None:
+    def put(self, name: BrokerName, shares: Mapping[str, Share], revision: int) -> None:
         """Give a broker name other queue data of some topics, by topic."""
         pool = self.pool(name)
         entries, listed, gone = self.entries, pool.topics, self._tombstones.topics
         digest = rest = back = 0
         # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
         # done once per set, or per run of topics alike, is not done per topic.
-        steps: dict[tuple[QueueSet | None, Line], tuple[QueueSet, int]] = {}
+        steps: dict[tuple[QueueSet | None, Share], tuple[QueueSet, int]] = {}
         old: QueueSet | None = None
-        run_line: Line | None = None
+        run_share: Share | None = None
         run_revision = change = marks = 0
-        for topic, line in lines.items():
+        for topic, share in shares.items():
             before = entries.get(topic)
             if before is None:
-                if old is not None or line is not run_line:
+                if old is not None or share is not run_share:
                     digest += marks * change
                     rest += marks * (revision - run_revision)
-                    old, run_line, run_revision, marks = None, line, 0, 0
-                    step = steps.get((None, line))
+                    old, run_share, run_revision, marks = None, share, 0, 0
+                    step = steps.get((None, share))
                     if step is None:
-                        step = steps[None, line] = self._step(None, None, line)
+                        step = steps[None, share] = self._step(None, None, share)
                     queue_set, change = step
                 mark = mark_of_topic(topic)
                 entries[topic] = TopicEntry(queue_set, NO_MAPPINGS, revision, mark)
                 if gone:
                     back += mark * gone.pop(topic, 0)
             else:
-                if before.queue_set is not old or line is not run_line or before.revision != run_revision:
+                if before.queue_set is not old or share is not run_share or before.revision != run_revision:
                     digest += marks * change
                     rest += marks * (revision - run_revision)
-                    old, run_line, run_revision, marks = before.queue_set, line, before.revision, 0
-                    step = steps.get((old, line))
+                    old, run_share, run_revision, marks = before.queue_set, share, before.revision, 0
+                    step = steps.get((old, share))
                     if step is None:
-                        step = steps[old, line] = self._step(old, listed.get(topic), line)
+                        step = steps[old, share] = self._step(old, listed.get(topic), share)
                     queue_set, change = step
                 mark = before.mark
                 entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
             marks += mark
         digest += marks * change
         rest += marks * (revision - run_revision)
-        listed.update(lines)
-        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
-            self._bound_lines(pool)
+        listed.update(shares)
+        if len(pool.shares) > SHARES_SPARE + 2 * len(listed):
+            self._bound_shares(pool)
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
         if back:
             self._tombstones.topics_came(back)
 
-    def put_line(self, pool: Pool, topic: str, line: Line, revision: int) -> bool:
+    def put_share(self, pool: Pool, topic: str, share: Share, revision: int) -> bool:
         """As :meth:`put`, of one topic that is there already; returns whether it was there."""
         before = self.entries.get(topic)
         if before is None:
             return False
         listed = pool.topics
-        queue_set, change = self._step(before.queue_set, listed.get(topic), line)
+        queue_set, change = self._step(before.queue_set, listed.get(topic), share)
         mark = before.mark
         self.entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
         self.shown = (self.shown + mark * change) & MASK
         self.rest = (self.rest + mark * (revision - before.revision)) & MASK
-        listed[topic] = line
-        if len(pool.lines) > LINES_SPARE + 2 * len(listed):
-            self._bound_lines(pool)
+        listed[topic] = share
+        if len(pool.shares) > SHARES_SPARE + 2 * len(listed):
+            self._bound_shares(pool)
         return True
 
     @staticmethod
-    def _bound_lines(pool: Pool) -> None:
-        """Forget lines without a topic."""
+    def _bound_shares(pool: Pool) -> None:
+        """Forget shares without a topic."""
         in_use = frozenset(pool.topics.values())
-        pool.lines = {key: line for key, line in pool.lines.items() if line in in_use}
+        pool.shares = {key: share for key, share in pool.shares.items() if share in in_use}
 
     def remove(self, topics: Collection[str], name: str, revision: int) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
@@ -256,14 +256,14 @@ class TopicStore:
 
     # -- sets
 
-    def _step(self, old: QueueSet | None, was: Line | None, line: Line) -> tuple[QueueSet, int]:
-        """Return the set with one line put, and by how much its mark is greater."""
+    def _step(self, old: QueueSet | None, was: Share | None, share: Share) -> tuple[QueueSet, int]:
+        """Return the set with one share put, and by how much its mark is greater."""
         before: Mapping[str, QueueData] = {} if old is None else old.by_name
-        change = line.mark - (0 if was is None else was.mark)
+        change = share.mark - (0 if was is None else was.mark)
         mark = ((0 if old is None else old.mark) + change) & MASK
-        return self._set({**before, line.data.broker_name: line.data}, mark), change
+        return self._set({**before, share.data.broker_name: share.data}, mark), change
 
-    def _step_without(self, old: QueueSet, name: str, was: Line) -> tuple[QueueSet | None, int]:
+    def _step_without(self, old: QueueSet, name: str, was: Share) -> tuple[QueueSet | None, int]:
         """Return the set without a name, None if nothing is left, and by how much its mark is greater."""
         by_name = {n: data for n, data in old.by_name.items() if n != name}
         return self._set(by_name, (old.mark - was.mark) & MASK) if by_name else None, -was.mark
@@ -295,11 +295,11 @@ class TopicStore:
             for name, data in queue_set.by_name.items():
                 pool = self.pool(name)
                 key = (data.read_queue_nums, data.write_queue_nums, data.perm, data.topic_sys_flag)
-                line = pool.lines.get(key)
-                if line is None:
-                    line = pool.lines[key] = Line.of(data)
+                share = pool.shares.get(key)
+                if share is None:
+                    share = pool.shares[key] = Share.of(data)
                 for start in range(0, len(topics), SLICE):
-                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], line))
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
         values = entries.values()
         marks = [entry.mark for entry in values]
         self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
@@ -327,8 +327,8 @@ class TopicStore:
         derived = {name: set(pool.topics) for name, pool in self.pools.items() if pool.topics}
         assert derived == members, "topics by broker name differ from the topics"
         for name, pool in self.pools.items():
-            for topic, line in pool.topics.items():
-                assert self.entries[topic].queues[name] == line.data, f"{name} has other queues of {topic}"
+            for topic, share in pool.topics.items():
+                assert self.entries[topic].queues[name] == share.data, f"{name} has other queues of {topic}"
 
 
 def _mapping_mark(name: str, mapping: QueueMapping) -> int:

@@ -7,7 +7,7 @@ from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
 from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE
 
-from .entries import Line
+from .entries import Share
 from .registrations import owns_topics, perm_mask, register_reply
 from .store import RouteStore
 
@@ -53,22 +53,18 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     if owns:
         mask = perm_mask(said, addrs)
         for topic, numbers in table.items():
-            line = listed.get(topic)
+            share = listed.get(topic)
             perm = numbers.perm & mask
             if (
-                line is None
-                or (data := line.data).read_queue_nums != numbers.read_queue_nums
+                share is None
+                or (data := share.data).read_queue_nums != numbers.read_queue_nums
                 or data.write_queue_nums != numbers.write_queue_nums
                 or data.perm != perm
                 or data.topic_sys_flag != numbers.topic_sys_flag
             ):
                 changed.append(
                     TopicQueues(
-                        topic,
-                        numbers.read_queue_nums,
-                        numbers.write_queue_nums,
-                        perm,
-                        numbers.topic_sys_flag,
+                        topic, numbers.read_queue_nums, numbers.write_queue_nums, perm, numbers.topic_sys_flag
                     )
                 )
         if not news and not changed:
@@ -82,7 +78,7 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
         incremental=incremental,
         enable_acting_master=name.enable_acting_master,
         zone_name=name.zone_name,
-        lines=len(listed),
+        topic_count=len(listed),
         record_revision=record.revision,
         name_revision=name.revision,
     )
@@ -105,7 +101,7 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         or record.broker_name != name_key
         or name.enable_acting_master != command.enable_acting_master
         or name.zone_name != command.zone_name
-        or (0 if pool is None else len(pool.topics)) != command.lines
+        or (0 if pool is None else len(pool.topics)) != command.topic_count
     ):
         return Moved(revision=store.revision)
     revision = store.revision = store.revision + 1
@@ -113,12 +109,12 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     if command.topics:
         if pool is None:
             pool = kept.pool(name_key)
-        taken: dict[str, Line] = {}
+        taken: dict[str, Share] = {}
         for queues in command.topics:
             key = queues.read_queue_nums, queues.write_queue_nums, queues.perm, queues.topic_sys_flag
-            taken[queues.topic] = pool.lines.get(key) or kept.line(name_key, *key)
+            taken[queues.topic] = pool.shares.get(key) or kept.share(name_key, *key)
         topics = tuple(taken)
-        if len(taken) > 1 or not kept.put_line(pool, topics[0], taken[topics[0]], revision):
+        if len(taken) > 1 or not kept.put_share(pool, topics[0], taken[topics[0]], revision):
             kept.put(name_key, taken, revision)
         brokers.renew_name(name_key, name, revision)
     broker = record.broker
@@ -139,4 +135,6 @@ def update_moved(store: RouteStore, command: Update) -> bool:
         return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
     if record.revision > command.record_revision or name.revision > command.name_revision:
         return True
-    return name.revision == command.name_revision and len(store.topics.of_name(name_key)) < command.lines
+    return (
+        name.revision == command.name_revision and len(store.topics.of_name(name_key)) < command.topic_count
+    )

@@ -154,10 +154,10 @@ class RouteView:
         """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
         found: set[str] = set()
         for pool in self._store.topics.pools.values():
-            # Most topics of a broker share a few lines, so those who have none of these are not looked at.
-            liked = {line for line in pool.lines.values() if accept(line.data.topic_sys_flag)}
+            # Most topics of a broker have one of a few, so those who have none of these are not looked at.
+            liked = {share for share in pool.shares.values() if accept(share.data.topic_sys_flag)}
             if liked:
-                found.update(topic for topic, line in pool.topics.items() if line in liked)
+                found.update(topic for topic, share in pool.topics.items() if share in liked)
         return sorted(found)
 
     def listing(self, key: Hashable, make: Callable[[], bytes]) -> bytes:

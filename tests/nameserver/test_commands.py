@@ -107,7 +107,7 @@ COMMANDS: tuple[Command, ...] = (
         incremental=False,
         enable_acting_master=False,
         zone_name=None,
-        lines=2,
+        topic_count=2,
         record_revision=3,
         name_revision=4,
     ),

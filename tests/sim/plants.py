@@ -61,7 +61,7 @@ def apply_ignores_the_revision(patch: pytest.MonkeyPatch) -> None:
 
 def an_update_does_not_notice_that_a_topic_was_dropped(patch: pytest.MonkeyPatch) -> None:
     def unaware(store: RouteStore, command: Update) -> Update:
-        return msgspec.structs.replace(command, lines=len(store.topics.of_name(command.broker_name)))
+        return msgspec.structs.replace(command, topic_count=len(store.topics.of_name(command.broker_name)))
 
     for name in ("apply_update", "update_moved"):
         real = getattr(updates, name)

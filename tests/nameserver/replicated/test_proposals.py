@@ -75,7 +75,7 @@ def update(addr: str = "a:1") -> Update:
         incremental=False,
         enable_acting_master=False,
         zone_name=None,
-        lines=0,
+        topic_count=0,
         record_revision=0,
         name_revision=0,
     )

@@ -30,7 +30,7 @@ from nameserver.commands import (
 from nameserver.routes import registrations
 from nameserver.routes.image import ImageError, decode_image, encode_image
 from nameserver.routes.table import RouteTable
-from nameserver.routes.topics import LINES_SPARE, SETS_SPARE
+from nameserver.routes.topics import SETS_SPARE, SHARES_SPARE
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
 from remoting.route import DataVersion
@@ -444,11 +444,11 @@ def test_the_short_way_of_a_registration_comes_to_what_the_general_way_comes_to(
 
 def test_queue_data_without_a_topic_are_forgotten() -> None:
     table = filled("a")
-    for counter in range(2, 3 * LINES_SPARE):
+    for counter in range(2, 3 * SHARES_SPARE):
         topics = (TopicQueues(topic="t1", read_queue_nums=counter, write_queue_nums=1, perm=6),)
         command = registration(table, data_version=DataVersion(counter=counter))
         assert isinstance(table.apply(msgspec.structs.replace(command, topics=topics)), Applied)
-    assert len(table._store.topics.pools["a"].lines) <= LINES_SPARE + 5
+    assert len(table._store.topics.pools["a"].shares) <= SHARES_SPARE + 5
     table.check()
 
 
