@@ -116,6 +116,7 @@ def send_some(client: Client, count: int, **values: Any) -> list[SendResult]:
 
 
 @pytest.mark.faults
+@pytest.mark.alone
 def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None:
     with hung.client() as client:
         sends = send_some(client, 6, try_timeout_s=0.3)
@@ -126,6 +127,7 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
 
 
 @pytest.mark.faults
+@pytest.mark.alone
 def test_with_latency_fault_tolerance_only_the_first_send_meets_a_hung_broker(hung: Pair) -> None:
     with hung.client() as client:
         sends = send_some(client, 20, try_timeout_s=0.3, latency_fault_enable=True)
@@ -133,6 +135,7 @@ def test_with_latency_fault_tolerance_only_the_first_send_meets_a_hung_broker(hu
 
 
 @pytest.mark.faults
+@pytest.mark.alone
 def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:
     with hung.client() as client:
         sender = client.producer(

@@ -20,7 +20,7 @@ from remoting.transport.blocking import BlockingClient
 from .altered import RUNS
 from .cluster import make_members, until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
 DRAIN_S = 1
 #: Every sync of the files that are written beside serving waits for ever, as on a disk that stands still.

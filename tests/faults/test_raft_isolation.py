@@ -25,7 +25,7 @@ from .proxy import running_behind_proxy
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 HEARTBEAT_S = ELECTION_TIMEOUT_S / 6
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300 + 90 * cycles(0))]
+pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
 class Probe:
