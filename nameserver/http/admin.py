@@ -139,11 +139,7 @@ class RaftAdmin:
         finally:
             self._restoring = False
         status = self._consistency.status()
-        return json_answer(
-            answers.Restored(
-                revision=status.revision, applied_index=status.applied_index, digest=status.digest
-            )
-        )
+        return json_answer(msgspec.convert(status, answers.Restored, from_attributes=True))
 
     # -- around each ---------------------------------------------------------------------------------
 
@@ -162,9 +158,7 @@ class RaftAdmin:
         scheme, _, token = (given or "").partition(" ")
         if given is None:
             raise Problem(
-                401,
-                "this needs the header Authorization: Bearer TOKEN",
-                challenge='Bearer realm="mqnamesrv"',
+                401, "this needs the header Authorization: Bearer TOKEN", challenge='Bearer realm="mqnamesrv"'
             )
         # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
@@ -263,10 +257,7 @@ def _deadline(request: web.Request) -> float:
     text = request.query.get("timeout", f"{TIMEOUT_S}s")
     match = _TIMEOUT.fullmatch(text)
     if match is None or not 0 < float(match[1]) <= TIMEOUT_MAX_S:
-        raise Problem(
-            400,
-            f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s",
-        )
+        raise Problem(400, f"timeout={text[:40]} is not above 0s and up to {TIMEOUT_MAX_S:.0f}s, such as 30s")
     return asyncio.get_running_loop().time() + float(match[1])
 
 

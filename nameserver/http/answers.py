@@ -77,8 +77,7 @@ class Read(_Answer, frozen=True, kw_only=True):
 
     mode: Mode
     index: Annotated[
-        int,
-        Meta(description="Revision of what was read: of the topic asked for, else of the table."),
+        int, Meta(description="Revision of what was read: of the topic asked for, else of the table.")
     ]
     epoch: Epoch
     leader_known: Annotated[bool, Meta(description="True in independent mode, which needs none.")]

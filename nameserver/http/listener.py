@@ -63,11 +63,6 @@ class HttpConnections:
     def __len__(self) -> int:
         return len(self._all)
 
-    @property
-    def served_now(self) -> int:
-        """How many have a request with its handler."""
-        return len(self._by_state[_State.SERVED])
-
     def start(self) -> None:
         """Begin to look for connections whose time is over."""
         self._look(asyncio.get_running_loop())
@@ -124,7 +119,7 @@ class HttpConnections:
 
 
 class _Connection(asyncio.Protocol):
-    """ReadIndexCheckReply between the loop and the protocol that serves a connection.
+    """Stands between the loop and the protocol that serves a connection.
 
     Attributes:
         reserved: It was accepted although all places were taken.

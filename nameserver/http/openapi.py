@@ -22,11 +22,7 @@ _OBJECT: Final = {JSON: {"schema": {"type": "object"}}}
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
         "in": "query",
-        "schema": {
-            "type": "string",
-            "enum": ["stale", "default", "linearizable"],
-            "default": "default",
-        },
+        "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
         "description": "stale: local, always. default: misses no change acknowledged more than one minimum "
         "election timeout before. linearizable: misses none acknowledged before; 400 where the mode does "
         "not offer it.",

@@ -61,10 +61,7 @@ class Problem(Exception):
             self.details, detail=_encodable(self.details.detail), instance=_encodable(instance)
         )
         return web.Response(
-            status=self.status,
-            body=msgspec.json.encode(details),
-            content_type=PROBLEM,
-            headers=self._headers,
+            status=self.status, body=msgspec.json.encode(details), content_type=PROBLEM, headers=self._headers
         )
 
 

@@ -71,9 +71,7 @@ class Reads:
             raise Problem(400, str(error)) from None
         except NoQuorum as error:
             raise Problem(
-                503,
-                f"a read with consistency={word} cannot be answered now: {error}",
-                retry_after_s=1,
+                503, f"a read with consistency={word} cannot be answered now: {error}", retry_after_s=1
             ) from None
 
     def _answer(
@@ -104,8 +102,7 @@ class Reads:
 
     async def _route(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
-        after, wait_s = _blocking(request)
-        epoch = _epoch(request)
+        after, epoch, wait_s = _blocking(request)
         view = await self._view(request, blocking=True)
         same = epoch is None or epoch == view.epoch
         if after is not None and same and view.topic_revision(topic) <= after:
@@ -169,11 +166,7 @@ class Reads:
                 broker_id=record.broker_id,
                 broker_addr=record.broker.broker_addr,
                 ha_server_addr=record.ha_server_addr,
-                data_version=answers.Version(
-                    counter=record.data_version.counter,
-                    state_version=record.data_version.state_version,
-                    timestamp=record.data_version.timestamp,
-                ),
+                data_version=msgspec.convert(record.data_version, answers.Version, from_attributes=True),
                 complete=record.complete,
                 lease_ms=record.lease_ms,
                 topics=len(view.topics_of_name(record.broker_name)),
@@ -213,28 +206,21 @@ class Reads:
         return self._answer(answers.KvNamespace, view, namespace=namespace, table=dict(table))
 
 
-def _epoch(request: web.Request) -> int | None:
-    """Return the epoch of the index to wait beyond, None if it was not said."""
-    epoch = request.query.get("epoch")
-    if epoch is None:
-        return None
-    if "index" not in request.query:
-        raise Problem(400, "epoch needs index")
-    if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= 18):
-        raise Problem(400, f"epoch={epoch[:40]} is no whole number")
-    return int(epoch)
+def _number(request: web.Request, name: str) -> int | None:
+    """Return a whole number that may be asked with, None if it was not said."""
+    text = request.query.get(name)
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Problem(400, f"{name}={text[:40]} is no whole number")
+    return None if text is None else int(text)
 
 
-def _blocking(request: web.Request) -> tuple[int | None, float]:
-    """Return the index to wait beyond, and for how many seconds at most."""
-    index, wait = request.query.get("index"), request.query.get("wait")
-    if index is None:
-        if wait is not None:
-            raise Problem(400, "wait needs index")
-        return None, 0.0
-    if not (index.isascii() and index.isdigit() and len(index) <= 18):
-        raise Problem(400, f"index={index[:40]} is no whole number")
-    match = _WAIT.fullmatch(wait if wait is not None else "30s")
-    if match is None or not 0 <= float(match[1]) <= WAIT_MAX_S:
-        raise Problem(400, f"wait={str(wait)[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s")
-    return int(index), float(match[1])
+def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
+    """Return the index to wait beyond and its epoch, if they were said, and for how many seconds at most."""
+    for name in ("wait", "epoch"):
+        if name in request.query and "index" not in request.query:
+            raise Problem(400, f"{name} needs index")
+    wait = request.query.get("wait", "30s")
+    match = _WAIT.fullmatch(wait)
+    if match is None or not float(match[1]) <= WAIT_MAX_S:
+        raise Problem(400, f"wait={wait[:40]} is not 0s to {WAIT_MAX_S:.0f}s, such as 30s")
+    return _number(request, "index"), _number(request, "epoch"), float(match[1])

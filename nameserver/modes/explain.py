@@ -16,6 +16,8 @@ from nameserver.routes.view import RouteView
 from nameserver.types import LeaveReason
 from remoting.codes import DEFAULT_TOPIC, MASTER_ID
 
+HEARTBEAT_MS: Final = 30_000
+"""How often brokers register; the table of a fresh process is incomplete for so long."""
 NAMES_SHOWN: Final = 3
 """Of many brokers, so many are named in a cause."""
 
@@ -36,8 +38,6 @@ class Surroundings:
     """All broker names known here."""
     started_ms_ago: int
     """How long this nameserver has been running."""
-    heartbeat_ms: int = 30_000
-    """How often brokers register; the table of a fresh process is incomplete for so long."""
     keeps_routes: bool = False
     """The table survives a restart (raft mode), so a fresh start explains nothing."""
 
@@ -67,12 +67,7 @@ def explain_topic(topic: str, history: History, around: Surroundings) -> Explana
 
 
 def explain_route(
-    view: RouteView,
-    topic: str,
-    history: History,
-    *,
-    started_ms_ago: int,
-    keeps_routes: bool,
+    view: RouteView, topic: str, history: History, *, started_ms_ago: int, keeps_routes: bool
 ) -> Explanation:
     """Say why a topic has a route or none, from the table and what is remembered."""
     entry = view.topic(topic)
@@ -113,7 +108,7 @@ def _causes(topic: str, around: Surroundings, events: tuple[Event, ...]) -> tupl
         causes.append("no broker is registered here: none knows this nameserver's address, or none runs")
     if not around.listed:
         if _cold(around):
-            causes.append(f"brokers report every {around.heartbeat_ms} ms; wait that long after a start")
+            causes.append(f"brokers report every {HEARTBEAT_MS} ms; wait that long after a start")
         if around.broker_names and not around.auto_creating:
             causes.append(
                 f"no broker has {DEFAULT_TOPIC} (autoCreateTopicEnable=false): create the topic first"
@@ -141,4 +136,4 @@ def _some(names: frozenset[str]) -> str:
 
 
 def _cold(around: Surroundings) -> bool:
-    return not around.keeps_routes and around.started_ms_ago < around.heartbeat_ms
+    return not around.keeps_routes and around.started_ms_ago < HEARTBEAT_MS

@@ -148,9 +148,6 @@ class Independent:
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
         return self.view(freshness)
 
-    async def barrier(self, *, deadline: float) -> None:
-        raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
-
     def join_barrier(self, passed: BarrierPassed) -> int:
         raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
 
@@ -179,13 +176,6 @@ class Independent:
         if request.code == RequestCode.REGISTER_BROKER:
             return self.register(request, origin, deadline=deadline, answered=_never)
         return await serve(self, request, origin, deadline=deadline)
-
-    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        if self._table.view.record(broker) is not None:
-            self._liveness.heard(broker, origin)
-
-    def opened(self, origin: ConnectionId) -> None:
-        """Nothing is to be kept of a connection over which nothing came yet."""
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of):

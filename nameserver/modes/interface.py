@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from nameserver.routes.view import RouteView
-from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 
 if TYPE_CHECKING:
     from .explain import Explanation
@@ -128,7 +128,7 @@ class Consistency(Protocol):
         """Return a read-only face of the live table, valid until the caller next awaits.
 
         Synchronous, for the read path. A linearizable view is never to be had at once: it needs a barrier
-        that begins after the read arrived, see :meth:`await_view`, :meth:`barrier` and :meth:`join_barrier`.
+        that begins after the read arrived, see :meth:`await_view` and :meth:`join_barrier`.
 
         Raises:
             NoQuorum: If the freshness cannot be given now.
@@ -141,14 +141,6 @@ class Consistency(Protocol):
         Raises:
             NoQuorum: If it could not be had by the deadline, or earlier if the mode says so.
             FreshnessNotOffered: If this mode never can.
-        """
-
-    async def barrier(self, *, deadline: float) -> None:
-        """Return once ``view(STALE)`` misses nothing that was acknowledged before this call.
-
-        Raises:
-            NoQuorum: If that was not reached by the deadline.
-            FreshnessNotOffered: In independent mode.
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
@@ -181,12 +173,6 @@ class Consistency(Protocol):
         Never raises on its own account: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
         start with their tags. Serves reads too, with the freshness that ``routeFreshness`` sets.
         """
-
-    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Renew a broker's lease because something of it came over ``origin``."""
-
-    def opened(self, origin: ConnectionId) -> None:
-        """Note an accepted connection."""
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         """Note the end of a connection; evidence against its brokers unless we closed it ourselves."""

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from nameserver.commands import Command, CommandFormatError, CommandTooLarge
-from nameserver.handlers import (
-    Heard,
-    Renewal,
-    SettingsChange,
-    Unregister,
-    answer_for,
-    decide,
-)
+from nameserver.handlers import Heard, Renewal, SettingsChange, Unregister, answer_for, decide
 from nameserver.modes.interface import (
     NO_QUORUM_TAG,
     OUTCOME_UNKNOWN_TAG,

@@ -82,7 +82,6 @@ class NameServer:
             handlers=self._handlers(),
             group=group,
             limits=limits,
-            connected=self._connected,
             closed=self._closed,
             fast_path=self.cache.reader,
             backlog=current.socket_backlog,
@@ -134,9 +133,6 @@ class NameServer:
         self._notices.send(change)
 
     # -- connections ---------------------------------------------------------------------------------
-
-    def _connected(self, connection: Connection) -> None:
-        self._mode.opened(ConnectionId(connection.id))
 
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)

@@ -22,13 +22,7 @@ from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
 from nameserver.raft.links.transport import Transport
 from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.threads import DiskThread
-from nameserver.raft.types import (
-    ChangeRefused,
-    RaftConfig,
-    RaftStartError,
-    StateMachine,
-    StopMember,
-)
+from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
 
 from . import clock
 from .images import ImageFiles

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from nameserver.raft.consensus.members import Standing
@@ -101,34 +102,27 @@ class Promises:
 
     async def _save(self) -> None:
         """A vote is never later on the disk than what this member became by it."""
-        votes = self._directory.votes
         while self._vote_due is not None or self._standing_due:
-            made, vote = self._promised, self._vote_due
-            save_standing = self._directory.standing_to_save() if self._standing_due else None
+            made = self._promised
+            saves: list[Callable[[], None]] = []
+            if self._vote_due is not None:
+                saves.append(partial(self._directory.votes.save, *self._vote_due))
+            if self._standing_due:
+                saves.append(self._directory.standing_to_save())
             self._vote_due, self._standing_due = None, False
-
-            def save(
-                vote: tuple[int, str | None] | None = vote,
-                save_standing: Callable[[], None] | None = save_standing,
-            ) -> None:
-                if vote is not None:
-                    votes.save(*vote)
-                if save_standing is not None:
-                    save_standing()
-
-            if not await self._saved(save):
+            if not await self._saved(saves):
                 return  # what is held never leaves
             self._kept = made
             if self.kept:  # no other was made meanwhile
                 self._on_kept()
         self._saving = False
 
-    async def _saved(self, save: Callable[[], None]) -> bool:
+    async def _saved(self, saves: list[Callable[[], None]]) -> bool:
         """Wait for room as long as it takes; False if the member stops."""
         loop, said = asyncio.get_running_loop(), False
         while True:
             try:
-                await loop.run_in_executor(self._thread, save)
+                await loop.run_in_executor(self._thread, lambda: [save() for save in saves])
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from nameserver.raft.consensus.log import Op
@@ -38,12 +39,13 @@ class JournalWrites:
     ) -> None:
         self._journal = journal
         self._on_durable = on_durable
-        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._handed = self._told = 0  # positions: the last one, and up to which they are durable
         self._told_at = self._wait_from = -math.inf
         self._closed = False
-        self._writer = Writer(journal, done=self._written, failed=self._failed)
+        self._writer = Writer(
+            journal, done=partial(self._on_loop, self.durable), failed=partial(self._on_loop, on_failed)
+        )
         self._writer.start()
 
     def write(self, position: int, ops: list[Op], *, leads: bool, alone: bool) -> None:
@@ -78,19 +80,12 @@ class JournalWrites:
         self._told, self._told_at = max(self._told, position), clock.boot_clock()
         self._on_durable(position)
 
-    def _written(self, position: int) -> None:
-        """On the writer's thread."""
+    def _on_loop(self, callback: Callable[..., None], said: object) -> None:
+        """On the writer's thread: tell the loop."""
         try:
-            self._loop.call_soon_threadsafe(self.durable, position)
+            self._loop.call_soon_threadsafe(callback, said)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to be told
-
-    def _failed(self, reason: str) -> None:
-        """On the writer's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._on_failed, reason)
-        except RuntimeError:
-            pass  # as above
 
     def rotate(self) -> None:
         """Begin another segment, behind all that was handed over."""
