@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -56,9 +56,23 @@ _NAME_END: Final = "\x01"
 _PAIR_END: Final = "\x02"
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")  # size, magic, crc, queue id, flag, offsets, sys flag, born
+#: All up to the body, by the sizes of both hosts' addresses.
+_LAYOUTS: Final = {
+    (born, store): struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)
+}
+_V4: Final = _LAYOUTS[4, 4]
+#: The same for reading, by the bits of the hosts' families: each host's address and port together.
+_HOSTS_TOGETHER: Final = {
+    (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
+        f">iiiiiqqiq{born}sq{store}siqi"
+    )
+    for born in (8, 20)
+    for store in (8, 20)
+}
+_SYS_FLAG: Final = struct.Struct(">i")
+_SYS_FLAG_AT: Final = 36
 _PORT: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
-_MIDDLE: Final = struct.Struct(">iqi")  # reconsume times, prepared offset, body length
 _INT16: Final = struct.Struct(">h")
 _ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
@@ -134,57 +148,115 @@ def _pack_ip(host: Host) -> bytes:
         raise LocalProtocolError(f"host {host.ip!r} is no IP address") from None
 
 
+class Unplaced(Protocol):
+    """What a stored message consists of before it has a place; members as those of :class:`StoredMessage`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> str: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def born_host(self) -> Host: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+
+
 def encode_message(message: StoredMessage) -> bytes:
     """Return the stored layout. Topics above 127 bytes take the 5.x layout.
 
     Raises:
         LocalProtocolError: If a part is above its limit.
     """
-    born_ip, store_ip = _pack_ip(message.born_host), _pack_ip(message.store_host)
+    return encode_placed(
+        message,
+        message.queue_offset,
+        message.physical_offset,
+        message.store_timestamp,
+        message.store_host,
+        message.crc,
+    )
+
+
+def encode_placed(
+    message: Unplaced,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: Host,
+    crc: int = 0,
+) -> bytes:
+    """Return the stored layout of a message with its place; see :func:`encode_message`.
+
+    Raises:
+        LocalProtocolError: If a part is above its limit.
+    """
+    born_host = message.born_host
+    born_ip, store_ip = _pack_ip(born_host), _pack_ip(store_host)
     sys_flag = message.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
-    sys_flag |= SYS_BORN_HOST_V6 if len(born_ip) == 16 else 0
-    sys_flag |= SYS_STORE_HOST_V6 if len(store_ip) == 16 else 0
-    topic = message.topic.encode()
+    layout = _V4
+    if len(born_ip) != 4 or len(store_ip) != 4:
+        sys_flag |= SYS_BORN_HOST_V6 if len(born_ip) == 16 else 0
+        sys_flag |= SYS_STORE_HOST_V6 if len(store_ip) == 16 else 0
+        layout = _LAYOUTS[len(born_ip), len(store_ip)]
+    magic, topic = _topic_part(message.topic)
     properties = message.properties.encode()
-    if len(topic) > 32767 or len(properties) > PROPERTIES_SIZE_MAX:
-        raise LocalProtocolError(
-            f"topic of {len(topic)} or properties of {len(properties)} bytes are above {PROPERTIES_SIZE_MAX}"
-        )
-    long_topic = len(topic) > 127
-    topic_size = _INT16.pack(len(topic)) if long_topic else bytes((len(topic),))
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise LocalProtocolError(f"properties of {len(properties)} bytes are above {PROPERTIES_SIZE_MAX}")
     body = message.body
     try:
-        tail = b"".join(
-            (
-                born_ip,
-                _PORT.pack(message.born_host.port),
-                _TIMESTAMP.pack(message.store_timestamp),
-                store_ip,
-                _PORT.pack(message.store_host.port),
-                _MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(body)),
-                body,
-                topic_size,
-                topic,
-                _INT16.pack(len(properties)),
-                properties,
-            )
-        )
-        head = _HEAD.pack(
-            _HEAD.size + len(tail),
-            MAGIC_V2 if long_topic else MAGIC_V1,
-            message.crc or body_crc(body),
+        head = layout.pack(
+            layout.size + len(body) + len(topic) + 2 + len(properties),
+            magic,
+            crc or zlib.crc32(body) & 0x7FFFFFFF,
             message.queue_id,
             message.flag,
-            message.queue_offset,
-            message.physical_offset,
+            queue_offset,
+            physical_offset,
             sys_flag,
             message.born_timestamp,
+            born_ip,
+            born_host.port,
+            store_timestamp,
+            store_ip,
+            store_host.port,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
         )
     except struct.error as error:
         raise LocalProtocolError(
             f"message of topic {message.topic!r} has a number too large: {error}"
         ) from None
-    return head + tail
+    return b"".join((head, body, topic, _INT16.pack(len(properties)), properties))
+
+
+@lru_cache(maxsize=4096)
+def _topic_part(topic: str) -> tuple[int, bytes]:
+    """Return a topic's magic, and its name as it lies in a message, with its length.
+
+    Raises:
+        LocalProtocolError: If it is too long.
+    """
+    name = topic.encode()
+    if len(name) > 32767:
+        raise LocalProtocolError(f"topic of {len(name)} bytes is above 32767")
+    return (
+        (MAGIC_V2, _INT16.pack(len(name)) + name)
+        if len(name) > 127
+        else (MAGIC_V1, bytes((len(name),)) + name)
+    )
 
 
 def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
@@ -194,47 +266,65 @@ def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
         RemoteProtocolError: If the bytes at ``start`` are no whole message.
     """
     try:
-        size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
-            data, start
-        )
+        (sys_flag,) = _SYS_FLAG.unpack_from(data, start + _SYS_FLAG_AT)
+        layout = _HOSTS_TOGETHER[sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)]
+        (
+            size,
+            magic,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            _,
+            born,
+            born_host,
+            stored,
+            store_host,
+            reconsume_times,
+            prepared,
+            body_size,
+        ) = layout.unpack_from(data, start)
         end = start + size
-        if magic not in (MAGIC_V1, MAGIC_V2):
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
             raise RemoteProtocolError(
                 f"message at {start} has magic {magic}, known are {MAGIC_V1}, {MAGIC_V2}"
             )
-        if end > len(data) or size < _HEAD.size:
+        if end > len(data) or size < layout.size:
             raise RemoteProtocolError(f"message of {size} bytes at {start} runs past the data's {len(data)}")
-        position = start + _HEAD.size
-        born_host, position = _host(data, position, v6=bool(sys_flag & SYS_BORN_HOST_V6))
-        (stored,) = _TIMESTAMP.unpack_from(data, position)
-        store_host, position = _host(data, position + 8, v6=bool(sys_flag & SYS_STORE_HOST_V6))
-        reconsume_times, prepared, body_size = _MIDDLE.unpack_from(data, position)
-        body, position = _slice(data, position + _MIDDLE.size, body_size, end)
-        if magic == MAGIC_V2:
-            (topic_size,) = _INT16.unpack_from(data, position)
-            topic, position = _slice(data, position + 2, topic_size, end)
-        else:
-            topic, position = _slice(data, position + 1, data[position], end)
-        (properties_size,) = _INT16.unpack_from(data, position)
-        properties, position = _slice(data, position + 2, properties_size, end)
-        if position != end:
+        body_at = start + layout.size
+        topic_at = body_at + body_size
+        if body_size < 0 or topic_at >= end:
             raise RemoteProtocolError(
-                f"message of {size} bytes at {start} has {end - position} bytes too many"
+                f"body of {body_size} bytes at {body_at} runs past its message's end at {end}"
+            )
+        if magic == MAGIC_V1:
+            topic_size = data[topic_at]
+            topic_at += 1
+        else:
+            (topic_size,) = _INT16.unpack_from(data, topic_at)
+            topic_at += 2
+        topic_end = topic_at + topic_size
+        (properties_size,) = _INT16.unpack_from(data, topic_end)
+        if topic_size < 0 or properties_size < 0 or topic_end + 2 + properties_size != end:
+            raise RemoteProtocolError(
+                f"topic of {topic_size} and properties of {properties_size} bytes end not at {end} as their"
+                " message does"
             )
         return (
             StoredMessage(
-                topic=topic.decode(),
+                topic=bytes(data[topic_at:topic_end]).decode(),
                 queue_id=queue_id,
-                body=body,
-                properties=properties.decode(),
+                body=bytes(data[body_at : body_at + body_size]),
+                properties=bytes(data[topic_end + 2 : end]).decode(),
                 flag=flag,
                 queue_offset=queue_offset,
                 physical_offset=physical_offset,
                 sys_flag=sys_flag,
                 born_timestamp=born,
-                born_host=born_host,
+                born_host=_host_of(born_host),
                 store_timestamp=stored,
-                store_host=store_host,
+                store_host=_host_of(store_host),
                 reconsume_times=reconsume_times,
                 prepared_transaction_offset=prepared,
                 crc=crc,
@@ -288,25 +378,11 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
         yield message
 
 
-def _host(data: bytes, position: int, *, v6: bool) -> tuple[Host, int]:
-    end = position + (20 if v6 else 8)
-    if end > len(data):
-        raise RemoteProtocolError(f"host at {position} runs past the data's {len(data)}")
-    return _host_of(bytes(data[position:end])), end
-
-
 @lru_cache(maxsize=4096)
 def _host_of(packed: bytes) -> Host:
     """Return the host that these 8 or 20 bytes name; messages of one sender share it."""
     (port,) = _PORT.unpack_from(packed, len(packed) - 4)
     return Host(str(ipaddress.ip_address(packed[:-4])), port)
-
-
-def _slice(data: bytes, start: int, size: int, limit: int) -> tuple[bytes, int]:
-    end = start + size
-    if size < 0 or end > limit:
-        raise RemoteProtocolError(f"part of {size} bytes at {start} runs past its message's end at {limit}")
-    return bytes(data[start:end]), end
 
 
 # Batches -----------------------------------------------------------------------------------------
@@ -349,14 +425,25 @@ def decode_batch(data: bytes) -> list[BatchItem]:
         while position < len(data):
             size, _magic, _crc, flag, body_size = _ITEM.unpack_from(data, position)
             end = position + size
-            if end > len(data):
-                raise RemoteProtocolError(f"batch item of {size} bytes runs past the data's {len(data)}")
-            body, after_body = _slice(data, position + _ITEM.size, body_size, end)
+            body_at = position + _ITEM.size
+            after_body = body_at + body_size
+            if body_size < 0 or after_body + _INT16.size > end or end > len(data):
+                raise RemoteProtocolError(
+                    f"batch item of {size} bytes at {position} or its body of {body_size} runs past its end"
+                    f" or the data's at {len(data)}"
+                )
             (properties_size,) = _INT16.unpack_from(data, after_body)
-            properties, after = _slice(data, after_body + 2, properties_size, end)
-            if after != end:
-                raise RemoteProtocolError(f"batch item of {size} bytes has {end - after} bytes too many")
-            items.append(BatchItem(body=body, properties=properties.decode(), flag=flag))
+            properties_at = after_body + _INT16.size
+            if properties_size < 0 or properties_at + properties_size != end:
+                raise RemoteProtocolError(
+                    f"batch item of {size} bytes at {position} does not end with its properties of"
+                    f" {properties_size} bytes"
+                )
+            items.append(
+                BatchItem(
+                    body=data[body_at:after_body], properties=data[properties_at:end].decode(), flag=flag
+                )
+            )
             position = end
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"batch of {len(data)} bytes is malformed: {error}") from None
@@ -372,10 +459,12 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     Raises:
         LocalProtocolError: If a name or value holds a separator.
     """
-    for name, value in properties.items():
-        if _NAME_END in name or _PAIR_END in name or _NAME_END in value or _PAIR_END in value:
-            raise LocalProtocolError(f"property {name!r} holds a separator, 0x01 or 0x02")
-    return "".join(f"{name}{_NAME_END}{value}{_PAIR_END}" for name, value in properties.items())
+    text = "".join([f"{name}{_NAME_END}{value}{_PAIR_END}" for name, value in properties.items()])
+    if text.count(_NAME_END) != len(properties) or text.count(_PAIR_END) != len(properties):
+        for name, value in properties.items():
+            if _NAME_END in name + value or _PAIR_END in name + value:
+                raise LocalProtocolError(f"property {name!r} holds a separator, 0x01 or 0x02")
+    return text
 
 
 def decode_properties(text: str) -> dict[str, str]:

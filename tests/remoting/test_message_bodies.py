@@ -97,6 +97,22 @@ def test_batch_survives_encoding(items: list[m.BatchItem]) -> None:
             m.decode_batch(data[:-1])
 
 
+@given(
+    st.lists(st.builds(m.BatchItem, body=st.binary(max_size=9), properties=texts, flag=int32), min_size=1),
+    st.integers(0, 200),
+    st.integers(0, 255),
+)
+def test_damaged_batch_is_refused_or_read_but_raises_nothing_else(
+    items: list[m.BatchItem], at: int, value: int
+) -> None:
+    data = bytearray(m.encode_batch(items))
+    data[at % len(data)] = value
+    try:
+        m.decode_batch(bytes(data))
+    except RemoteProtocolError:
+        pass
+
+
 plain = names.filter(lambda text: "\x01" not in text and "\x02" not in text)
 
 
