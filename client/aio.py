@@ -126,8 +126,16 @@ class Client:
         try:
             effect = next(operation)
             while True:
+                if isinstance(effect, Clock):  # the most frequent one, and it waits for nothing
+                    effect = operation.send(self._now())
+                    continue
                 try:
-                    result = await self._perform(effect)
+                    if isinstance(effect, Invoke):
+                        result = await self._transport.invoke(
+                            effect.addr, effect.request, timeout_s=effect.timeout_s
+                        )
+                    else:
+                        result = await self._perform(effect)
                 except Exception as error:
                     effect = operation.throw(error)
                 else:
@@ -175,6 +183,10 @@ class Client:
         answer = self.core.peer_request(request)
         return self.run(answer) if isinstance(answer, Generator) else answer
 
+    @staticmethod
+    def _now() -> Instant:
+        return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Invoke():
@@ -182,7 +194,7 @@ class Client:
             case Oneway():
                 return await self._transport.invoke_oneway(effect.addr, effect.request)
             case Clock():
-                return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+                return self._now()
             case Wait():
                 return await self._wait(effect)
             case Sleep():

@@ -12,6 +12,8 @@ _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
 #: What a try without answer counts as. Source: MQFaultStrategy.updateFaultItem (isolation), 5.3.
 NO_ANSWER_S: Final = 10.0
 
+_NONE: Final[frozenset[str]] = frozenset()
+
 
 def avoid_for_s(latency_s: float) -> float:
     """Return how long to leave a broker alone that took ``latency_s`` for a send."""
@@ -37,6 +39,8 @@ class SlowBrokers:
 
     def avoided(self, now_s: float) -> frozenset[str]:
         """Return the brokers to avoid now; those whose time is over are forgotten."""
+        if not self._until_s:
+            return _NONE
         over = [name for name, until_s in self._until_s.items() if until_s <= now_s]
         for name in over:
             del self._until_s[name]

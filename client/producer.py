@@ -13,7 +13,7 @@ import msgspec
 from remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError
-from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields
+from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields, at_queue_v2
 from remoting.inflate import LZ4, ZSTANDARD
 from remoting.message import (
     PROPERTIES_SIZE_MAX,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import random  # callers bring the generator; nothing here draws from a global one
 
 _DELAY_LEVEL_MAX: Final = 18
+#: Of a unique id: the millisecond of the month, and the counter.
+_ID_TAIL_DIGITS: Final = 12
 #: Bits of the system flag. For zlib none, as senders before 5.0, so that every consumer reads it.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 #: Properties that the client writes itself. Source: MessageConst.STRING_HASH_SET, as far as it concerns
@@ -102,6 +104,8 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     maybe_repeated: bool = False
 
 
+_STATUS: Final = {int(status): status for status in SendStatus}
+
 #: Picks the queue for a message from the publish queues of its topic (never empty).
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
@@ -120,31 +124,37 @@ class UniqueIds:
 
     def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
         """Take what tells this client apart: address, process id, 32 bits for the client in the process."""
-        self._ip = ip
-        self._pid = pid
-        self._source_hash = source_hash
+        identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
+        self._prefix = identity[:-_ID_TAIL_DIGITS]
         self._counter = 0
+        self._month_ms = range(0)  # the present month in Unix ms
 
     def next(self, wall_ms: int) -> str:
         """Return an id; no two within the same millisecond are equal (up to 65536 of them)."""
-        self._counter += 1
-        instant = datetime.fromtimestamp(wall_ms // 1000, UTC)
-        month = datetime(instant.year, instant.month, 1, tzinfo=UTC)
-        return unique_message_id(
-            ip=self._ip,
-            pid=self._pid,
-            source_hash=self._source_hash,
-            ms_of_month=wall_ms - int(month.timestamp()) * 1000,
-            counter=self._counter,
-        )
+        if wall_ms not in self._month_ms:
+            self._month_ms = _month_of(wall_ms)
+        self._counter = counter = self._counter + 1 & 0xFFFF
+        return f"{self._prefix}{wall_ms - self._month_ms.start & 0xFFFFFFFF:08X}{counter:04X}"
+
+
+def _month_of(wall_ms: int) -> range:
+    instant = datetime.fromtimestamp(wall_ms // 1000, UTC)
+    year, month = instant.year, instant.month
+    first = datetime(year, month, 1, tzinfo=UTC)
+    following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    return range(int(first.timestamp()) * 1000, int(following.timestamp()) * 1000)
 
 
 class _Prepared(msgspec.Struct, frozen=True):
-    """What stays the same over all tries."""
+    """What stays the same over all tries.
+
+    Attributes:
+        arguments: All but the queue are those of each try.
+    """
 
     code: int
     body: bytes
-    fields: SendMessageFields
+    arguments: dict[str, str]
     message_id: str
 
 
@@ -263,28 +273,33 @@ class ProducerCore:
     ) -> Operation[SendResult]:
         config = self.config
         deadline_s = start_s + (config.send_timeout_s if timeout_s is None else timeout_s)
-        info = yield from self._publish_info(topic)
+        routes = self._directory.routes
+        known = routes.publish(topic) if self._directory.kept else None
+        info = known if known is not None and known.queues else (yield from self._publish_info(topic))
         tries_max = 1 if pick is not None else 1 + config.retry_times
         outcomes: list[Outcome] = []
         failures: list[str] = []
         code: int | None = None
         stored: SendResult | None = None
         last_broker: str | None = None
+        now_s = start_s
         for number in range(tries_max):
-            instant: Instant = yield Clock()
-            left_s = deadline_s - instant.now_s
+            if number or info is not known:
+                instant: Instant = yield Clock()
+                now_s = instant.now_s
+            left_s = deadline_s - now_s
             if left_s <= 0:
                 break
             if pick is not None:
                 target = pick(info)
             else:
-                slow = self._slow.avoided(instant.now_s)
+                slow = self._slow.avoided(now_s)
                 target = self._turn.pick(info, last_broker=last_broker, avoid=slow)
             last_broker = target.broker_name
             limit_s = left_s
-            if number + 1 < tries_max and config.retry_unknown and _elsewhere(info, target):
+            if number + 1 < tries_max and config.retry_unknown and info.several_brokers:
                 limit_s = min(left_s, config.try_timeout_s)
-            addr = yield from self._master(target)
+            addr = routes.master(target.broker_name) or (yield from self._master(target))
             if addr is None:
                 outcomes.append(Outcome.NOT_APPLIED)
                 failures.append(f"broker {target.broker_name} has no known master")
@@ -294,10 +309,12 @@ class ProducerCore:
                 response: RemotingCommand = yield Invoke(addr, self._request(prepared, target), limit_s)
             except RemotingError as error:
                 verdict = judge_failure(error)
-                yield from self._note(target, since_s=None)
+                if config.latency_fault_enable:
+                    yield from self._note(target, since_s=None)
                 failures.append(f"{addr}: {describe(error)}")
             else:
-                yield from self._note(target, since_s=instant.now_s)
+                if config.latency_fault_enable:
+                    yield from self._note(target, since_s=now_s)
                 code = response.code
                 verdict = judge_answer(code, response.remark)
                 if verdict.outcome is Outcome.APPLIED:
@@ -324,11 +341,10 @@ class ProducerCore:
         raise SendNotApplied(topic, code, tuple(failures))
 
     def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
-        """Remember how long a broker took, if that matters; it gave no answer if ``since_s`` is None."""
-        if self.config.latency_fault_enable:
-            instant: Instant = yield Clock()
-            latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
-            self._slow.sent(target.broker_name, latency_s, instant.now_s)
+        """Remember how long a broker took; it gave no answer if ``since_s`` is None."""
+        instant: Instant = yield Clock()
+        latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
+        self._slow.sent(target.broker_name, latency_s, instant.now_s)
 
     def _publish_info(self, topic: str) -> Operation[PublishInfo]:
         info = yield from self._directory.publish_info(
@@ -364,13 +380,15 @@ class ProducerCore:
         retried = message.topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
-        fields = self._fields(message, properties, wall_ms, sys_flag=sys_flag)
-        fields = msgspec.structs.replace(
-            fields,
+        arguments = self._arguments(
+            message,
+            properties,
+            wall_ms,
+            sys_flag=sys_flag,
             reconsume_times=reconsumed,
             max_reconsume_times=None if reconsume_max is None else int(reconsume_max),
         )
-        return _Prepared(RequestCode.SEND_MESSAGE_V2, body, fields, message_id)
+        return _Prepared(RequestCode.SEND_MESSAGE_V2, body, arguments, message_id)
 
     def _prepare_batch(self, messages: Sequence[Message], wall_ms: int) -> _Prepared:
         if not messages:
@@ -410,11 +428,9 @@ class ProducerCore:
         body = b"".join(item.data for item in items)
         _check_size(body, self.config.message_size_max)
         whole = Message(topic=topic, body=body, wait_store=wait_store)
-        fields = msgspec.structs.replace(
-            self._fields(whole, {PROPERTY_WAIT: _flag(wait_store)}, wall_ms), batch=True
-        )
-        message_ids = ",".join(item.message_id for item in items)
-        return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, fields, message_ids)
+        arguments = self._arguments(whole, {PROPERTY_WAIT: _flag(wait_store)}, wall_ms, batch=True)
+        message_ids = ",".join([item.message_id for item in items])
+        return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, arguments, message_ids)
 
     def send_items(
         self,
@@ -435,13 +451,24 @@ class ProducerCore:
         pick = None if fixed is None else (lambda info: fixed)
         return (yield from self._send(prepared, topic, instant.now_s, pick, None))
 
-    def _fields(
-        self, message: Message, properties: Mapping[str, str], wall_ms: int, *, sys_flag: int = 0
-    ) -> SendMessageFields:
+    def _arguments(
+        self,
+        message: Message,
+        properties: Mapping[str, str],
+        wall_ms: int,
+        *,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+        batch: bool = False,
+    ) -> dict[str, str]:
         text = encode_properties(properties)
-        size = len(text.encode())
-        if size > PROPERTIES_SIZE_MAX:
-            raise InvalidArgument(f"properties of {size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
+        if len(text) > PROPERTIES_SIZE_MAX // 4:  # a character takes up to four bytes
+            size = len(text.encode())
+            if size > PROPERTIES_SIZE_MAX:
+                raise InvalidArgument(
+                    f"properties of {size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+                )
         return SendMessageFields(
             producer_group=self.config.group,
             topic=message.topic,
@@ -452,21 +479,15 @@ class ProducerCore:
             born_timestamp=wall_ms,
             flag=message.flag,
             properties=text,
-            reconsume_times=0,
+            reconsume_times=reconsume_times,
             unit_mode=False,
-            batch=False,
-        )
+            max_reconsume_times=max_reconsume_times,
+            batch=batch,
+        ).to_ext_v2()
 
     def _request(self, prepared: _Prepared, queue: MessageQueue, *, oneway: bool = False) -> RemotingCommand:
-        fields = msgspec.structs.replace(
-            prepared.fields, queue_id=queue.queue_id, broker_name=queue.broker_name
-        )
-        return RemotingCommand.request(prepared.code, fields.to_ext_v2(), prepared.body, oneway=oneway)
-
-
-def _elsewhere(info: PublishInfo, target: MessageQueue) -> bool:
-    """Say whether another broker can take the topic's messages, too."""
-    return any(queue.broker_name != target.broker_name for queue in info.queues)
+        arguments = at_queue_v2(prepared.arguments, queue.queue_id, queue.broker_name)
+        return RemotingCommand.request(prepared.code, arguments, prepared.body, oneway=oneway)
 
 
 def _properties(message: Message) -> dict[str, str]:
@@ -476,7 +497,7 @@ def _properties(message: Message) -> dict[str, str]:
         InvalidArgument: If a name or value cannot be carried, or the delay level is out of range.
     """
     properties = dict(message.properties)
-    for name, value in properties.items():
+    for name, value in message.properties.items():
         if not name or not value or "\x01" in name + value or "\x02" in name + value:
             raise InvalidArgument(
                 f"property {name!r}={value!r}: name and value must not be empty nor hold the separators"
@@ -515,7 +536,7 @@ def _result(
         # the code says stored; that the broker does not say where changes nothing about it
         answer = SendMessageResponseFields(msg_id="", queue_id=queue.queue_id, queue_offset=-1)
     return SendResult(
-        status=SendStatus(response.code),
+        status=_STATUS[response.code],
         message_id=prepared.message_id,
         offset_message_id=answer.msg_id,
         queue=queue if answer.queue_id == queue.queue_id else replace(queue, queue_id=answer.queue_id),

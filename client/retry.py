@@ -68,10 +68,13 @@ class Verdict:
     retry: bool
 
 
+_STORED: Final = Verdict(Outcome.APPLIED, retry=False)
+
+
 def judge_answer(code: int, remark: str | None) -> Verdict:
     """Judge a broker's answer to a send."""
     if code in STORED_CODES:
-        return Verdict(Outcome.APPLIED, retry=False)
+        return _STORED
     text = remark or ""
     unsure = text.startswith(_OVERLOAD) or (
         code == ResponseCode.SYSTEM_ERROR and not text.startswith(_REFUSALS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -40,12 +40,18 @@ class PublishInfo:
         queues: Writable queues whose broker has a master; by broker name, then queue id.
         order: The queues are those of the topic's order configuration.
         provisional: Derived from the default topic: the topic itself is still to be created by a broker.
+        several_brokers: Whether the queues are at more than one broker.
     """
 
     topic: str
     queues: tuple[MessageQueue, ...]
     order: bool = False
     provisional: bool = False
+    several_brokers: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        several = any(queue.broker_name != self.queues[0].broker_name for queue in self.queues)
+        object.__setattr__(self, "several_brokers", several)
 
 
 def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False) -> PublishInfo:

@@ -13,7 +13,15 @@ from remoting.bounds import REQUEST_HEADER_MAX
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
 from remoting.errors import RemoteProtocolError
 from remoting.frame import Frame, encode_frame, split_frame
-from remoting.header import LANGUAGES, UNUSUAL, Header, decode_header, encode_header, read_plain
+from remoting.header import (
+    LANGUAGES,
+    UNUSUAL,
+    Header,
+    decode_header,
+    encode_header,
+    encode_json,
+    read_plain,
+)
 
 _LENGTHS_SIZE: Final = 8  # two words stand before a frame's header
 _HEADER_WORD: Final = struct.Struct(">I")
@@ -82,22 +90,28 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
     def with_opaque(self, opaque: int) -> RemotingCommand:
         return replace(self, opaque=opaque)
 
-    def encode(self) -> bytes:
+    def encode(self, opaque: int | None = None) -> bytes:
         """Return the whole frame.
+
+        Args:
+            opaque: Takes the place of this command's own.
 
         Raises:
             LocalProtocolError: If it is above the frame's limits or a number does not fit.
         """
-        header = Header(
+        codec = self.codec
+        members = (
             self.code,
             self.language,
             self.version,
-            self.opaque,
+            self.opaque if opaque is None else opaque,
             self.flag,
             self.remark,
-            dict(self.ext_fields) if self.ext_fields else None,
+            self.ext_fields or None,
         )
-        return encode_frame(encode_header(header, self.codec), self.body, codec=self.codec)
+        if codec is _JSON:
+            return encode_frame(encode_json(*members), self.body, codec=codec)
+        return encode_frame(encode_header(Header(*members), codec), self.body, codec=codec)
 
 
 def encode_done(request: RemotingCommand) -> bytes:
@@ -137,32 +151,50 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
     Raises:
         RemoteProtocolError: As these do.
     """
-    if size >= 4:
-        (word,) = _HEADER_WORD.unpack_from(data, start + 4)
-        stop = start + 4 + size
-        body_at = start + _LENGTHS_SIZE + word
-        if word <= REQUEST_HEADER_MAX and body_at <= stop:  # a JSON header, as the word's first byte is 0
-            try:
-                header = read_plain(data[start + _LENGTHS_SIZE : body_at])
-            except UNUSUAL:
-                pass  # decode_header reads it, or says what is wrong
-            else:
-                return RemotingCommand(
-                    code=header.code,
-                    opaque=header.opaque,
-                    flag=header.flag,
-                    language=LANGUAGES.get(header.language_name),
-                    version=header.version,
-                    remark=header.remark,
-                    ext_fields=header.ext_fields or {},
-                    body=data[body_at:stop],
-                )
+    found = _read_plain(data, start, size)
+    if found is not None:
+        return found
     frame = split_frame(data, start, size)
     if len(frame.header) > REQUEST_HEADER_MAX:
         raise RemoteProtocolError(
             f"header of {len(frame.header)} bytes is above the limit of {REQUEST_HEADER_MAX}"
         )
     return decode_command(frame)
+
+
+def read_answer(data: bytes, start: int, size: int) -> RemotingCommand:
+    """As :func:`read_command`, for what comes from a peer that we dialled: its header may be of any size.
+
+    Raises:
+        RemoteProtocolError: As there.
+    """
+    found = _read_plain(data, start, size)
+    return decode_command(split_frame(data, start, size)) if found is None else found
+
+
+def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
+    """Return the command in a frame with a small JSON header of known members; None for all others."""
+    if size < 4:
+        return None
+    (word,) = _HEADER_WORD.unpack_from(data, start + 4)
+    stop = start + 4 + size
+    body_at = start + _LENGTHS_SIZE + word
+    if word > REQUEST_HEADER_MAX or body_at > stop:  # no JSON header, if the word's first byte is not 0
+        return None
+    try:
+        header = read_plain(data[start + _LENGTHS_SIZE : body_at])
+    except UNUSUAL:
+        return None  # decode_header reads it, or says what is wrong
+    return RemotingCommand(
+        code=header.code,
+        opaque=header.opaque,
+        flag=header.flag,
+        language=LANGUAGES.get(header.language_name),
+        version=header.version,
+        remark=header.remark,
+        ext_fields=header.ext_fields or {},
+        body=data[body_at:stop],
+    )
 
 
 def decode_command(frame: Frame) -> RemotingCommand:

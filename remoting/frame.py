@@ -76,10 +76,11 @@ class FrameDecoder:
     the decoder must not be used any more; the connection has to be closed.
     """
 
-    __slots__ = ("_buffer", "_frame_size_max")
+    __slots__ = ("_buffer", "_frame_size_max", "_missing")
 
     def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
+        self._missing = 0  # bytes until it is worth looking at the buffer again
         self._frame_size_max = frame_size_max
 
     @property
@@ -93,21 +94,37 @@ class FrameDecoder:
         Raises:
             RemoteProtocolError: If a frame is above the limit or malformed; frames before it were yielded.
         """
-        buffer = self._buffer
-        buffer += data
-        start, available = 0, len(buffer)
+        for whole, start, size in self.places(bytes(data)):
+            yield split_frame(whole, start, size)
+
+    def places(self, data: bytes) -> Iterator[tuple[bytes, int, int]]:
+        """Yield of each frame that ``data`` completes: the bytes it lies in, its length word's place, its
+        size.
+
+        Raises:
+            RemoteProtocolError: If a frame is above the limit; those before it were yielded.
+        """
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._missing:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        start, end = 0, len(data)
+        self._missing = 4
         try:
-            while available - start >= 4:
-                (size,) = _LENGTH.unpack_from(buffer, start)
+            while end - start >= 4:
+                (size,) = _LENGTH.unpack_from(data, start)
                 if size + 4 > self._frame_size_max:
                     raise RemoteProtocolError(
                         f"frame of {size + 4} bytes is above the limit of {self._frame_size_max}"
                     )
-                if available - start - 4 < size:
+                if end - start - 4 < size:
+                    self._missing = size + 4
                     break
-                frame = split_frame(buffer, start, size)
+                position = start
                 start += 4 + size
-                yield frame
+                yield data, position, size
         finally:
-            if start:
-                del buffer[:start]
+            if start < end:
+                self._buffer += data[start:]

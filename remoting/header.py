@@ -43,7 +43,7 @@ class Header(NamedTuple):
     opaque: int
     flag: int
     remark: str | None
-    ext_fields: dict[str, str] | None
+    ext_fields: Mapping[str, str] | None
 
 
 _Arguments = Annotated[dict[str, str], msgspec.Meta(max_length=ARGUMENTS_MAX)]
@@ -75,7 +75,7 @@ def encode_header(header: Header, codec: HeaderCodec) -> bytes:
     Raises:
         LocalProtocolError: If a number does not fit the codec's field.
     """
-    return _encode_json(header) if codec is HeaderCodec.JSON else _encode_binary(header)
+    return encode_json(*header) if codec is HeaderCodec.JSON else _encode_binary(header)
 
 
 def decode_header(data: bytes, codec: HeaderCodec) -> Header:
@@ -87,18 +87,27 @@ def decode_header(data: bytes, codec: HeaderCodec) -> Header:
     return _decode_json(data) if codec is HeaderCodec.JSON else _decode_binary(data)
 
 
-def _encode_json(header: Header) -> bytes:
+def encode_json(
+    code: int,
+    language: LanguageCode | None,
+    version: int,
+    opaque: int,
+    flag: int,
+    remark: str | None,
+    ext_fields: Mapping[str, str] | None,
+) -> bytes:
+    """Encode a JSON header from its members, as :class:`Header` names them."""
     # Members in Java's order (alphabetical), nulls left out.
-    members: dict[str, Any] = {"code": header.code}
-    if header.ext_fields is not None:
-        members["extFields"] = header.ext_fields
-    members["flag"] = header.flag
-    members["language"] = (header.language or LanguageCode.JAVA).name
-    members["opaque"] = header.opaque
-    if header.remark is not None:
-        members["remark"] = header.remark
+    members: dict[str, Any] = {"code": code}
+    if ext_fields is not None:
+        members["extFields"] = ext_fields if type(ext_fields) is dict else dict(ext_fields)
+    members["flag"] = flag
+    members["language"] = "JAVA" if language is None else language._name_  # as name, without a descriptor
+    members["opaque"] = opaque
+    if remark is not None:
+        members["remark"] = remark
     members["serializeTypeCurrentRPC"] = "JSON"
-    members["version"] = header.version
+    members["version"] = version
     return orjson.dumps(members)
 
 

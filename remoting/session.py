@@ -10,7 +10,7 @@ import heapq
 from typing import Final, NamedTuple
 
 from remoting.codes import FLAG_RESPONSE
-from remoting.command import RemotingCommand, decode_command
+from remoting.command import RemotingCommand, read_answer
 from remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
@@ -83,7 +83,7 @@ class ClientSession:
         if len(self._waiting) >= self._outstanding_max:
             raise TooManyRequests(f"{len(self._waiting)} requests wait for answers, allowed are no more")
         opaque = self._take_opaque()
-        frame = request.with_opaque(opaque).encode()
+        frame = request.encode(opaque)
         deadline = now + timeout_s
         self._waiting[opaque] = deadline
         heapq.heappush(self._deadlines, (deadline, opaque))
@@ -100,7 +100,7 @@ class ClientSession:
         """
         if not request.is_oneway:
             raise LocalProtocolError(f"request of code {request.code} is not marked oneway")
-        return request.with_opaque(self._take_opaque()).encode()
+        return request.encode(self._take_opaque())
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes that arrived; return what they complete.
@@ -110,8 +110,8 @@ class ClientSession:
         """
         events: list[Event] = []
         try:
-            for frame in self._decoder.feed(data):
-                command = decode_command(frame)
+            for whole, start, size in self._decoder.places(data):
+                command = read_answer(whole, start, size)
                 if not command.flag & FLAG_RESPONSE:
                     events.append(PeerRequest(command))
                 elif self._waiting.pop(command.opaque, None) is None:

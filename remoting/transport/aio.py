@@ -12,7 +12,7 @@ from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout, TooManyRequests
 from remoting.logs import shortened
-from remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+from remoting.session import OUTSTANDING_MAX, ClientSession, PeerRequest, Response
 from remoting.transport import Hook, split_address
 
 if TYPE_CHECKING:
@@ -99,7 +99,12 @@ class RemotingClient:
         connection = self._connections.get(addr) or await self._connect(addr, deadline)
         for hook in self._hooks:
             request = hook.before(addr, request)
-        answer = await connection.invoke(request, deadline)
+        opaque, future = connection.begin(request, deadline)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            connection.forget(opaque)
+            raise
         for hook in self._hooks:
             hook.after(addr, request, answer)
         return answer
@@ -264,16 +269,15 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.moved_at = self._loop.time()
         for event in self._session.receive(data):
-            match event:
-                case Response(opaque, command):
-                    future = self._futures.pop(opaque)
-                    if not future.done():
-                        future.set_result(command)
-                case PeerRequest(command):
-                    self._client._serve(self, command)
-                case Broken(error):
-                    log.warning("bad frame peer=%s reason=%s", self.addr, error)
-                    self.abort()
+            if isinstance(event, Response):
+                future = self._futures.pop(event.opaque)
+                if not future.done():
+                    future.set_result(event.command)
+            elif isinstance(event, PeerRequest):
+                self._client._serve(self, event.command)
+            else:
+                log.warning("bad frame peer=%s reason=%s", self.addr, event.error)
+                self.abort()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -296,7 +300,8 @@ class _Connection(asyncio.Protocol):
 
     # Called by the client
 
-    async def invoke(self, request: RemotingCommand, deadline: float) -> RemotingCommand:
+    def begin(self, request: RemotingCommand, deadline: float) -> tuple[int, asyncio.Future[RemotingCommand]]:
+        """Send a request; return its opaque and the future of its answer; see :meth:`forget`."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionLost(f"connection to {self.addr} was lost", sent=False)
@@ -308,12 +313,12 @@ class _Connection(asyncio.Protocol):
         transport.write(frame)
         if deadline < self._timer_at:
             self._schedule()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._session.forget(opaque)
-            self._futures.pop(opaque, None)
-            raise
+        return opaque, future
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._session.forget(opaque)
+        self._futures.pop(opaque, None)
 
     def oneway(self, request: RemotingCommand) -> None:
         transport = self._transport

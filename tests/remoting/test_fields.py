@@ -20,6 +20,7 @@ from remoting.fields import (
     PullMessageResponseFields,
     RegisterBrokerFields,
     SendMessageFields,
+    SendMessageResponseFields,
 )
 
 CLASSES = [
@@ -51,6 +52,23 @@ def test_arguments_survive_their_text_form(kind: type[Fields], data: st.DataObje
     assert kind.parse(ext) == fields
     assert all(type(value) is str for value in ext.values())
     assert not any(value is None for value in ext.values())
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("kind", [SendMessageFields, SendMessageResponseFields])
+def test_what_is_spelt_member_by_member_is_spelt_as_declared(kind: type[Fields], data: st.DataObject) -> None:
+    values = {}
+    for declared in msgspec.structs.fields(kind):
+        annotation = kind.__annotations__[declared.name]
+        sample = SAMPLES[annotation.removesuffix(" | None")]
+        values[declared.name] = data.draw(sample | st.none() if annotation.endswith("None") else sample)
+    fields = kind(**values)
+    as_declared = Fields.to_ext(fields)
+    if isinstance(fields, SendMessageFields):
+        letters = dict(zip(kind.__struct_encode_fields__, "abcdefghijklmn", strict=True))
+        assert list(fields.to_ext_v2().items()) == [(letters[k], v) for k, v in as_declared.items()]
+    else:
+        assert list(fields.to_ext().items()) == list(as_declared.items())
 
 
 def registration(**changes: str | None) -> dict[str, str]:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.bounds import REQUEST_HEADER_MAX
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
-from remoting.command import RemotingCommand, decode_command, encode_done, read_command
+from remoting.command import RemotingCommand, decode_command, encode_done, read_answer, read_command
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame, split_frame
 from remoting.header import (
@@ -309,6 +310,28 @@ def test_bad_frame_is_refused_from_a_stream_with_the_same_words(frame: bytes) ->
         decode_command(split_frame(frame, 0, size))
     with pytest.raises(RemoteProtocolError, match=re.escape(str(whole.value))):
         read_command(frame, 0, size)
+
+
+@given(stream=st.lists(st.binary(max_size=30), max_size=5), cuts=st.lists(st.integers(1, 20)))
+def test_frames_are_found_however_their_bytes_arrive(stream: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(encode_frame(b"{}", body, codec=HeaderCodec.JSON) for body in stream)
+    decoder, found, position = FrameDecoder(), [], 0
+    for cut in [*cuts, len(data)]:
+        for whole, start, size in decoder.places(data[position : position + cut]):
+            found.append(whole[start : start + 4 + size])
+        position += cut
+    assert b"".join(found) == data
+    assert len(found) == len(stream)
+    assert decoder.buffered == 0
+
+
+@pytest.mark.parametrize("size", [10, REQUEST_HEADER_MAX + 1])
+@pytest.mark.parametrize("codec", HeaderCodec)
+def test_answer_may_have_a_header_of_any_size(size: int, codec: HeaderCodec) -> None:
+    answer = RemotingCommand(code=0, opaque=7, flag=1, ext_fields={"a": "x" * size}, body=b"b", codec=codec)
+    frame = b"before" + answer.encode() + b"behind"
+    assert read_answer(frame, 6, len(frame) - 16) == answer
+    assert answer.encode(8) == answer.with_opaque(8).encode()
 
 
 def test_binary_header_of_an_unknown_language_is_served() -> None:
