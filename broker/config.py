@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -11,13 +10,15 @@ from broker.errors import SettingError
 from broker.message_index import FILE_MESSAGES
 from broker.retention import parse_hours
 from broker.topics import name_fault
+from remoting.addresses import FORM, split_address
+from remoting.bounds import ADDR_FORM, is_address
+from remoting.errors import LocalProtocolError
 
 #: Bounds of ``registerNameServerPeriod`` in ms. Source: BrokerController.start, RocketMQ 4.9 and 5.3.
 REGISTER_PERIOD_MIN_MS: Final = 10_000
 REGISTER_PERIOD_MAX_MS: Final = 60_000
 
 _UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_ADDRESS: Final = re.compile(r"^(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,/]+):\d{1,5}$")
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _MASTER: Final = "ASYNC_MASTER"
 #: Longest delay, and largest number of delay levels; each becomes a queue that is looked at again and again.
@@ -159,12 +160,13 @@ class BrokerConfig:
         if "," in self.log_path:
             raise SettingError(f"storePathCommitLog={self.log_path}: one directory is supported, not several")
         for addr in self.namesrv_addrs:
-            if not _ADDRESS.match(addr) or not 0 < int(addr.rpartition(":")[2]) < 65_536:
-                raise SettingError(f"namesrvAddr: {addr!r} is not HOST:PORT with a port of 1 to 65535")
-        if self.http != "off" and (
-            not _ADDRESS.match(self.http) or int(self.http.rpartition(":")[2]) > 65_535
-        ):
-            raise SettingError(f"httpListen={self.http[:80]} is neither HOST:PORT nor off")
+            if not is_address(addr):
+                raise SettingError(f"namesrvAddr: {addr[:300]!r} is no {ADDR_FORM}")
+        if self.http != "off":
+            try:
+                split_address(self.http)
+            except LocalProtocolError:
+                raise SettingError(f"httpListen={self.http[:80]} is neither {FORM} nor off") from None
         for key, value, low, high in (
             ("listenPort", self.listen_port, 0, 65_535),
             ("advertisePort", self.advertise_port, 0, 65_535),
