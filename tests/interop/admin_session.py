@@ -5,10 +5,11 @@ from __future__ import annotations
 import select
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Final
 
-from .apache import AdminResult, Apache, ApacheFailure
+from .programs import AdminResult, ApacheFailure
 from .watchdog import guard
 
 _ANSWER_S: Final = 60.0
@@ -20,10 +21,8 @@ class AdminSession:
     A wrong command line ends the JVM, as ``-h`` does: ``help SUBCOMMAND`` prints the same.
     """
 
-    def __init__(self, apache: Apache, namesrvs: Sequence[str]) -> None:
-        self._namesrvs = ";".join(namesrvs)
-        home = apache.folder / f"admin-session-{apache.release}"
-        command, environment = apache.command("AdminSession", [], home)
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], home: Path) -> None:
+        """Take what starts ``AdminSession.java``, and its folder."""
         self._errors = (home / "stderr.txt").open("wb")
         self._process = subprocess.Popen(
             command,
@@ -35,13 +34,13 @@ class AdminSession:
         )
         guard(self._process.pid)
 
-    def run(self, *args: str) -> AdminResult:
+    def run(self, *args: str, namesrvs: Sequence[str]) -> AdminResult:
         """Run one subcommand; the exit code of Apache's is always 0.
 
         Raises:
             ApacheFailure: If the JVM ended, or gives no answer in time.
         """
-        given = args if args[0] == "help" else (*args, "-n", self._namesrvs)
+        given = args if args[0] == "help" else (*args, "-n", ";".join(namesrvs))
         sink, source = self._process.stdin, self._process.stdout
         assert sink is not None
         assert source is not None

@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -30,6 +29,12 @@ from typing import Any, Final
 
 from tests.ports import free_port_with
 
+from .admin_session import AdminSession
+from .programs import START_S as START_S
+from .programs import AdminResult as AdminResult
+from .programs import ApacheFailure as ApacheFailure
+from .programs import Job as Job
+from .programs import Program as Program
 from .watchdog import guard
 
 HERE: Final = Path(__file__).resolve().parent
@@ -40,9 +45,6 @@ RELEASES: Final = ("4.9.7", "5.3.3")
 NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
-
-START_S: Final = 60.0
-"""Longest accepted start of a JVM; a busy machine with two cores has needed 20 s."""
 
 TRAFFIC_MAX_S: Final = 600.0
 """After this time a consumer of :class:`Traffic` gives up by itself."""
@@ -109,10 +111,6 @@ LANGUAGES: Final = (
 
 class ToolMissing(Exception):
     """A tool that only the machine can provide is absent; says which, in one line."""
-
-
-class ApacheFailure(AssertionError):
-    """An Apache program did not do what was awaited; the text holds the end of its output."""
 
 
 def missing_tool() -> str | None:
@@ -274,73 +272,6 @@ def broker_port() -> int:
     return free_port_with(2, 3) + 2
 
 
-@dataclass(slots=True)
-class Program:
-    """A running program; it prints to the file ``output`` and logs to ``home``/``log_name``."""
-
-    popen: subprocess.Popen[bytes]
-    output: Path
-    home: Path
-    log_name: str = "apache.log"
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    def text(self) -> str:
-        """Return everything printed so far."""
-        return self.output.read_text(errors="replace")
-
-    def log(self) -> str:
-        """Return what the program logged so far (Apache's: at WARN and above)."""
-        path = self.home / self.log_name
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
-        """Return when ``needle`` has been printed.
-
-        Raises:
-            ApacheFailure: If the process ended or the time is up first.
-        """
-        deadline = time.monotonic() + timeout_s
-        while needle not in self.text():
-            if self.popen.poll() is not None and needle not in self.text():
-                raise ApacheFailure(f"exit {self.popen.returncode} before {needle!r}:\n{self._tail()}")
-            if time.monotonic() > deadline:
-                raise ApacheFailure(f"no {needle!r} within {timeout_s:g} s:\n{self._tail()}")
-            time.sleep(0.02)
-
-    def wait(self, timeout_s: float) -> int:
-        """Return the exit code.
-
-        Raises:
-            ApacheFailure: If it still runs after ``timeout_s``; it is killed then.
-        """
-        try:
-            return self.popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise ApacheFailure(f"still running after {timeout_s:g} s:\n{self._tail()}") from None
-
-    def stop(self, timeout_s: float = 40.0) -> None:
-        """End it as an operator would (SIGTERM, so a broker unregisters), by force if that does not help."""
-        if self.popen.poll() is None:
-            self.popen.terminate()
-            try:
-                self.popen.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def kill(self) -> None:
-        """End it with SIGKILL."""
-        if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGKILL)
-            self.popen.wait()
-
-    def _tail(self) -> str:
-        return f"{self.text()[-3000:]}\n{self.log()[-3000:]}"
-
-
 @dataclass(slots=True, kw_only=True)
 class ApacheNamesrv(Program):
     """Apache's nameserver, ready to serve."""
@@ -357,25 +288,12 @@ class ApacheBroker(Program):
     cluster: str
 
 
-@dataclass(frozen=True, slots=True)
-class AdminResult:
-    """What one run of Apache's ``mqadmin`` printed.
-
-    ``stdout`` and ``stderr`` are as printed; a failed command prints a stack trace and still exits 0.
-    """
-
-    args: tuple[str, ...]
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Apache's Java producer and push consumer at work; :meth:`end` them."""
 
-    producer: Program
-    consumer: Program
+    producer: Job
+    consumer: Job
     stop: Path
     count: Path
 
@@ -393,11 +311,11 @@ class Traffic:
         self._fine(self.consumer)
         return int(sent)
 
-    def _fine(self, program: Program) -> str:
-        code = program.wait(START_S)
+    def _fine(self, job: Job) -> str:
+        code = job.wait(START_S)
         if code != 0:
-            raise ApacheFailure(f"exit {code}:\n{program.text()[-3000:]}")
-        return program.text()
+            raise ApacheFailure(f"exit {code}:\n{job.text()[-3000:]}")
+        return job.text()
 
 
 @dataclass(slots=True)
@@ -413,6 +331,10 @@ class Apache:
     folder: Path
     processes: list[Program] = field(default_factory=list)
     _serial: Iterator[int] = field(default_factory=itertools.count)
+    _shared: threading.Lock = field(default_factory=threading.Lock)
+    _clients: dict[str, Program] = field(default_factory=dict)
+    _admin: AdminSession | None = None
+    _asking: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def open(cls, release: str, folder: Path) -> Apache:
@@ -440,6 +362,7 @@ class Apache:
 
     def close(self) -> None:
         """End all processes that this object started; brokers first, so that they can unregister."""
+        self._end_sessions()
         for process in reversed(self.processes):
             if process.popen.poll() is None:
                 process.popen.terminate()
@@ -449,9 +372,26 @@ class Apache:
 
     def kill(self) -> None:
         """End them at once; a broker's orderly shutdown takes 10 s."""
+        self._end_sessions()
         for process in reversed(self.processes):
             process.kill()
         self.processes.clear()
+
+    def _end_sessions(self) -> None:
+        with self._asking:
+            if self._admin is not None:
+                self._admin.close()
+                self._admin = None
+        self.end_clients()
+
+    def end_clients(self) -> None:
+        """End the JVMs in which clients run, at once."""
+        with self._shared:
+            for host in self._clients.values():
+                host.kill()
+                assert host.popen.stdin is not None
+                host.popen.stdin.close()
+            self._clients.clear()
 
     def command(
         self,
@@ -655,6 +595,36 @@ class Apache:
         self.processes.append(process)
         return process
 
+    def client(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> Job:
+        """Start ``Producer`` or ``PushConsumer`` within the JVM that all with the same properties share."""
+        with self._shared:
+            key = json.dumps(dict(properties or {}), sort_keys=True)
+            host = self._clients.get(key)
+            if host is None:
+                home = self._home("clients")
+                popen, output = self._spawn(
+                    "Clients", [], home, heap="512m", properties=properties, stdin=subprocess.PIPE
+                )
+                host = self._clients[key] = Program(popen, output, home)
+                self.processes.append(host)
+            output = host.home / f"{main.lower()}-{next(self._serial)}.txt"
+            assert host.popen.stdin is not None
+            host.popen.stdin.write(("\t".join((str(output), main, *args)) + "\n").encode())
+            host.popen.stdin.flush()
+        return Job(host, output)
+
+    def admin(self, *args: str, namesrvs: Sequence[str]) -> AdminResult:
+        """Run ``mqadmin SUBCOMMAND...`` in the JVM that all such runs share, one after the other.
+
+        Raises:
+            ApacheFailure: If it gave no answer; a wrong command line ends the JVM.
+        """
+        with self._asking:
+            if self._admin is None:
+                home = self._home("admin-session")
+                self._admin = AdminSession(*self.command("AdminSession", [], home), home)
+            return self._admin.run(*args, namesrvs=namesrvs)
+
     def produce(
         self,
         namesrvs: Sequence[str],
@@ -665,18 +635,17 @@ class Apache:
         batch: int = 1,
         timeout_s: float = 100.0,
         properties: Mapping[str, str] | None = None,
+        **named: Any,
     ) -> dict[str, str]:
         """Send ``count`` messages by Apache's Java producer; return its output, first word -> rest of line.
 
-        ``status NAME N`` lines have the key ``status NAME``; with ``batch`` > 1 they count batches.
+        ``status NAME N`` lines have the key ``status NAME``; with ``batch`` > 1 they count batches. What
+        else is ``named`` is told in ``Producer.java``.
         """
-        process = self.java(
+        process = self.client(
             "Producer",
-            ";".join(namesrvs),
-            topic,
-            str(count),
-            str(body_bytes),
-            str(batch),
+            *(";".join(namesrvs), topic, str(count), str(body_bytes), str(batch)),
+            *(f"{name}={value}" for name, value in named.items()),
             properties=properties,
         )
         process.wait(timeout_s)
@@ -688,10 +657,10 @@ class Apache:
         Both ask the nameservers for routes every second.
         """
         stop, count = self._home("traffic") / "stop", self._home("traffic") / "count"
-        consumer = self.java(
+        consumer = self.client(
             "PushConsumer", ";".join(namesrvs), topic, group, f"@{count}", str(round(TRAFFIC_MAX_S)), "0"
         )
-        producer = self.java("Producer", ";".join(namesrvs), topic, "1000000", "64", "1", "20", str(stop))
+        producer = self.client("Producer", ";".join(namesrvs), topic, "1000000", "64", "1", "20", str(stop))
         consumer.wait_for("ready")
         producer.wait_for("begun")
         return Traffic(producer=producer, consumer=consumer, stop=stop, count=count)
@@ -706,10 +675,15 @@ class Apache:
         seconds: int = 60,
         retry_every: int = 0,
         properties: Mapping[str, str] | None = None,
+        **named: Any,
     ) -> dict[str, str]:
         """Consume by Apache's Java push consumer until ``count`` distinct messages came; return its facts."""
         process = self.consumer(
-            namesrvs, topic, group, count, seconds=seconds, retry_every=retry_every, properties=properties
+            *(namesrvs, topic, group, count),
+            seconds=seconds,
+            retry_every=retry_every,
+            properties=properties,
+            **named,
         )
         process.wait(seconds + START_S)
         return _facts(process.text())
@@ -719,21 +693,22 @@ class Apache:
         namesrvs: Sequence[str],
         topic: str,
         group: str,
-        count: int,
+        count: int | str,
         *,
         seconds: int = 60,
         retry_every: int = 0,
         properties: Mapping[str, str] | None = None,
-    ) -> Program:
-        """Start the push consumer and return at once; its output is complete when it has ended."""
-        return self.java(
+        **named: Any,
+    ) -> Job:
+        """Start the push consumer and return at once; its output is complete when it has ended.
+
+        ``count`` may be ``@FILE``, which will hold the number. What else is ``named`` is told in
+        ``PushConsumer.java``.
+        """
+        return self.client(
             "PushConsumer",
-            ";".join(namesrvs),
-            topic,
-            group,
-            str(count),
-            str(seconds),
-            str(retry_every),
+            *(";".join(namesrvs), topic, group, str(count), str(seconds), str(retry_every)),
+            *(f"{name}={value}" for name, value in named.items()),
             properties=properties,
         )
 
@@ -750,6 +725,7 @@ class Apache:
         *,
         heap: str = "256m",
         properties: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> tuple[subprocess.Popen[bytes], Path]:
         command, environment = self.command(main, args, home, heap=heap, properties=properties)
         output = home / "output.txt"
@@ -758,7 +734,7 @@ class Apache:
                 command,
                 env=environment,
                 cwd=home,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
             )

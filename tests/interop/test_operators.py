@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from .admin_session import AdminSession
 from .apache import RELEASES, Apache, ask, has_route, wait_until
 from .ours import OurBroker, await_broker, await_namesrv, create_topic, launch_broker, start_namesrv
 
@@ -52,33 +51,29 @@ def test_apache_mqadmin_does_the_daily_work_at_our_broker(
         ids.append(answer["extFields"]["msgId"])
     first = f"{broker.name:<40}  {0:<40}"
     id_flags = ("-t", topic) if release.startswith("5") else ()
-    session = AdminSession(apaches[release], [namesrv])
-    try:
-        for args, text in (
-            (("updateSubGroup", "-b", addr, "-g", group), f"create subscription group to {addr} success."),
-            (("getConsumerConfig", "-g", group), f"{'groupName':<40}=  {group}"),
-            (("brokerStatus", "-b", addr), "putTps"),
-            (("getBrokerConfig", "-b", addr), "brokerName"),
-            (("updateBrokerConfig", "-b", addr, "-k", "traceOn", "-v", "true"), "success"),
-            (("updateTopicPerm", "-b", addr, "-t", topic, "-p", "4"), "from 6 to 4"),
-            (("topicClusterList", "-t", topic), broker.cluster),
-            (("queryMsgById", *id_flags, "-i", ids[1]), f"{'Queue Offset:':<20} 1"),
-            (("queryMsgByKey", "-t", topic, "-k", "key2"), f"{2:>40}"),
-            (("queryMsgByUniqueKey", "-t", topic, "-i", f"{unique[:-2]}1{release[0]}"), "[key1 all]"),
-            (("queryMsgByOffset", "-t", topic, "-b", broker.name, "-i", "0", "-o", "2"), "[key2 all]"),
-            (("printMsg", "-t", topic), "BODY: body 2"),
-            (("queryCq", "-t", topic, "-q", "0", "-i", "0", "-c", "2", "-b", addr), "max: 3, min: 0"),
-            (("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0"), f"{first}  {0:<40}"),
-            (("skipAccumulatedMessage", "-g", group, "-t", topic), f"{first}  {3:<40}"),
-            (("consumerProgress", "-g", group), topic),
-            (("brokerConsumeStats", "-b", addr), group),
-            (("statsAll", "-t", topic), group),
-            (("cleanExpiredCQ", "-b", addr), "success"),
-            (("cleanUnusedTopic", "-b", addr), "success"),
-            (("deleteExpiredCommitLog", "-b", addr), "success"),
-            (("deleteSubGroup", "-b", addr, "-g", group), "success"),
-        ):
-            result = session.run(*args)
-            assert text in result.stdout, f"{args}\n{result.stdout}\n{result.stderr}"
-    finally:
-        session.close()
+    for args, text in (
+        (("updateSubGroup", "-b", addr, "-g", group), f"create subscription group to {addr} success."),
+        (("getConsumerConfig", "-g", group), f"{'groupName':<40}=  {group}"),
+        (("brokerStatus", "-b", addr), "putTps"),
+        (("getBrokerConfig", "-b", addr), "brokerName"),
+        (("updateBrokerConfig", "-b", addr, "-k", "traceOn", "-v", "true"), "success"),
+        (("updateTopicPerm", "-b", addr, "-t", topic, "-p", "4"), "from 6 to 4"),
+        (("topicClusterList", "-t", topic), broker.cluster),
+        (("queryMsgById", *id_flags, "-i", ids[1]), f"{'Queue Offset:':<20} 1"),
+        (("queryMsgByKey", "-t", topic, "-k", "key2"), f"{2:>40}"),
+        (("queryMsgByUniqueKey", "-t", topic, "-i", f"{unique[:-2]}1{release[0]}"), "[key1 all]"),
+        (("queryMsgByOffset", "-t", topic, "-b", broker.name, "-i", "0", "-o", "2"), "[key2 all]"),
+        (("printMsg", "-t", topic), "BODY: body 2"),
+        (("queryCq", "-t", topic, "-q", "0", "-i", "0", "-c", "2", "-b", addr), "max: 3, min: 0"),
+        (("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0"), f"{first}  {0:<40}"),
+        (("skipAccumulatedMessage", "-g", group, "-t", topic), f"{first}  {3:<40}"),
+        (("consumerProgress", "-g", group), topic),
+        (("brokerConsumeStats", "-b", addr), group),
+        (("statsAll", "-t", topic), group),
+        (("cleanExpiredCQ", "-b", addr), "success"),
+        (("cleanUnusedTopic", "-b", addr), "success"),
+        (("deleteExpiredCommitLog", "-b", addr), "success"),
+        (("deleteSubGroup", "-b", addr, "-g", group), "success"),
+    ):
+        result = apaches[release].admin(*args, namesrvs=[namesrv])
+        assert text in result.stdout, f"{args}\n{result.stdout}\n{result.stderr}"

@@ -1,3 +1,4 @@
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -6,6 +7,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -14,26 +16,44 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends numbered messages and prints what became of them, one fact per line.
  *
- * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH [PAUSE_MS STOP_FILE]. The body is the message's number as text, padded with blanks to
- * BODY_BYTES, so that a consumer can tell which of them it has seen. BATCH messages go in one request (1 = singly).
- * With STOP_FILE it pauses PAUSE_MS after each request, asks the nameservers for routes every second instead of every 30,
+ * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH [PAUSE_MS STOP_FILE] [NAME=VALUE...]. The body is the message's number as text,
+ * padded with blanks to BODY_BYTES, so that a consumer can tell which of them it has seen. BATCH messages go in one request
+ * (1 = singly). With STOP_FILE it pauses PAUSE_MS after each request, asks the nameservers for routes every second instead of every 30,
  * and ends once that file is there, or after COUNT; it then counts as a success if nothing failed.
+ *
+ * Named: namespace; ordered=N sends message i to queue i modulo N; tags=A,B gives them in turn (TagI by default);
+ * delay is a level.
  *
  * Output: "status NAME N" per status of a request, "failed N" and the first failure as "error TEXT", the first and last offset
  * message id as "first ID" and "last ID", and as the final line "sent N ms M". Exit code 0 when all were SEND_OK.
  */
 public final class Producer {
-    public static void main(String[] args) throws Exception {
-        String namesrv = args[0];
-        String topic = args[1];
-        int count = Integer.parseInt(args[2]);
-        int bodyBytes = Integer.parseInt(args[3]);
-        int batch = Integer.parseInt(args[4]);
-        int pauseMs = args.length > 5 ? Integer.parseInt(args[5]) : 0;
-        Path stop = args.length > 6 ? Path.of(args[6]) : null;
+    private static final AtomicInteger SERIAL = new AtomicInteger();
 
-        DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + ProcessHandle.current().pid());
+    public static void main(String[] args) throws Exception {
+        System.exit(run(args, System.out));
+    }
+
+    static int run(String[] args, PrintStream out) throws Exception {
+        Options options = new Options(args, "namespace", "ordered", "tags", "delay");
+        String namesrv = options.at(0);
+        String topic = options.at(1);
+        int count = options.number(2);
+        int bodyBytes = options.number(3);
+        int batch = options.number(4);
+        int pauseMs = Integer.parseInt(options.at(5, "0"));
+        Path stop = options.at(6, null) == null ? null : Path.of(options.at(6));
+        int queues = options.get("ordered", 0);
+        String[] tags = options.get("tags", "TagI").split(",");
+        int delay = options.get("delay", 0);
+
+        String name = ProcessHandle.current().pid() + "_" + SERIAL.incrementAndGet();
+        DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + name);
+        producer.setInstanceName(name);
         producer.setNamesrvAddr(namesrv);
+        if (!options.get("namespace", "").isEmpty()) {
+            producer.setNamespace(options.get("namespace", ""));
+        }
         if (stop != null) {
             producer.setPollNameServerInterval(1_000);
         } else {
@@ -51,10 +71,20 @@ public final class Producer {
         for (int i = 0; i < count; i += batch) {
             List<Message> messages = new ArrayList<>();
             for (int j = i; j < Math.min(i + batch, count); j++) {
-                messages.add(new Message(topic, "TagI", "key" + j, body(j, bodyBytes)));
+                Message message = new Message(topic, tags[j % tags.length], "key" + j, body(j, bodyBytes));
+                if (delay > 0) {
+                    message.setDelayTimeLevel(delay);
+                }
+                messages.add(message);
             }
             try {
-                SendResult result = batch == 1 ? producer.send(messages.get(0)) : producer.send(messages);
+                SendResult result;
+                if (queues > 0) {
+                    int turn = i / batch % queues;
+                    result = producer.send(messages.get(0), (all, message, chosen) -> all.get((Integer) chosen), turn);
+                } else {
+                    result = batch == 1 ? producer.send(messages.get(0)) : producer.send(messages);
+                }
                 statuses.merge(result.getSendStatus().name(), 1, Integer::sum);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     ok += messages.size();
@@ -64,7 +94,7 @@ public final class Producer {
                 }
                 last = result.getOffsetMsgId();
                 if (ok == messages.size()) {
-                    System.out.println("begun");
+                    out.println("begun");
                 }
             } catch (Exception e) {
                 failed += messages.size();
@@ -81,17 +111,17 @@ public final class Producer {
         }
         long ms = (System.nanoTime() - begin) / 1_000_000;
         for (Map.Entry<String, Integer> entry : statuses.entrySet()) {
-            System.out.println("status " + entry.getKey() + " " + entry.getValue());
+            out.println("status " + entry.getKey() + " " + entry.getValue());
         }
-        System.out.println("failed " + failed);
+        out.println("failed " + failed);
         if (error != null) {
-            System.out.println("error " + error);
+            out.println("error " + error);
         }
-        System.out.println("first " + first);
-        System.out.println("last " + last);
-        System.out.println("sent " + ok + " ms " + ms);
+        out.println("first " + first);
+        out.println("last " + last);
+        out.println("sent " + ok + " ms " + ms);
         producer.shutdown();
-        System.exit(stop == null && ok < count || failed > 0 ? 1 : 0);
+        return stop == null && ok < count || failed > 0 ? 1 : 0;
     }
 
     private static byte[] body(int number, int size) {

@@ -1,44 +1,69 @@
+import java.io.PrintStream;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Consumes what Producer sent until enough distinct bodies have been seen or the time is up.
  *
- * Arguments: NAMESRV TOPIC GROUP COUNT SECONDS [RETRY_EVERY]. With RETRY_EVERY = n > 0 the first delivery of every
+ * Arguments: NAMESRV TOPIC GROUP COUNT SECONDS [RETRY_EVERY] [NAME=VALUE...]. With RETRY_EVERY = n > 0 the first delivery of every
  * n-th number is refused, so it must come back through the retry topic. COUNT may be @FILE: the number that this file
  * will hold once it is there; until then the consumer goes on, and asks the nameservers for routes every second.
  *
+ * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default);
+ * dead=N always refuses every n-th number, retries bounds how often it comes back.
+ *
  * Output: "ready" once the client has started, then "distinct N", "duplicates N", "redelivered N" (messages that came
- * with a reconsume count) and as the final line "done ms M". Exit code 0 when COUNT distinct bodies were seen.
+ * with a reconsume count), "disorder N" (messages that came for the first time behind a later one of their queue) and as
+ * the final line "done ms M". Exit code 0 when COUNT distinct bodies were seen.
  */
 public final class PushConsumer {
+    private final Map<String, Boolean> seen = new ConcurrentHashMap<>();
+    private final Map<String, Boolean> refused = new ConcurrentHashMap<>();
+    private final Map<String, Integer> latest = new ConcurrentHashMap<>();
+    private final AtomicInteger duplicates = new AtomicInteger();
+    private final AtomicInteger redelivered = new AtomicInteger();
+    private final AtomicInteger disorder = new AtomicInteger();
+    private final CountDownLatch enough = new CountDownLatch(1);
+    private final AtomicInteger count = new AtomicInteger();
+    private int retryEvery;
+    private int dead;
+
     public static void main(String[] args) throws Exception {
-        String namesrv = args[0];
-        String topic = args[1];
-        String group = args[2];
-        Path later = args[3].startsWith("@") ? Path.of(args[3].substring(1)) : null;
-        AtomicInteger count = new AtomicInteger(later == null ? Integer.parseInt(args[3]) : Integer.MAX_VALUE);
-        int seconds = Integer.parseInt(args[4]);
-        int retryEvery = args.length > 5 ? Integer.parseInt(args[5]) : 0;
+        System.exit(run(args, System.out));
+    }
 
-        ConcurrentHashMap<String, Boolean> seen = new ConcurrentHashMap<>();
-        ConcurrentHashMap<String, Boolean> refused = new ConcurrentHashMap<>();
-        AtomicInteger duplicates = new AtomicInteger();
-        AtomicInteger redelivered = new AtomicInteger();
-        CountDownLatch enough = new CountDownLatch(1);
+    static int run(String[] args, PrintStream out) throws Exception {
+        return new PushConsumer().consume(
+            new Options(args, "namespace", "ordered", "broadcast", "tags", "dead", "retries"), out);
+    }
 
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
+    private int consume(Options options, PrintStream out) throws Exception {
+        Path later = options.at(3).startsWith("@") ? Path.of(options.at(3).substring(1)) : null;
+        count.set(later == null ? options.number(3) : Integer.MAX_VALUE);
+        int seconds = options.number(4);
+        retryEvery = Integer.parseInt(options.at(5, "0"));
+        dead = options.get("dead", 0);
+
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.at(2));
+        consumer.setNamesrvAddr(options.at(0));
+        if (!options.get("namespace", "").isEmpty()) {
+            consumer.setNamespace(options.get("namespace", ""));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         // 5.3.3 loses its own race now and then: its second heartbeat and its first rebalance both fall 1 s after the
         // start, the one that should announce the new subscription version is skipped, and every broker refuses
@@ -49,30 +74,22 @@ public final class PushConsumer {
         }
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
-        consumer.subscribe(topic, "TagI");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            boolean again = false;
-            for (MessageExt message : messages) {
-                String body = new String(message.getBody(), StandardCharsets.US_ASCII).trim();
-                if (message.getReconsumeTimes() > 0) {
-                    redelivered.incrementAndGet();
-                }
-                if (retryEvery > 0 && Integer.parseInt(body) % retryEvery == 0
-                        && refused.putIfAbsent(body, Boolean.TRUE) == null) {
-                    again = true;
-                    continue;
-                }
-                if (seen.putIfAbsent(body, Boolean.TRUE) != null) {
-                    duplicates.incrementAndGet();
-                } else if (seen.size() >= count.get()) {
-                    enough.countDown();
-                }
-            }
-            return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        consumer.setMaxReconsumeTimes(options.get("retries", -1));
+        if (options.get("broadcast", 0) == 1) {
+            broadcast(consumer);
+            consumer.setInstanceName(Long.toString(System.nanoTime())); // members of one process are told apart
+        }
+        consumer.subscribe(options.at(1), options.get("tags", "TagI"));
+        if (options.get("ordered", 0) == 1) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                take(messages) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+                take(messages) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+        }
         long begin = System.nanoTime();
         consumer.start();
-        System.out.println("ready");
+        out.println("ready");
         long end = begin + TimeUnit.SECONDS.toNanos(seconds);
         while (System.nanoTime() < end && !enough.await(50, TimeUnit.MILLISECONDS)) {
             if (later != null && Files.exists(later)) {
@@ -85,10 +102,50 @@ public final class PushConsumer {
         }
         long ms = (System.nanoTime() - begin) / 1_000_000;
         consumer.shutdown();
-        System.out.println("distinct " + seen.size());
-        System.out.println("duplicates " + duplicates.get());
-        System.out.println("redelivered " + redelivered.get());
-        System.out.println("done ms " + ms);
-        System.exit(seen.size() >= count.get() ? 0 : 1);
+        out.println("distinct " + seen.size());
+        out.println("duplicates " + duplicates.get());
+        out.println("redelivered " + redelivered.get());
+        out.println("disorder " + disorder.get());
+        out.println("done ms " + ms);
+        return seen.size() >= count.get() ? 0 : 1;
+    }
+
+    /** Returns whether all of them are consumed. */
+    private boolean take(List<MessageExt> messages) {
+        boolean again = false;
+        for (MessageExt message : messages) {
+            String body = new String(message.getBody(), StandardCharsets.US_ASCII).trim();
+            int number = Integer.parseInt(body);
+            if (message.getReconsumeTimes() > 0) {
+                redelivered.incrementAndGet();
+            }
+            if (dead > 0 && number % dead == 0
+                    || retryEvery > 0 && number % retryEvery == 0 && refused.putIfAbsent(body, Boolean.TRUE) == null) {
+                again = true;
+                continue;
+            }
+            if (seen.putIfAbsent(body, Boolean.TRUE) != null) {
+                duplicates.incrementAndGet();
+                continue;
+            }
+            Integer before = latest.put(message.getBrokerName() + message.getQueueId(), number);
+            if (before != null && before > number) {
+                disorder.incrementAndGet();
+            }
+            if (seen.size() >= count.get()) {
+                enough.countDown();
+            }
+        }
+        return !again;
+    }
+
+    /** The type of the argument has another package in each generation. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
+        for (Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                method.invoke(consumer, Enum.valueOf((Class<Enum>) method.getParameterTypes()[0], "BROADCASTING"));
+            }
+        }
     }
 }

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import io
-import os
-import sys
-import types
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,31 +17,16 @@ from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
 from client.queue_reader import ReceivedMessage, TopicReader
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
-KIT = Path(__file__).resolve().parent.parent / "interop"
+from .apache import wait_until
+from .ours import ApacheDeployment
+
+pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def servers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str]]:
+@pytest.fixture
+def servers(apache_deployment: ApacheDeployment) -> tuple[str, str]:
     """Addresses of Apache's nameserver and of its broker, registered there."""
-    package = types.ModuleType("interop_kit")  # a folder of tests is no package, its kit imports as one
-    package.__path__ = [str(KIT)]
-    sys.modules[package.__name__] = package
-    kit = importlib.import_module("interop_kit.apache")
-    try:
-        apache = kit.Apache.open(request.param, tmp_path_factory.mktemp(f"apache-{request.param}"))
-    except kit.ToolMissing as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(f"CI must not skip: {error}", pytrace=False)
-        pytest.skip(str(error))
-    try:
-        namesrv = apache.namesrv()
-        broker = apache.broker([namesrv.addr])
-        yield namesrv.addr, broker.addr
-    finally:
-        apache.close()
+    return apache_deployment.namesrv.addr, apache_deployment.broker.addr
 
 
 def mqadmin(namesrv: str, *argv: str) -> tuple[int, str, str]:
@@ -55,9 +35,7 @@ def mqadmin(namesrv: str, *argv: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def test_mqadmin_administers_apaches_servers(
-    servers: tuple[str, str], eventually: Callable[..., None]
-) -> None:
+def test_mqadmin_administers_apaches_servers(servers: tuple[str, str]) -> None:
     namesrv, broker = servers
     for argv, text in (
         (
@@ -80,16 +58,14 @@ def test_mqadmin_administers_apaches_servers(
         (["addWritePerm", "-b", "broker-a"], " OK, "),
         (["deleteTopic", "-c", "DefaultCluster", "-t", "Ordered"], "from NameServer success."),
     ):
-        eventually(lambda argv=argv, text=text: text in mqadmin(namesrv, *argv)[1], f"{argv} prints {text}")
+        wait_until(lambda argv=argv, text=text: text in mqadmin(namesrv, *argv)[1], f"{argv} prints {text}")  # type: ignore[misc]
         if argv[0] == "topicStatus":
             code, out, err = mqadmin(namesrv, "consumeMessage", "-t", "Admin")
             assert (code, err) == (0, "")
             assert "BODY: hello" in out
 
 
-def test_the_blocking_client_sends_and_pulls(
-    servers: tuple[str, str], eventually: Callable[..., None]
-) -> None:
+def test_the_blocking_client_sends_and_pulls(servers: tuple[str, str]) -> None:
     namesrv, _ = servers
     with Client(ClientConfig(nameservers=(namesrv,))) as started:
         producer = started.producer(ProducerConfig(group="pg"))
@@ -104,7 +80,7 @@ def test_the_blocking_client_sends_and_pulls(
             return started.run(consumer.reader.max_offset(sent[0].queue)) - sent[0].queue_offset
 
         # Apache's broker acknowledges a message before it lists it in the queue.
-        eventually(lambda: listed() >= 8, "all that was sent is listed")
+        wait_until(lambda: listed() >= 8, "all that was sent is listed")
         assert listed() == 8
         result = started.run(consumer.pull(sent[0].queue, sent[0].queue_offset))
         assert [message.body for message in result.messages] == [b"x" * 6000] * 5 + [b"b0", b"b1", b"b2"]
@@ -150,9 +126,7 @@ def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, st
     assert sorted(seen.values()) == [1] * 1000 + [2]
 
 
-def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(
-    servers: tuple[str, str], eventually: Callable[..., None]
-) -> None:
+def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers: tuple[str, str]) -> None:
     namesrv, _ = servers
     seen: list[bytes] = []
 
@@ -171,12 +145,12 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(
         def count(consumer: PushConsumer) -> int:
             return sum(queue.topic == "Members" for queue in consumer.assigned)
 
-        eventually(lambda: count(first) == 4, "all queues at the only member")
+        wait_until(lambda: count(first) == 4, "all queues at the only member")
         second = two.consume(group, {"Members": "*"}, listen)
         # well below the 20 s after which members look by themselves
-        eventually(lambda: count(first) == 2 == count(second), "two queues each", 10.0)
+        wait_until(lambda: count(first) == 2 == count(second), "two queues each", 10.0)
         for number in range(200):
             producer.send(Message(topic="Members", body=b"%d" % number))
-        eventually(lambda: len(set(seen)) == 201, "all messages consumed")
+        wait_until(lambda: len(set(seen)) == 201, "all messages consumed")
         second.close()
-        eventually(lambda: count(first) == 4, "all queues back", 10.0)
+        wait_until(lambda: count(first) == 4, "all queues back", 10.0)

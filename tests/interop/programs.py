@@ -1,0 +1,146 @@
+"""Programs that a test has started, and runs inside one of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+START_S: Final = 180.0
+"""Longest accepted start of a JVM; a busy machine with two cores has needed 80 s."""
+
+
+class ApacheFailure(AssertionError):
+    """An Apache program did not do what was awaited; the text holds the end of its output."""
+
+
+@dataclass(slots=True)
+class Program:
+    """A running program; it prints to the file ``output`` and logs to ``home``/``log_name``."""
+
+    popen: subprocess.Popen[bytes]
+    output: Path
+    home: Path
+    log_name: str = "apache.log"
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def text(self) -> str:
+        """Return everything printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def log(self) -> str:
+        """Return what the program logged so far (Apache's: at WARN and above)."""
+        path = self.home / self.log_name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
+        """Return when ``needle`` has been printed.
+
+        Raises:
+            ApacheFailure: If the process ended or the time is up first.
+        """
+        deadline = time.monotonic() + timeout_s
+        while needle not in self.text():
+            if self.popen.poll() is not None and needle not in self.text():
+                raise ApacheFailure(f"exit {self.popen.returncode} before {needle!r}:\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise ApacheFailure(f"no {needle!r} within {timeout_s:g} s:\n{self._tail()}")
+            time.sleep(0.02)
+
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit code.
+
+        Raises:
+            ApacheFailure: If it still runs after ``timeout_s``; it is killed then.
+        """
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ApacheFailure(f"still running after {timeout_s:g} s:\n{self._tail()}") from None
+
+    def stop(self, timeout_s: float = 40.0) -> None:
+        """End it as an operator would (SIGTERM, so a broker unregisters), by force if that does not help."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGKILL)
+            self.popen.wait()
+
+    def _tail(self) -> str:
+        return f"{self.text()[-3000:]}\n{self.log()[-3000:]}"
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of a program within the JVM ``host``; it prints to the file ``output``."""
+
+    host: Program
+    output: Path
+
+    def text(self) -> str:
+        """Return everything printed so far."""
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+    def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
+        """Return when ``needle`` has been printed.
+
+        Raises:
+            ApacheFailure: If the run ended or the time is up first.
+        """
+        deadline = time.monotonic() + timeout_s
+        while needle not in self.text():
+            if self._code() is not None and needle not in self.text():
+                raise ApacheFailure(f"exit {self._code()} before {needle!r}:\n{self._tail()}")
+            self._pause(deadline, f"no {needle!r} within {timeout_s:g} s")
+
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit code.
+
+        Raises:
+            ApacheFailure: If it still runs after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (code := self._code()) is None:
+            self._pause(deadline, f"still running after {timeout_s:g} s")
+        return code
+
+    def _code(self) -> int | None:
+        path = self.output.with_name(f"{self.output.name}.exit")
+        return int(path.read_text()) if path.exists() else None
+
+    def _pause(self, deadline: float, what: str) -> None:
+        if self.host.popen.poll() is not None:
+            raise ApacheFailure(f"the JVM of all runs has ended:\n{self._tail()}")
+        if time.monotonic() > deadline:
+            raise ApacheFailure(f"{what}:\n{self._tail()}")
+        time.sleep(0.02)
+
+    def _tail(self) -> str:
+        return f"{self.text()[-3000:]}\n{self.host.text()[-3000:]}\n{self.host.log()[-3000:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminResult:
+    """What one run of Apache's ``mqadmin`` printed.
+
+    ``stdout`` and ``stderr`` are as printed; a failed command prints a stack trace and still exits 0.
+    """
+
+    args: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
