@@ -21,12 +21,14 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.commit_log import CommitLog
 from broker.files import Disk, make_directories, write_atomic
 from broker.log_scan import Damage, Padding, scan
+from broker.steps import no_work
 from remoting.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ _HEAD: Final = struct.Struct(">8sQQQQQ")
 _ENTRY: Final = struct.Struct(">QQQ")
 _KEYS_MARK: Final = f"{PROPERTY_KEYS}\x01"
 _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}\x01"
+_PAIR_END: Final = "\x02"
 
 #: Hash and store time, by which a file is sorted.
 _Place = tuple[int, int]
@@ -91,13 +94,20 @@ class IndexFile:
 
 def keys_of(properties: str) -> list[str]:
     """Return the keys under which a message is found, each once: those in KEYS, and its unique id."""
+    begin = properties.find(_UNIQUE_MARK)
+    if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
+        # What nearly every message has: nothing but a unique id.
+        if begin < 0 or (begin and properties[begin - 1] != _PAIR_END):
+            return []
+        end = properties.find(_PAIR_END, begin)
+        key = properties[begin + len(_UNIQUE_MARK) : end if end >= 0 else None]
+        return [key] if key else []
     keys: dict[str, None] = {}
-    if _KEYS_MARK in properties or _UNIQUE_MARK in properties:
-        for pair in properties.split("\x02"):
-            if pair.startswith(_UNIQUE_MARK):
-                keys[pair[len(_UNIQUE_MARK) :]] = None
-            elif pair.startswith(_KEYS_MARK):
-                keys.update(dict.fromkeys(pair[len(_KEYS_MARK) :].split(" ")[: KEYS_MAX - 1]))
+    for pair in properties.split(_PAIR_END):
+        if pair.startswith(_UNIQUE_MARK):
+            keys[pair[len(_UNIQUE_MARK) :]] = None
+        elif pair.startswith(_KEYS_MARK):
+            keys.update(dict.fromkeys(pair[len(_KEYS_MARK) :].split(" ")[: KEYS_MAX - 1]))
     keys.pop("", None)
     return list(keys)
 
@@ -124,6 +134,7 @@ class MessageIndex:
         self._directory = directory
         self._log = log
         self._file_messages = file_messages
+        self._unwritten_max = _UNWRITTEN_FILES * file_messages
         self._noted: deque[Noted] = deque()
         self._recent: dict[int, list[Found]] = {}
         self._recent_count = 0
@@ -139,8 +150,10 @@ class MessageIndex:
         return self._position
 
     def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
-        """Take a message that was appended to the log just now."""
-        if len(self._noted) < _NOTED_MAX:
+        """Take a message that was appended to the log just now; at once, if all before it are indexed."""
+        if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
+            self._add(topic, properties, offset, end, store_ms)
+        elif len(self._noted) < _NOTED_MAX:
             self._noted.append(Noted(topic, properties, offset, end, store_ms))
 
     # Following the log -----------------------------------------------------------------------------
@@ -151,19 +164,20 @@ class MessageIndex:
         Raises:
             OSError: As :meth:`seal`.
         """
-        while self._position < self._log.max_offset:
-            self._slice()
+        while self._is_due or self._position < self._log.max_offset:
             if self._is_due:
                 yield from self.seal()
-            yield _nothing
+            else:
+                self._slice()
+            yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
         """Index what came since, as far as that takes no more slices; files are written by others."""
-        most = _UNWRITTEN_FILES * self._file_messages
+        most = self._unwritten_max
         while slices and self._position < self._log.max_offset and self._recent_count < most:
             slices -= 1
             self._slice()
-            yield _nothing
+            yield no_work
 
     @property
     def _is_due(self) -> bool:
@@ -174,7 +188,7 @@ class MessageIndex:
         while self._noted and self._noted[0].offset <= self._position and taken < _SLICE_MESSAGES:
             noted = self._noted.popleft()
             if noted.offset == self._position:
-                self._add(noted)
+                self._add(*noted)
                 taken += 1
         if not taken:
             self._read_log()
@@ -225,35 +239,29 @@ class MessageIndex:
                     break
                 record, size = found
                 start, at = base + at, at + size
-                self._add(Noted(record.topic, record.properties, start, base + at, record.store_timestamp))
+                self._add(record.topic, record.properties, start, base + at, record.store_timestamp)
                 if at - first >= _SLICE_BYTES:
                     break
             else:
                 self._position = self._log.max_offset if following is None else following
             return
 
-    def _add(self, noted: Noted) -> None:
-        self._position = noted.end
-        for key in keys_of(noted.properties):
-            self._recent.setdefault(key_hash(noted.topic, key), []).append(
-                Found(noted.store_ms, noted.offset)
-            )
+    def _add(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
+        self._position = end
+        for key in keys_of(properties):
+            self._recent.setdefault(key_hash(topic, key), []).append(Found(store_ms, offset))
         self._recent_count += 1
-        self._recent_ms = _span(self._recent_ms, (noted.store_ms, noted.store_ms))
+        if not self._recent_ms[0] <= store_ms <= self._recent_ms[1]:
+            self._recent_ms = _span(self._recent_ms, (store_ms, store_ms))
 
     def _write(
         self, begin: int, end: int, entries: dict[int, list[Found]], times: tuple[int, int]
     ) -> IndexFile:
-        body = bytearray()
-        count = 0
-        for value in sorted(entries):
-            for found in sorted(entries[value]):
-                body += _ENTRY.pack(value, *found)
-                count += 1
+        places = sorted([(value, *found) for value, several in entries.items() for found in several])
         path = self._directory / f"{begin:020d}"
-        head = _HEAD.pack(_MAGIC, begin, end, *times, count)
-        write_atomic(self._disk, path, head + bytes(body), backup=False)
-        return IndexFile(path, begin, end, *times, count)
+        head = _HEAD.pack(_MAGIC, begin, end, *times, len(places))
+        write_atomic(self._disk, path, head + b"".join(starmap(_ENTRY.pack, places)), backup=False)
+        return IndexFile(path, begin, end, *times, len(places))
 
     # Searching -------------------------------------------------------------------------------------
 
@@ -356,7 +364,3 @@ def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     if one == (0, 0) or other == (0, 0):
         return other if one == (0, 0) else one
     return min(one[0], other[0]), max(one[1], other[1])
-
-
-def _nothing() -> None:
-    """Let others have their turn."""

@@ -5,14 +5,16 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import msgspec
 
 from broker.errors import Refusal, StoreUnavailable
-from broker.state import FAQ, BrokerState, Call, Later
+from broker.state import FAQ, BrokerState, Call, KnownSend, Later
 from broker.store import Draft, Placed
-from broker.tags import tags_code
+from broker.tags import cached_tag_hash, tags_code
 from broker.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
 from remoting.codes import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -26,6 +28,7 @@ from remoting.message import (
     PROPERTY_REAL_QID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
     PROPERTY_TRAN_MSG,
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT,
@@ -45,6 +48,15 @@ _MULTI_TAG: Final = "MULTI_TAG"
 #: Longest topic in bytes that the stored layout of 4.9 can hold.
 _TOPIC_BYTES_MAX: Final = 127
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+#: Properties by which a message goes elsewhere, or is refused; and the one that we write.
+_STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
+_SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
+#: What all messages of a producer to one queue have in common, and what makes them another kind.
+_KIND: Final = itemgetter(*"abcdefhjkm")
+#: Kinds that are remembered, and how many characters one may have: strangers choose both.
+_KNOWN_MAX: Final = 4096
+_KIND_LENGTH_MAX: Final = 1024
+_DIGITS_MAX: Final = 18
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -52,37 +64,140 @@ _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve 10, 310 and 320."""
     request = call.request
-    region = {
-        "MSG_REGION": state.config.region_id,
-        "TRACE_ON": "true" if state.config.trace_on else "false",
-    }
+    config = state.config
+    region, trace = config.region_id, "true" if config.trace_on else "false"
     try:
-        if request.code == RequestCode.SEND_MESSAGE:
-            fields = SendMessageFields.parse(request.ext_fields)
-        else:
-            fields = SendMessageFields.parse_v2(request.ext_fields)
-        properties = decode_properties(fields.properties or "")
-        unique_key = properties.get(PROPERTY_UNIQ_KEY)
-        waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
-        drafts, queue_id, topic = _drafts(state, call, fields, properties)
+        sent = _send_known(state, call) if request.code == _SEND_V2 else None
+        drafts, unique_key, waits, topic, queue_id = sent or _drafts(state, call)
         placed = _store(state, drafts, now_ms=call.now_ms)
     except Refusal as refusal:
-        return request.reply(refusal.code, remark=refusal.remark, ext_fields=region)
+        return request.reply(
+            refusal.code, remark=refusal.remark, ext_fields={"MSG_REGION": region, "TRACE_ON": trace}
+        )
     except FieldError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext_fields=region)
+        return request.reply(
+            ResponseCode.SYSTEM_ERROR,
+            remark=str(error),
+            ext_fields={"MSG_REGION": region, "TRACE_ON": trace},
+        )
     answer = SendMessageResponseFields(
-        msg_id=",".join(state.message_id(place.physical_offset) for place in placed),
+        msg_id=",".join([state.message_id(place.physical_offset) for place in placed]),
         queue_id=queue_id,
         queue_offset=placed[0].queue_offset,
         transaction_id=unique_key,
-        msg_region=region["MSG_REGION"],
-        trace_on=region["TRACE_ON"],
+        msg_region=region,
+        trace_on=trace,
     )
-    reply = request.reply(ext_fields=answer.to_ext())
-    return _answer(state, reply, topic, waits=waits)
+    return _answer(state, request.reply(ext_fields=answer.to_ext()), topic, waits=waits)
 
 
-def _drafts(
+class _Sent(NamedTuple):
+    """What is to be stored; the last two are for the answer.
+
+    Attributes:
+        waits: Whether the sender wants to wait for the disk.
+        topic: Where it goes, at once or after its delay.
+    """
+
+    drafts: list[Draft]
+    unique_key: str | None
+    waits: bool
+    topic: str
+    queue_id: int
+
+
+def _send_known(state: BrokerState, call: Call) -> _Sent | None:
+    """Read a message whose producer has sent one of that kind before; None for all that is not so plain.
+
+    What this reads, :func:`_drafts` reads alike.
+    """
+    request = call.request
+    ext = request.ext_fields
+    try:
+        known = state.known_sends[_kind_of(ext)]
+        born, text = ext["g"], ext["i"]
+    except KeyError:
+        return None
+    settings = state.config
+    topic = known.topic.topic_name
+    if (
+        known.settings is not settings
+        or state.topics.get(topic) is not known.topic
+        or len(request.body) > settings.message_size_max
+        or not (born.isascii() and born.isdigit() and len(born) <= _DIGITS_MAX)
+    ):
+        return None
+    properties = decode_properties(text)
+    if text.count("\x01") != len(properties) or not _STEERING.isdisjoint(properties):
+        return None
+    waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
+    properties[PROPERTY_CLUSTER] = settings.cluster_name
+    tags = properties.get(PROPERTY_TAGS)
+    draft = Draft(
+        topic=topic,
+        queue_id=known.queue_id,
+        body=request.body,
+        properties=_spell(properties),
+        tags_code=cached_tag_hash(tags) if tags else 0,
+        born_host=call.peer,
+        flag=known.flag,
+        sys_flag=known.sys_flag,
+        born_timestamp=int(born),
+        reconsume_times=known.reconsume_times,
+    )
+    return _Sent([draft], properties.get(PROPERTY_UNIQ_KEY), waits, topic, known.queue_id)
+
+
+def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
+    """Return all arguments of a send but its properties and the time at which it was born.
+
+    Raises:
+        KeyError: If one is missing that our clients and Java's always give.
+    """
+    return (*_KIND(ext), ext.get("l"), ext.get("n"))
+
+
+def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
+    """Remember how a message was read that is stored as it came."""
+    topic = state.topics.get(draft.topic)
+    try:
+        kind = _kind_of(call.request.ext_fields)
+    except KeyError:
+        return
+    assert topic is not None
+    if sum([len(text) for text in kind if text is not None]) > _KIND_LENGTH_MAX:
+        return
+    if len(state.known_sends) >= _KNOWN_MAX:
+        state.known_sends.clear()
+    state.known_sends[kind] = KnownSend(
+        topic, state.config, draft.queue_id, draft.flag, draft.sys_flag, draft.reconsume_times
+    )
+
+
+def _drafts(state: BrokerState, call: Call) -> _Sent:
+    """Return what a send is to store.
+
+    Raises:
+        Refusal: If the message must not be stored.
+        FieldError: If an argument cannot be read.
+    """
+    request = call.request
+    if request.code == RequestCode.SEND_MESSAGE:
+        fields = SendMessageFields.parse(request.ext_fields)
+    else:
+        fields = SendMessageFields.parse_v2(request.ext_fields)
+    properties = decode_properties(fields.properties or "")
+    unique_key = properties.get(PROPERTY_UNIQ_KEY)
+    waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
+    drafts, queue_id, topic = _checked(state, call, fields, properties)
+    as_it_came = drafts[0].topic == fields.topic == topic and queue_id == fields.queue_id
+    is_batch = fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+    if request.code == _SEND_V2 and as_it_came and not is_batch and not topic.startswith(RETRY_PREFIX):
+        _learn(state, call, drafts[0])
+    return _Sent(drafts, unique_key, waits, topic, queue_id)
+
+
+def _checked(
     state: BrokerState, call: Call, fields: SendMessageFields, properties: dict[str, str]
 ) -> tuple[list[Draft], int, str]:
     """Return what is to be stored, the queue id for the answer, and the topic; ``properties`` is used up.
@@ -339,7 +454,10 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
             ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: topic is above {_TOPIC_BYTES_MAX} bytes"
         )
     try:
-        placed = state.store.put_all(drafts, now_ms=now_ms)
+        if len(drafts) == 1:
+            placed = [state.store.put(drafts[0], now_ms=now_ms)]
+        else:
+            placed = state.store.put_all(drafts, now_ms=now_ms)
     except StoreUnavailable as error:
         raise Refusal(
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -381,6 +499,8 @@ def _spell(properties: dict[str, str]) -> str:
 
 
 def _bounded(text: str) -> str:
+    if len(text) <= PROPERTIES_SIZE_MAX // 4:  # a character takes at most four bytes
+        return text
     size = len(text.encode())
     if size > PROPERTIES_SIZE_MAX:
         raise Refusal(

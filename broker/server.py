@@ -40,7 +40,7 @@ from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.fields import ConsumerGroupFields
 from remoting.message import Host
 from remoting.transport import split_address
-from remoting.transport.server import Connection, RemotingServer, ServerLimits
+from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 
 if TYPE_CHECKING:
     from broker.http import HttpServer
@@ -103,6 +103,17 @@ def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
             else:
                 leaves.append(inner)
     return leaves[0] if len(leaves) == 1 else None
+
+
+def _unsynced(reply: RemotingCommand) -> RemotingCommand:
+    """Return the answer for what is stored, though nobody can promise that it survives a power cut."""
+    return RemotingCommand(
+        code=ResponseCode.FLUSH_DISK_TIMEOUT,
+        opaque=reply.opaque,
+        flag=reply.flag,
+        ext_fields=reply.ext_fields,
+        codec=reply.codec,
+    )
 
 
 def _private(path: str, flags: int) -> int:
@@ -317,7 +328,7 @@ class BrokerServer:
 
     def _handle(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
             # Before it is served: afterwards it would be stored, and its sender told that it is not.
             return request.reply(
@@ -350,7 +361,18 @@ class BrokerServer:
             return self._ask_all(outcome)
         if isinstance(outcome, Stepwise):
             return self._work_out(outcome)
+        if outcome.log_offset and outcome.only_synced:
+            return self._answer_synced(connection, request, outcome)
         return self._answer_later(outcome, registering if outcome.registered else None)
+
+    def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
+        """Answer once the log is synced, without a task: under SYNC_FLUSH that is every send."""
+        deferred, reply = DeferredReply(connection, request), later.reply
+        self._upkeep.when_synced(
+            later.log_offset,
+            lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),
+        )
+        return deferred
 
     async def _ask_client(self, forward: Forward) -> RemotingCommand:
         asked = forward.asked
@@ -414,14 +436,7 @@ class BrokerServer:
             if later.log_offset:
                 await self._upkeep.synced(later.log_offset)
         except (TimeoutError, StoreUnavailable):
-            # Stored, but nobody can promise that it survives a power cut.
-            return RemotingCommand(
-                code=ResponseCode.FLUSH_DISK_TIMEOUT,
-                opaque=reply.opaque,
-                flag=reply.flag,
-                ext_fields=reply.ext_fields,
-                codec=reply.codec,
-            )
+            return _unsynced(reply)
         if registering is not None:
             await asyncio.wait([registering], timeout=_REGISTER_WAIT_S)
         return reply

@@ -86,6 +86,32 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
     settings_saved: bool = False
     registered: bool = False
 
+    @property
+    def only_synced(self) -> bool:
+        """Whether it waits for nothing but the log."""
+        return not (
+            self.topics_saved
+            or self.groups_saved
+            or self.offsets_saved
+            or self.settings_saved
+            or self.registered
+        )
+
+
+class KnownSend(msgspec.Struct, frozen=True):
+    """What was found out of a send's arguments; they are the same for all that a producer sends to a queue.
+
+    Attributes:
+        topic, settings: What they were judged by; what was found holds while both are in force.
+    """
+
+    topic: TopicConfig
+    settings: BrokerConfig
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+
 
 #: Work in steps, as of the store: what is yielded may run in a thread; its result is the answer.
 Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
@@ -113,6 +139,7 @@ class BrokerState:
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: What all message ids begin with: the advertised address.
         changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
+        known_sends: How sends are to be read, by their arguments; see :mod:`broker.sending`.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
             version that did it.
     """
@@ -134,6 +161,7 @@ class BrokerState:
     turn: int = 0
     unsaved_topics: dict[str, int] = field(default_factory=dict)
     id_prefix: str = ""
+    known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.id_prefix = offset_message_id(self.advertise, 0)[:-16]

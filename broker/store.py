@@ -27,7 +27,7 @@ from broker.message_index import FILE_MESSAGES, MessageIndex
 from broker.recovery import Checkpoint, QueueKey, Recovery
 from broker.steps import Steps
 from remoting.errors import LocalProtocolError
-from remoting.message import Host, StoredMessage, decode_message, encode_message
+from remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +200,19 @@ class MessageStore:
             StoreUnavailable: If it cannot be written; nothing of it was.
             LocalProtocolError: If a part is above its limit.
         """
-        return self.put_all((draft,), now_ms=now_ms)[0]
+        queue = self._queue_for(draft)
+        offset, log = queue.max_index, self.log
+        start = log.max_offset
+        record = encode_placed(draft, offset, start, now_ms, self._store_host)
+        size = len(record)
+        self._check_size(size)
+        reserved = log.reserve(size)
+        if reserved != start:
+            record = encode_placed(draft, offset, reserved, now_ms, self._store_host)
+        log.append(record)
+        queue.append(reserved, size, draft.tags_code)
+        self.index.note(draft.topic, draft.properties, reserved, reserved + size, now_ms)
+        return Placed(offset, reserved)
 
     def put_all(self, drafts: Sequence[Draft], *, now_ms: int) -> list[Placed]:
         """Store messages of one queue with consecutive offsets; all or none.
@@ -209,53 +221,40 @@ class MessageStore:
             StoreUnavailable: If they cannot be written; nothing of them was.
             LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
         """
-        if self._queue_failure is not None:
-            raise StoreUnavailable(self._queue_failure)
-        topic, queue_id = drafts[0].topic, drafts[0].queue_id
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._open_queue(topic, queue_id)
+        queue = self._queue_for(drafts[0])
         start = self.log.max_offset
         records = self._encode(drafts, queue.max_index, start, now_ms)
         size = sum(map(len, records))
-        if size + 8 > self._file_size:
-            raise LocalProtocolError(f"records of {size} bytes do not fit a log file of {self._file_size}")
+        self._check_size(size)
         reserved = self.log.reserve(size)
         if reserved != start:
             records = self._encode(drafts, queue.max_index, reserved, now_ms)
         self.log.append(records[0] if len(records) == 1 else b"".join(records))
         placed = []
+        topic, note = drafts[0].topic, self.index.note
         for draft, record in zip(drafts, records, strict=True):
             placed.append(Placed(queue.max_index, reserved))
             queue.append(reserved, len(record), draft.tags_code)
             end = reserved + len(record)
-            self.index.note(topic, draft.properties, reserved, end, now_ms)
+            note(topic, draft.properties, reserved, end, now_ms)
             reserved = end
         return placed
 
-    def _encode(self, drafts: Sequence[Draft], index: int, offset: int, now_ms: int) -> list[bytes]:
+    def _queue_for(self, draft: Draft) -> ConsumeQueue:
+        if self._queue_failure is not None:
+            raise StoreUnavailable(self._queue_failure)
+        queue = self._queues.get((draft.topic, draft.queue_id))
+        return self._open_queue(draft.topic, draft.queue_id) if queue is None else queue
+
+    def _check_size(self, size: int) -> None:
+        if size + 8 > self._file_size:
+            raise LocalProtocolError(f"records of {size} bytes do not fit a log file of {self._file_size}")
+
+    def _encode(self, drafts: Sequence[Draft], first: int, offset: int, now_ms: int) -> list[bytes]:
         records = []
-        for draft in drafts:
-            record = encode_message(
-                StoredMessage(
-                    topic=draft.topic,
-                    queue_id=draft.queue_id,
-                    body=draft.body,
-                    properties=draft.properties,
-                    flag=draft.flag,
-                    queue_offset=index,
-                    physical_offset=offset,
-                    sys_flag=draft.sys_flag,
-                    born_timestamp=draft.born_timestamp,
-                    born_host=draft.born_host,
-                    store_timestamp=now_ms,
-                    store_host=self._store_host,
-                    reconsume_times=draft.reconsume_times,
-                    prepared_transaction_offset=draft.prepared_transaction_offset,
-                )
-            )
+        for index, draft in enumerate(drafts, first):
+            record = encode_placed(draft, index, offset, now_ms, self._store_host)
             records.append(record)
-            index += 1
             offset += len(record)
         return records
 

@@ -14,8 +14,12 @@ cached_tag_hash = lru_cache(maxsize=4096)(tag_hash)
 
 def tags_of(properties: str) -> str:
     """Return the TAGS property of property text, empty if there is none; of duplicates the last wins."""
-    if _MARK not in properties:
+    begin = properties.find(_MARK)
+    if begin < 0:
         return ""
+    if (begin == 0 or properties[begin - 1] == "\x02") and properties.find(_MARK, begin + 1) < 0:
+        end = properties.find("\x02", begin)  # nearly always: there is one, and no name ends like it
+        return properties[begin + len(_MARK) : end if end >= 0 else None]
     found = ""
     for pair in properties.split("\x02"):
         if pair.startswith(_MARK) and len(pair) > len(_MARK):

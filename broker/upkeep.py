@@ -11,6 +11,7 @@ import logging
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -36,6 +37,26 @@ _RETRY_S: Final = 1.0
 CLOSE_S: Final = 5.0
 
 
+class _Waiting:
+    """Somebody who waits for a sync, told once: of its outcome, or that it takes too long.
+
+    Attributes:
+        done: None once it was called.
+        deadline: Loop time.
+    """
+
+    __slots__ = ("deadline", "done")
+
+    def __init__(self, done: Done, deadline: float) -> None:
+        self.done: Done | None = done
+        self.deadline = deadline
+
+    def end(self, failure: Failure) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(failure)
+
+
 class Upkeep:
     """Keeps one broker's state on disk."""
 
@@ -48,6 +69,8 @@ class Upkeep:
         self._file_wanted = {file.name: asyncio.Event() for file in files}
         self._file_wanted[files.topics.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
+        self._unsynced: deque[_Waiting] = deque()
+        self._give_up: asyncio.Handle | None = None
         self._log_thread = DiskThreads("log")
         self._store_thread = DiskThreads("store")
         self._index_thread = DiskThreads("index")
@@ -93,10 +116,29 @@ class Upkeep:
             StoreUnavailable: If the disk refused.
         """
         done, waiter = _waiter()
-        self._flush.when_flushed(log_offset, done)
+        self.when_synced(log_offset, done)
+        await waiter
+
+    def when_synced(self, log_offset: int, done: Done) -> None:
+        """Call ``done`` later, when the log is synced up to an offset, or as :meth:`synced` would raise."""
+        loop = asyncio.get_running_loop()
+        timeout_s = self._state.config.sync_flush_timeout_ms / 1000
+        waiting = _Waiting(done, loop.time() + timeout_s)
+        self._flush.when_flushed(log_offset, waiting.end)
         self._flush_wanted.set()
-        async with asyncio.timeout(self._state.config.sync_flush_timeout_ms / 1000):
-            await waiter
+        unsynced = self._unsynced
+        while unsynced and unsynced[0].done is None:
+            unsynced.popleft()
+        unsynced.append(waiting)
+        if self._give_up is None:
+            self._give_up = loop.call_later(timeout_s, self._time_over)
+
+    def _time_over(self) -> None:
+        """Tell those who have waited for a sync for too long."""
+        loop, unsynced = asyncio.get_running_loop(), self._unsynced
+        while unsynced and (unsynced[0].done is None or unsynced[0].deadline <= loop.time()):
+            unsynced.popleft().end(TimeoutError())
+        self._give_up = loop.call_at(unsynced[0].deadline, self._time_over) if unsynced else None
 
     async def close(self) -> None:
         """Write everything: for the end of the process, when no task runs any more.
