@@ -131,6 +131,10 @@ class ConsumeQueue:
         self._tail += ENTRY.pack(log_offset, size, tags_code)
         self.max_index += 1
 
+    def holds(self, index: int) -> bool:
+        """Say whether the entries from ``index`` on are in memory."""
+        return index >= self._tail_index
+
     def read_bytes(self, index: int, count: int) -> bytes | bytearray:
         """Return up to ``count`` entries from ``index`` on, encoded; fewer where a file or the queue ends."""
         count = min(count, self.max_index - index)

@@ -67,6 +67,10 @@ class Disk:
     def read(self, fd: int, size: int, at: int) -> bytes:
         return os.pread(fd, size, at)
 
+    def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
+        """Read as much as ``buffer`` takes; return how many bytes there were."""
+        return os.preadv(fd, [buffer], at)
+
     @contextlib.contextmanager
     def content(self, fd: int) -> Iterator[Content]:
         size = os.fstat(fd).st_size

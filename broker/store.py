@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -31,6 +31,8 @@ from remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
 
+#: Queues of whose files the entries last read are kept, for who reads on behind them.
+_BLOCKS_MAX: Final = 256
 #: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 
@@ -145,6 +147,7 @@ class MessageStore:
         self._boot = boot
         self.deletions = 0
         self._confirmed = 0
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
         self._queue_failure: str | None = None
         self._checkpointed: Checkpoint | None = None
@@ -291,10 +294,15 @@ class MessageStore:
             return Batch(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        data = queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max))
+        wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
+        # Where all are wanted, it takes no more than are asked for, unless some are lost.
+        data = self._entries_at(queue, offset, count_max if codes is None else wide)
+        if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
+            data = self._entries_at(queue, offset, wide)
         if not data:
             return Batch(GetStatus.OFFSET_FOUND_NULL, min(offset + 1, high), low, high)
-        runs: list[list[int]] = []  # [log offset, size] of records that lie back to back
+        runs: list[tuple[int, int]] = []  # (log offset, size) of records that lie back to back
+        run_begin = run_end = -1
         count = size = 0
         next_begin = offset
         log_min = self.log.min_offset
@@ -305,18 +313,36 @@ class MessageStore:
             elif codes is None or tags_code in codes:
                 if count and (count >= count_max or size + record_size > bytes_max):
                     break
-                if runs and runs[-1][0] + runs[-1][1] == log_offset:
-                    runs[-1][1] += record_size
-                else:
-                    runs.append([log_offset, record_size])
+                if log_offset != run_end:
+                    if run_begin >= 0:
+                        runs.append((run_begin, run_end - run_begin))
+                    run_begin = log_offset
+                run_end = log_offset + record_size
                 count += 1
                 size += record_size
             next_begin += 1
-        body = self._read_runs(runs)
+        if run_begin >= 0:
+            runs.append((run_begin, run_end - run_begin))
+        body = self.log.read_all(runs)
         if body:
             return Batch(GetStatus.FOUND, next_begin, low, high, body, count)
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or count else GetStatus.NO_MATCHED_MESSAGE
         return Batch(status, next_begin, low, high)
+
+    def _entries_at(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | bytearray:
+        """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""
+        if queue.holds(offset):
+            return queue.read_bytes(offset, count)
+        first, block = self._blocks.get(queue, (0, b""))
+        begin = (offset - first) * ENTRY_SIZE
+        if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
+            # Who is behind will ask for what follows.
+            block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
+            begin = 0
+            if queue not in self._blocks and len(self._blocks) >= _BLOCKS_MAX:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[queue] = (offset, block)
+        return block[begin : begin + count * ENTRY_SIZE]
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record starts at a log offset."""
@@ -547,15 +573,6 @@ class MessageStore:
             directory, file_size=self._queue_file_size, disk=self._disk
         )
         return queue
-
-    def _read_runs(self, runs: Iterable[Sequence[int]]) -> bytes:
-        """Read records that lie back to back at once; missing ones are left out."""
-        parts = []
-        for offset, size in runs:
-            data = self.log.read(offset, size)
-            if data is not None:
-                parts.append(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _decode(self, entry: Entry) -> StoredMessage | None:
         data = self.log.read(entry.log_offset, entry.size)

@@ -27,6 +27,7 @@ from remoting.message import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    SYS_COMPRESSED,
     StoredMessage,
     decode_head,
     decode_message,
@@ -148,11 +149,14 @@ def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionDa
     )
 
 
-def receive(stored: StoredMessage, broker_name: str, *, store_size: int = 0) -> ReceivedMessage:
+def receive(
+    stored: StoredMessage, broker_name: str, *, store_size: int = 0, queue: MessageQueue | None = None
+) -> ReceivedMessage:
     """Turn a stored message into what the consumer sees.
 
     Args:
         store_size: Its bytes in the commit log.
+        queue: The one it was read from, if that is known.
 
     Raises:
         RemoteProtocolError: If its body cannot be inflated.
@@ -162,12 +166,16 @@ def receive(stored: StoredMessage, broker_name: str, *, store_size: int = 0) -> 
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(PROPERTY_RETRY_TOPIC, topic)
     offset_id = stored.offset_message_id
+    if queue is None or queue.queue_id != stored.queue_id or queue.topic != stored.topic:
+        queue = MessageQueue(topic=stored.topic, broker_name=broker_name, queue_id=stored.queue_id)
     return ReceivedMessage(
         topic=topic,
-        body=decompress_body(stored.body, stored.sys_flag, size_max=_INFLATED_MAX),
+        body=decompress_body(stored.body, stored.sys_flag, size_max=_INFLATED_MAX)
+        if stored.sys_flag & SYS_COMPRESSED
+        else stored.body,
         message_id=properties.get(PROPERTY_UNIQ_KEY, offset_id),
         offset_message_id=offset_id,
-        queue=MessageQueue(topic=stored.topic, broker_name=broker_name, queue_id=stored.queue_id),
+        queue=queue,
         queue_offset=stored.queue_offset,
         commit_log_offset=stored.physical_offset,
         born_ms=stored.born_timestamp,
@@ -217,7 +225,7 @@ def receive_all(body: bytes, queue: MessageQueue) -> tuple[list[ReceivedMessage 
             position = head.end
             continue
         try:
-            found.append(receive(stored, queue.broker_name, store_size=end - position))
+            found.append(receive(stored, queue.broker_name, store_size=end - position, queue=queue))
         except RemoteProtocolError as error:
             properties = decode_properties(stored.properties)
             found.append(

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -179,6 +180,88 @@ def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
     placed = store.put_all([draft(b"1"), draft(b"2")], now_ms=NOW)
     assert [place.queue_offset for place in placed] == [1, 2]
     assert bodies(store) == numbers(3)
+
+
+@pytest.mark.parametrize("count_max", [1, 7, 32])
+def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max: int) -> None:
+    """Their entries come from files, which end in between, and then from memory."""
+    store = open_store()
+    for number in range(700):
+        store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
+    checkpoint(store)
+    for number in range(700, 800):
+        store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
+    queues: dict[int, list[bytes]] = {0: [], 1: []}
+    offsets = [0, 0]
+    while offsets != [400, 400]:
+        for queue_id, found in queues.items():  # in turn, as consumers do
+            batch = store.get("T", queue_id, offsets[queue_id], count_max=count_max, bytes_max=1 << 20)
+            assert batch.status is GetStatus.FOUND
+            assert 0 < batch.count <= count_max
+            found += [message.body for message in decode_messages(batch.body)]
+            offsets[queue_id] = batch.next_begin
+    assert queues == {0: numbers(800)[::2], 1: numbers(800)[1::2]}
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """Return the names of these calls to the system as they happen."""
+    calls: list[str] = []
+
+    def note(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            return real(*arguments)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(os, name, note(name, getattr(os, name)))
+    return calls
+
+
+def test_reader_behind_reads_on_from_what_was_read_for_it(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(queue_file=200_000)
+    put(store, 800)
+    checkpoint(store)
+    opened = calls_of(monkeypatch, "open")
+    for offset in range(0, 320, 32):
+        assert store.get("T", 0, offset, count_max=32, bytes_max=1 << 20).count == 32
+    assert len(opened) == 1
+    assert bodies(store) == numbers(800)
+
+
+def test_pull_steps_over_many_lost_entries_at_once(open_store: OpenStore) -> None:
+    store = open_store()
+    put(store, 1)
+    queue = store._queues["T", 0]
+    for _ in range(500):
+        queue.append(store.log.max_offset, 0, 0)
+    batch = store.get("T", 0, 1, count_max=32, bytes_max=1 << 20)
+    assert (batch.status, batch.next_begin) == (GetStatus.NO_MATCHED_MESSAGE, 501)
+
+
+def test_records_near_each_other_are_read_by_one_call(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    for number in range(60):
+        store.put(draft(b"%d" % number, queue_id=number % 20), now_ms=NOW)
+    calls = calls_of(monkeypatch, "pread", "preadv")
+    log = store.log
+    places = [(entry.log_offset, entry.size) for entry in store.entries("T", 3, 0, 3)]
+    far = log.read_all(places)  # twenty times as many bytes as they have themselves
+    assert [message.body for message in decode_messages(far)] == [b"3", b"23", b"43"]
+    assert calls == ["pread"] * 3
+    near = sorted(places + [(entry.log_offset, entry.size) for entry in store.entries("T", 6, 0, 3)])
+    assert near[1][0] - near[0][0] < 10 * near[0][1]
+    calls.clear()
+    assert [message.body for message in decode_messages(log.read_all(near[:2]))] == [b"3", b"6"]
+    assert calls == ["preadv"]
+    missing = [*near[:2], (log.max_offset, 50)]
+    assert [message.body for message in decode_messages(log.read_all(missing))] == [b"3", b"6"]
+    assert log.read_all([]) == b""
 
 
 def test_offset_is_found_by_time(open_store: OpenStore) -> None:

@@ -206,6 +206,11 @@ class SimulatedDisk(Disk):
     def read(self, fd: int, size: int, at: int) -> bytes:
         return bytes(self._open[fd][0].content[at : at + size])
 
+    def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
+        data = self.read(fd, len(buffer), at)
+        buffer[: len(data)] = data
+        return len(data)
+
     @contextmanager
     def content(self, fd: int) -> Iterator[bytes]:
         yield bytes(self._open[fd][0].content)
