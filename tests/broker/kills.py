@@ -1,0 +1,287 @@
+"""Kills a broker again and again while clients send to it and consume from it, and judges what is left.
+
+    python -m tests.broker.kills [--kills 30] [--flush SYNC_FLUSH] [--seed 1]
+
+Messages are sent alone, in batches and by a lingering producer; a group of two members consumes them all the
+time, and so does an orderly group. In the end every acknowledged message has to lie at the offset that its
+acknowledgement named, and to have been consumed by both groups, in order by the orderly one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import logging
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Final
+
+from client.aio import Client, Producer
+from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
+from client.producer import Message, SendResult
+from client.queue_reader import ReceivedMessage, TopicReader
+from remoting.errors import RemotingError
+from remoting.route import TopicConfig
+
+TOPIC: Final = "Kill"
+QUEUES: Final = 4
+_READY_S: Final = 60.0
+_CAUGHT_UP_S: Final = 120.0
+#: Acknowledgements of each life of the broker, before it is killed.
+_PER_LIFE: Final = 60
+
+
+def body(number: int) -> bytes:
+    """Return the body of a message; it says which one it is, and nothing can be missing unseen."""
+    return b"%d " % number + b"." * (number * 7919 % 1500)
+
+
+def number_of(found: bytes) -> int:
+    """Return which message this is.
+
+    Raises:
+        AssertionError: If nobody sent it like that.
+    """
+    number = int(found.partition(b" ")[0])
+    assert found == body(number), f"message {number} came back altered"
+    return number
+
+
+class Server:
+    """One of our servers, started again on the same port."""
+
+    def __init__(self, module: str, *flags: str, log: Path) -> None:
+        self._module, self._flags, self._log = module, flags, log
+        self.addr = "127.0.0.1:0"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        with self._log.open("a") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module, "--listen", self.addr, *self._flags],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert "listen=" in line, f"not ready: {line!r}\n{self._log.read_text()[-2000:]}"
+        self.addr = line.split("listen=")[1].split()[0]
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        self._process = None
+        process.send_signal(number)
+        code = process.wait(_READY_S)
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
+
+
+class Run:
+    """Senders and consumers of one run, and what they were told.
+
+    Attributes:
+        acknowledged: Message to (queue id, offset).
+        consumed: By group, the messages in the order in which listeners saw them, by queue.
+    """
+
+    def __init__(self, namesrv: str) -> None:
+        self._config = ClientConfig(nameservers=(namesrv,), timer_divisor=20)
+        self._numbers = itertools.count(1)
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.unknown = 0
+        self.consumed: dict[str, dict[int, list[int]]] = {}
+        self.stopping = False
+
+    def seen(self, group: str) -> set[int]:
+        return {number for numbers in self.consumed[group].values() for number in numbers}
+
+    async def consume(self, client: Client, group: str, *, orderly: bool) -> None:
+        seen = self.consumed.setdefault(group, defaultdict(list))
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> None:
+            for message in messages:
+                number = number_of(message.body)
+                if message.queue.topic == TOPIC:
+                    seen[message.queue.queue_id].append(number)
+                else:
+                    seen[-1].append(number)  # a retry
+
+        config = ConsumerConfig(
+            group=group, orderly=orderly, consume_from=ConsumeFrom.FIRST_OFFSET, suspend_s=2.0
+        )
+        await client.consume(config, {TOPIC: "*"}, listen)
+
+    async def send(self, producer: Producer) -> None:
+        """Send in all three ways until the run is stopped."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(self._send_single(producer))
+            for _ in range(2):
+                group.create_task(self._send_batches(producer))
+            group.create_task(self._put(producer))
+
+    async def _send_single(self, producer: Producer) -> None:
+        while not self.stopping:
+            number = next(self._numbers)
+            await self._note(producer.send(self._message(number)), [number])
+
+    async def _send_batches(self, producer: Producer) -> None:
+        while not self.stopping:
+            numbers = [next(self._numbers) for _ in range(7)]
+            await self._note(producer.send_batch([*map(self._message, numbers)]), numbers)
+
+    async def _put(self, producer: Producer) -> None:
+        while not self.stopping:
+            numbers = [next(self._numbers) for _ in range(40)]
+            puts = [await producer.put(self._message(number)) for number in numbers]
+            for number, put in zip(numbers, puts, strict=True):
+                await self._note(put, [number])
+
+    def _message(self, number: int) -> Message:
+        return Message(topic=TOPIC, body=body(number), keys=(str(number),))
+
+    async def _note(self, sent: Awaitable[SendResult], numbers: list[int]) -> None:
+        try:
+            result = await sent
+        except RemotingError:
+            self.unknown += len(numbers)
+            await asyncio.sleep(0.02)
+            return
+        for index, number in enumerate(numbers):
+            self.acknowledged[number] = (result.queue.queue_id, result.queue_offset + index)
+
+
+async def play(namesrv: str, broker: Server, *, kills: int, rng: random.Random) -> Run:
+    """Send and consume while the broker is killed so often; return what they were told and what was read."""
+    run = Run(namesrv)
+    client_config = ClientConfig(nameservers=(namesrv,), timer_divisor=20)
+    async with (
+        Client(client_config) as sender,
+        Client(client_config) as first,
+        Client(client_config) as second,
+    ):
+        topic = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+        await sender.run(sender.admin.create_topic(broker.addr, topic))
+        await run.consume(first, "clustered", orderly=False)
+        await run.consume(second, "clustered", orderly=False)
+        await run.consume(first, "in-order", orderly=True)
+        producer = sender.producer(ProducerConfig(group="senders"))
+        sending = asyncio.create_task(run.send(producer))
+        for life in range(kills):
+            await until(run, len(run.acknowledged) + _PER_LIFE, sending, f"life {life} acknowledges messages")
+            await asyncio.sleep(rng.uniform(0, 0.5))
+            broker.end(signal.SIGKILL)
+            await asyncio.to_thread(broker.start)
+        await until(run, len(run.acknowledged) + _PER_LIFE, sending, "the last life acknowledges messages")
+        run.stopping = True
+        await sending
+        await producer.flush()
+        wanted = run.acknowledged.keys()
+        deadline = time.monotonic() + _CAUGHT_UP_S
+        while not all(wanted <= run.seen(group) for group in run.consumed):
+            missing = {group: len(wanted - run.seen(group)) for group in run.consumed}
+            assert time.monotonic() < deadline, f"acknowledged and not consumed: {missing}"
+            await asyncio.sleep(0.1)
+        await judge(run, sender)
+    return run
+
+
+async def until(run: Run, count: int, sending: asyncio.Task[None], what: str) -> None:
+    deadline = time.monotonic() + _READY_S
+    while len(run.acknowledged) < count:
+        assert not sending.done(), sending.exception()
+        assert time.monotonic() < deadline, f"{what}: not within {_READY_S} s"
+        await asyncio.sleep(0.01)
+
+
+async def judge(run: Run, client: Client) -> None:
+    """Read everything back.
+
+    Raises:
+        AssertionError: If something acknowledged is not there, or something is that nobody sent.
+    """
+    reader = TopicReader(client.core, "readers")
+    stored: dict[tuple[int, int], int] = {}
+    for queue in await client.run(reader.queues(TOPIC)):
+        offset = 0
+        while messages := (await client.run(reader.pull(queue, offset))).messages:
+            for message in messages:
+                assert message.queue_offset == offset, f"{queue} has no message at {offset}"
+                stored[queue.queue_id, offset] = number_of(message.body)
+                offset += 1
+    lost = [number for number, place in run.acknowledged.items() if stored.get(place) != number]
+    assert not lost, f"{len(lost)} acknowledged messages are not where they should be, the first is {lost[0]}"
+    offset_of = {
+        queue: {n: o for (q, o), n in sorted(stored.items(), reverse=True) if q == queue}
+        for queue in range(QUEUES)
+    }
+    for queue_id, numbers in run.consumed["in-order"].items():
+        firsts = [offset_of[queue_id][number] for number in dict.fromkeys(numbers)]
+        assert firsts == sorted(firsts), f"queue {queue_id} was not consumed in order"
+
+
+def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) -> str:
+    """Run it all; return a line that says what there was.
+
+    Raises:
+        AssertionError: If anything acknowledged was lost, altered, or not consumed.
+    """
+    nameserver = Server(
+        "nameserver", "--http", "off", "--data", str(directory / "ns"), log=directory / "ns.log"
+    )
+    nameserver.start()
+    broker = Server(
+        "broker",
+        *("-n", nameserver.addr, "--store", str(directory / "store")),
+        *("--set", f"flushDiskType={flush}", "--set", "cleanFileForciblyEnable=false"),
+        # Small files, so that kills meet new ones being begun; offsets are kept often, as kills come often.
+        *("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=1000000"),
+        *("--set", "flushConsumerOffsetInterval=200", "--set", "timerDivisor=20"),
+        log=directory / "broker.log",
+    )
+    try:
+        broker.start()
+        began = time.monotonic()
+        run = asyncio.run(play(nameserver.addr, broker, kills=kills, rng=random.Random(seed)))
+        took = time.monotonic() - began
+        assert broker.end() == 0
+        assert "Traceback" not in (directory / "broker.log").read_text()
+    finally:
+        broker.end(signal.SIGKILL)
+        nameserver.end()
+    deliveries = {group: sum(map(len, queues.values())) for group, queues in run.consumed.items()}
+    return (
+        f"kills={kills} flush={flush} acknowledged={len(run.acknowledged)} failed_or_unknown={run.unknown}"
+        f" lost=0 deliveries={deliveries} seconds={took:.0f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--flush", choices=("SYNC_FLUSH", "ASYNC_FLUSH"), default="SYNC_FLUSH")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.CRITICAL)  # clients say of each broken connection what was meant to be
+    with tempfile.TemporaryDirectory() as directory:
+        print(
+            kill_again_and_again(
+                Path(directory), kills=arguments.kills, flush=arguments.flush, seed=arguments.seed
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
