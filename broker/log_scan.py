@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
@@ -22,15 +23,22 @@ from remoting.message import (
 _HEAD: Final = struct.Struct(">ii")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
 #: Bytes before a record's magic.
 _MAGIC_AT: Final = 4
 
 
-#: A record up to its hosts: size, magic, crc, queue id, flag, queue and log offset, system flag, born.
-_FIXED: Final = struct.Struct(">iiiiiqqiq")
-_HOST_SIZES: Final = {False: 8, True: 20}
+#: What is read of a record up to its body, by the bits of its hosts' families: size, magic, crc, queue id,
+#: queue and log offset, store time, body size.
+_LAYOUTS: Final = {
+    (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
+        f">iiii4xqq4x8x{born}xq{store}x4x8xi"
+    )
+    for born in (8, 20)
+    for store in (8, 20)
+}
+_HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_SYS_FLAG_AT: Final = 36
 
 
 class Record(NamedTuple):
@@ -75,34 +83,30 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
     """As :func:`read_record`, for all records of a log: decodes only what its queues hold."""
     try:
-        size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag, _ = _FIXED.unpack_from(
-            data, position
+        (sys_flag,) = _INT32.unpack_from(data, position + _SYS_FLAG_AT)
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        size, magic, crc, queue_id, queue_offset, physical_offset, store_timestamp, body_size = (
+            layout.unpack_from(data, position)
         )
         end = position + size
-        if magic not in (MAGIC_V1, MAGIC_V2) or physical_offset != base + position:
+        if physical_offset != base + position or end > len(data) or (magic != MAGIC_V1 and magic != MAGIC_V2):
             return None
-        if size < _FIXED.size or end > len(data):
+        body_at = position + layout.size
+        at = body_at + body_size
+        if body_size < 0 or at >= end or crc != zlib.crc32(data[body_at:at]) & 0x7FFFFFFF:
             return None
-        at = position + _FIXED.size + _HOST_SIZES[bool(sys_flag & SYS_BORN_HOST_V6)]
-        (store_timestamp,) = _INT64.unpack_from(data, at)
-        at += 8 + _HOST_SIZES[bool(sys_flag & SYS_STORE_HOST_V6)] + 12  # two more numbers follow
-        (body_size,) = _INT32.unpack_from(data, at)
-        at += 4
-        if body_size < 0 or at + body_size > end or crc != body_crc(data[at : at + body_size]):
-            return None
-        at += body_size
-        if magic == MAGIC_V2:
-            (topic_size,) = _INT16.unpack_from(data, at)
-            at += 2
-        else:
+        if magic == MAGIC_V1:
             topic_size = data[at]
             at += 1
-        (properties_size,) = _INT16.unpack_from(data, at + topic_size)
-        properties_at = at + topic_size + 2
-        if topic_size < 0 or properties_size < 0 or properties_at + properties_size != end:
+        else:
+            (topic_size,) = _INT16.unpack_from(data, at)
+            at += 2
+        topic_end = at + topic_size
+        (properties_size,) = _INT16.unpack_from(data, topic_end)
+        if topic_size < 0 or properties_size < 0 or topic_end + 2 + properties_size != end:
             return None
-        topic = data[at : at + topic_size].decode()
-        properties = data[properties_at:end].decode()
+        topic = data[at:topic_end].decode()
+        properties = data[topic_end + 2 : end].decode()
     except (struct.error, IndexError, UnicodeDecodeError):
         return None
     return Record(topic, queue_id, queue_offset, physical_offset, store_timestamp, properties), end
@@ -114,7 +118,8 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
     Ends after the file's :class:`Padding`, or at the first :class:`Damage`.
     """
     position = start
-    while position < len(data):
+    size_of_all = len(data)
+    while position < size_of_all:
         found = read_indexed(data, position, base=base)
         if found is not None:
             record, end = found
