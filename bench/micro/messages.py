@@ -1,36 +1,44 @@
-"""CPU time a message costs broker and client: sends, batches, a lingering producer, pulls from a backlog.
+"""CPU time a message costs broker and client: sends, batches, a lingering producer, pulls, a consumer.
 
     python -m bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3] [CASE ...]
 
 A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU is the
 kernel's clock of each process, user and system: neighbours on the machine disturb it less than the wall's.
-Printed are the smallest and the largest of the rounds.
+Printed are the smallest and the largest of the rounds. In the end the broker is killed and what it stored is
+recovered from the log alone, in this process.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from broker.config import BrokerConfig
+from broker.files import DISK
+from broker.loading import load_broker
 from client.aio import Client
-from client.config import ClientConfig, ProducerConfig
+from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from client.producer import Message
-from client.queue_reader import TopicReader
+from client.queue_reader import ReceivedMessage, TopicReader
+from remoting.message import Host
 from remoting.route import TopicConfig
 
 _TOPIC: Final = "Bench"
 _QUEUES: Final = 8
 _BATCH: Final = 32
+_RECOVERY: Final = "recovery"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -126,9 +134,35 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
                         return moved
             return moved
 
+        groups = itertools.count()
+
+        async def consumes() -> int:
+            done, seen = asyncio.Event(), 0
+
+            async def listen(messages: Sequence[ReceivedMessage]) -> None:
+                nonlocal seen
+                seen += len(messages)
+                if seen >= count:
+                    done.set()
+
+            config = ConsumerConfig(
+                group=f"consumers{next(groups)}",
+                consume_from=ConsumeFrom.FIRST_OFFSET,
+                consume_batch_max=_BATCH,
+                workers=_QUEUES,
+            )
+            consumer = await client.consume(config, {_TOPIC: "*"}, listen)
+            await done.wait()
+            moved = seen
+            await consumer.close()
+            return moved
+
         print(f"{'':>8} {'messages':>9} {'broker us':>18} {'client us':>18} {'a second':>10}")
         cases = {"send": sends, "batch 32": batches, "linger": lingers, "pull 32": pulls}
+        cases["consume"] = consumes
         for name in arguments.only or cases:
+            if name == _RECOVERY:
+                continue
             found = [await measure(cases[name], broker) for _ in range(arguments.rounds)]
             brokers = sorted(1e6 * cost.broker_s / cost.messages for cost in found)
             clients = sorted(1e6 * cost.client_s / cost.messages for cost in found)
@@ -139,6 +173,27 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
             )
 
 
+def recover(store: Path, rounds: int) -> None:
+    """Time how long a start takes that reads and indexes the whole log."""
+    for _ in range(rounds):
+        (store / "checkpoint").unlink(missing_ok=True)
+        shutil.rmtree(store / "consumequeue", ignore_errors=True)
+        cpu, wall = time.process_time(), time.perf_counter()
+        state, _ = load_broker(
+            DISK,
+            store,
+            BrokerConfig(),
+            store_host=Host("127.0.0.1", 10911),
+            boot="",
+            now_ms=time.time_ns() // 1_000_000,
+            changed_settings={},
+        )
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        size = (state.store.log.max_offset - state.store.log.min_offset) / 1e6
+        state.store.log.close()
+        print(f"{_RECOVERY}: {size:.0f} MB, {size / wall:.0f} MB/s, {size / cpu:.0f} MB per second of CPU")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=20_000)
@@ -146,12 +201,23 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flush", default="ASYNC_FLUSH")
-    parser.add_argument("only", nargs="*", help="cases to run")
+    parser.add_argument("--directory", help="where the broker stores, in a temporary directory")
+    parser.add_argument(
+        "only",
+        nargs="*",
+        help="cases: send, 'batch 32', linger, 'pull 32', consume, recovery; default all",
+    )
     arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        run_on(directory, arguments)
+        if not arguments.only or _RECOVERY in arguments.only:
+            recover(Path(directory) / "store", arguments.rounds)
+
+
+def run_on(directory: str, arguments: argparse.Namespace) -> None:
     import uvloop
 
     with (
-        tempfile.TemporaryDirectory() as directory,
         process("nameserver", "--http", "off", "--data", f"{directory}/ns") as (_, namesrv),
         process(
             "broker",

@@ -129,6 +129,7 @@ MAY_IMPORT = {
 }
 #: Benchmarks of single paths may time a part of the server itself; the third arm runs our broker.
 TIMES_INSIDE = {
+    "bench/micro/messages.py": {"broker"},
     "bench/micro/registration.py": {"nameserver"},
     "bench/micro/scale.py": {"nameserver"},
     "bench/micro/write_path.py": {"nameserver"},
