@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.report import answers, words
+from bench.report.conditions import Conditions
 from bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
 
 
@@ -23,7 +24,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
         folder: Where a report was written; its ``marts`` hold the values of each run.
 
     Raises:
-        NoReport: If there are none.
+        NoReport: If there are none, or the machine was too busy for any advice.
     """
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
@@ -37,8 +38,23 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise NoReport(f"{path} cannot be read: {reason}") from None
+    disturbances = _conditions(folder).disturbances
+    if disturbances:
+        raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
     table = {row.place: row for row in answers.rows(found, below)}
     return [
         (chosen.need.words, words.choice(chosen), words.because(chosen))
         for chosen in answers.choices(table, MAIN_SERIES)
     ]
+
+
+def _conditions(folder: Path) -> Conditions:
+    """Read what the runs shared the machine with; nothing, of a report that did not write it down."""
+    try:
+        rows = pq.read_table(folder / "marts" / "conditions.parquet").to_pylist()
+    except (OSError, pa.ArrowInvalid):
+        rows = []
+    return Conditions(
+        others_cores={row["run"]: row["others_cores"] for row in rows if row["others_cores"] is not None},
+        late_ms={row["run"]: row["late_ms"] for row in rows if row["late_ms"] is not None},
+    )

@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.report import answers, storage
+from bench.report.conditions import conditions
+from bench.report.gold import Gold
 from bench.report.measures import Place, Values, floors, values
 from bench.report.page import page
 from bench.report.pipeline import compute
@@ -45,6 +47,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         progress(f"report: tables ready after {time.monotonic() - began:.0f} s; drawing")
         found = values(gold)
         write_values(spark, out, found, floors(gold))
+        write_conditions(spark, out, gold)
         path = storage.join(out, "report.html")
         storage.write(spark, path, page(gold, found).encode())
         progress(f"report: done after {time.monotonic() - began:.0f} s")
@@ -98,6 +101,24 @@ def write_values(
     ]
     for name, rows in (("values", each), ("differences", pairs)):
         storage.write_table(spark, storage.join(out, "marts"), name, pa.Table.from_pylist(rows))
+
+
+def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
+    """Write what each run had to share the machine with, and whether anything may be concluded."""
+    shared = conditions(gold)
+    rows = [
+        {
+            "run": source.run,
+            "others_cores": shared.others_cores.get(source.run),
+            "late_ms": shared.late_ms.get(source.run),
+        }
+        for source in gold.sources
+        if source.left_out is None
+    ]
+    columns = pa.schema([("run", pa.string()), ("others_cores", pa.float64()), ("late_ms", pa.float64())])
+    storage.write_table(
+        spark, storage.join(out, "marts"), "conditions", pa.Table.from_pylist(rows, schema=columns)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,10 +4,11 @@ Templates lie in ``templates/``; they escape all that is put into them. The page
 """
 
 import shlex
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
+from statistics import median
 from typing import Any, Final
 
 from jinja2 import DictLoader, Environment, StrictUndefined
@@ -15,6 +16,7 @@ from markupsafe import Markup
 
 from bench.report import answers, drawing, words
 from bench.report.answers import ARMS, CONTROLS, Row
+from bench.report.conditions import BUSY_SHARE, LATE_MS, OTHERS_CORES, Conditions, conditions
 from bench.report.drawing import Dots, Timeline
 from bench.report.gold import Bin, Fault, Gold
 from bench.report.measures import (
@@ -48,14 +50,18 @@ BUSY_CORES: Final = 0.6
 """Above it the generator's own queue is part of what it measures (bench-notes: at 25k/s all of p90)."""
 
 
-OTHERS_CORES: Final = 0.25
-"""Above it other programs had a part in the figures."""
-
-
 def page(gold: Gold, values: Values) -> str:
-    """Return the report as one self-contained HTML page."""
+    """Return the report as one self-contained HTML page.
+
+    Of runs on a busy machine it tells figures and concludes nothing: no difference, no claim, no choice.
+    """
     used = [source for source in gold.sources if source.left_out is None]
     every = answers.rows(values, floors(gold))
+    shared = conditions(gold)
+    disturbed = bool(shared.disturbances)
+    controls = _controls(every, told=not disturbed)
+    if disturbed:
+        every = [replace(row, pairs=[]) for row in every]
     table = {row.place: row for row in every}
     blocks = len({(source.batch, source.block) for source in used if source.series == MAIN_SERIES})
     arms = _arms(used)
@@ -66,18 +72,19 @@ def page(gold: Gold, values: Values) -> str:
         "compared": compared,
         "arms_sentence": _arms_sentence(used),
         "setting": _setting(used, blocks),
-        "warnings": _warnings(gold, used, blocks),
+        "warnings": _warnings(used, blocks, shared),
+        "disturbed": disturbed,
         "blocks": blocks,
         "answers": [answers.answer(claim, table, MAIN_SERIES) for claim in answers.CLAIMS]
         if compared
         else [],
         "choices": answers.choices(table, MAIN_SERIES) if compared else [],
         "primaries": _primaries(used, values) if compared else [],
-        "scenarios": _scenarios(gold, used, every),
+        "scenarios": _scenarios(gold, used, every, told=not disturbed),
         "timers": _timers(used, values),
-        "controls": _controls(every),
+        "controls": controls,
         "other_series": _other_series(used, every),
-        "trust": _trust(gold, used, every),
+        "trust": _trust(gold, used, every, shared),
         "left_out": [(source.run, source.left_out) for source in gold.sources if source.left_out],
         "reasons": _reasons(gold, used),
         "facts": _facts(used),
@@ -176,27 +183,13 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
     )
 
 
-def _of_others(gold: Gold, used: Sequence[Source]) -> list[float]:
-    """Return for each run how many cores programs used that had nothing to do with it."""
-    runs = {source.run for source in used}
+def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[str]:
     found = []
-    for machine in gold.costs:
-        if machine.role == "machine" and machine.run in runs and machine.covered_ns:
-            ours = sum(row.cpu_ns for row in gold.costs if row.run == machine.run and row.role != "machine")
-            found.append(max(machine.cpu_ns - ours, 0) / machine.covered_ns)
-    return found
-
-
-def _warnings(gold: Gold, used: Sequence[Source], blocks: int) -> list[str]:
-    found = []
-    others = _of_others(gold, used)
-    if others and statistics.median(others) > OTHERS_CORES:
+    if shared.disturbances:
         found.append(
-            "The machine was busy: programs that do not belong to this comparison used "
-            f"{max(others):.1f} "
-            f"cores in the worst run and {statistics.median(others):.1f} in the middle one. "
-            "What is "
-            "told here contains their delays; run it again on a quiet machine."
+            f"The machine was busy: {'; '.join(shared.disturbances)}. The figures below contain that, so "
+            "nothing is concluded from them, and they are not to be published: run it again on a quiet "
+            "machine."
         )
     if 0 < blocks < answers.LEANING_BLOCKS_MIN and len(_arms(used)) > 1:
         found.append(
@@ -252,14 +245,16 @@ def _primaries(used: Sequence[Source], values: Values) -> list[dict[str, Any]]:
     return drawn
 
 
-def _scenarios(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[dict[str, Any]]:
+def _scenarios(
+    gold: Gold, used: Sequence[Source], every: Sequence[Row], *, told: bool
+) -> list[dict[str, Any]]:
     main = [row for row in every if row.place.series == MAIN_SERIES]
     there = {row.place.scenario for row in main}
     order = [name for name in SCENARIO_ORDER if name in there] + sorted(there - set(SCENARIO_ORDER))
     found = []
     for scenario in order:
         mine = [row for row in main if row.place.scenario == scenario]
-        cases = [_case(gold, used, scenario, case, mine) for case in _cases(mine)]
+        cases = [_case(gold, used, scenario, case, mine, told=told) for case in _cases(mine)]
         found.append(
             {
                 "id": f"scenario-{scenario}",
@@ -308,13 +303,13 @@ def _cases(rows: Sequence[Row]) -> list[str | None]:
 
 
 def _case(
-    gold: Gold, used: Sequence[Source], scenario: str, case: str | None, rows: Sequence[Row]
+    gold: Gold, used: Sequence[Source], scenario: str, case: str | None, rows: Sequence[Row], *, told: bool
 ) -> dict[str, Any]:
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs]
     arms = [arm for arm in _arms(used) if any(arm in row.arms for row in mine)]
     few = not differing and _blocks(mine) < answers.LEANING_BLOCKS_MIN
-    every = few or len(_arms(used)) == 1  # there is no difference to tell
+    every = few or not told or len(_arms(used)) == 1  # there is no difference to tell
     return {
         "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
         "arms": arms,
@@ -486,7 +481,7 @@ def _taken(taken: answers.Taken) -> tuple[str, str]:
     return words.quantity(max(apart.low, 0), "s"), f"{fixed} fixed, {scaled} by timers"
 
 
-def _controls(every: Sequence[Row]) -> list[dict[str, str]]:
+def _controls(every: Sequence[Row], *, told: bool) -> list[dict[str, str]]:
     found = []
     for pair in CONTROLS:
         there = [(row, each) for row in every if (each := row.pair(*pair)) is not None]
@@ -498,12 +493,13 @@ def _controls(every: Sequence[Row]) -> list[dict[str, str]]:
             for row, each in there
             if each.leaning != "none"
         ]
-        told = any(row.can_tell for row, _ in there)
+        enough = any(row.can_tell for row, _ in there)
+        said = "; ".join(differing) or ("none" if enough else "too few blocks to tell")
         found.append(
             {
                 "pair": f"{words.name(pair[0])} and {words.name(pair[1])}",
                 "measures": str(len(there)),
-                "differing": "; ".join(differing) or ("none" if told else "too few blocks to tell"),
+                "differing": said if told else "not told: the machine was busy",
             }
         )
     return found
@@ -533,7 +529,7 @@ def _of_case(place: Place) -> str:
     return f", {_case_title(place.case)}" if place.case else ""
 
 
-def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[str]:
+def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Conditions) -> list[str]:
     foreign = any(source.manifest is not None and source.manifest.links == "none" for source in used)
     found = [
         "Simulated load from one machine: its way to the servers is part of every figure."
@@ -569,12 +565,19 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row]) -> list[str
                 else f", below the {BUSY_CORES:.0%} above which its own queue becomes part of the latencies."
             )
         )
-    others = _of_others(gold, used)
+    others, late = list(shared.others_cores.values()), list(shared.late_ms.values())
     if others:
         found.append(
-            "Programs that do not belong to the comparison used "
-            f"{statistics.median(others):.1f} cores "
-            f"in the middle run and {max(others):.1f} in the worst one."
+            f"Programs that do not belong to the comparison used {median(others):.1f} cores in the middle "
+            f"run and {max(others):.1f} in the worst one; above {OTHERS_CORES:g} in more than "
+            f"{BUSY_SHARE:.0%} of the runs nothing would be concluded."
+        )
+    if late:
+        found.append(
+            f"Nineteen of twenty operations left at most {words.quantity(median(late), 'ms')} after they "
+            f"were due in the middle run, {words.quantity(max(late), 'ms')} in the worst one; above "
+            f"{words.quantity(LATE_MS, 'ms')} in more than {BUSY_SHARE:.0%} of the runs nothing would be "
+            "concluded."
         )
     compared = [pair for row in every for pair in row.pairs if pair.estimate is not None]
     if compared:
