@@ -8,6 +8,7 @@ end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 import argparse
 import importlib.metadata
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,13 +30,18 @@ from bench.schedule import Comparison
 ATTACHED: Final = "attached"
 """The profile for a cluster that runs already: load only."""
 
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _INTERRUPT_S: Final = 5.0
 """How long the report may take to end Spark after an interrupt, s."""
 
 
-def make_report(folders: Sequence[Path], out: Path, master: str | None = None) -> int:
-    """Run the report's job in a process of its own; its last line is the path that it wrote."""
-    command = [sys.executable, "-m", "bench.report", *map(str, folders), "--out", str(out)]
+def make_report(folders: Sequence[str], out: str, master: str | None = None) -> int:
+    """Run the report's job in a process of its own; its last line is the path that it wrote.
+
+    Args:
+        folders: Paths, or URIs that Spark understands, as ``out`` is.
+    """
+    command = [sys.executable, "-m", "bench.report", *folders, "--out", out]
     if master is not None:
         command += ["--master", master]
     child = subprocess.Popen(command)
@@ -107,7 +113,7 @@ def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         print("mqbench: there is no run to report", file=sys.stderr)
         return 1
     print("mqbench: runs are done, making the report", file=sys.stderr)
-    code = make_report([out / "runs"], out)
+    code = make_report([str(out / "runs")], str(out))
     page = out / "report.html"
     if code == 0 and arguments.open:
         webbrowser.open(page.resolve().as_uri())
@@ -123,7 +129,8 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    missing = [folder for folder in arguments.folders if not folder.is_dir()]
+    # What is on this machine can be looked at before a JVM is started; the rest only Spark can reach.
+    missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
         return 2
@@ -203,9 +210,9 @@ def parser() -> argparse.ArgumentParser:
     child.set_defaults(do=run)
     child = commands.add_parser("report", help="make the report of run folders; prints its path last")
     child.add_argument(
-        "folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="run folders, or folders of them"
+        "folders", nargs="+", metavar="RUN_FOLDER", help="run folders, or folders of them: paths or URIs"
     )
-    child.add_argument("--out", type=Path, default=Path("out"), help="folder for the report (default: out)")
+    child.add_argument("--out", default="out", help="folder for the report, or its URI (default: out)")
     child.add_argument("--master", help="Spark master, such as spark://host:7077 (default: this machine)")
     child.set_defaults(do=report)
     child = commands.add_parser(

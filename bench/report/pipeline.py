@@ -1,24 +1,24 @@
 """From run folders to the report's small tables: which Spark job reads what, and what it leaves behind.
 
-JSON is read once per run (``silver/``), requests are judged once (``silver/requests``), everything else is
-computed from those. The small tables come to the driver, which writes them to ``marts/``.
+Three jobs, however many tables there are: JSON is read once per run (``silver/``); what the harness did is
+told; everything else is computed together, so that what tables have in common is computed once. The small
+tables come to the driver, which writes them to ``marts/``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.report import costs, gold, requests, routes, silver, storage
-from bench.report.session import Together
-from bench.report.tables import EVENTS, FAULTS, PATH_COLUMNS, REQUESTS, RUN_KEYS, columns
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from bench.plan import CASES, NEW_TOPIC
+from bench.report import costs, gold, requests, routes, silver, storage, told
+from bench.report.tables import EVENTS, FAULTS
 
 REASONS_MAX: Final = 12
 """Reasons kept per run and operation: the most frequent ones; remarks could be as many as requests."""
@@ -37,121 +37,147 @@ def compute(
     sources = silver.find(spark, roots)
     new = silver.new_ones(spark, sources, out)
     progress(f"report: {len(sources)} runs, {len(new)} to be read")
-    if new:
-        silver.write_events(spark, new, out)
-    runs = silver.run_rows(spark, sources)
-    found = {kind: silver.events(spark, out, kind) for kind in EVENTS}
-    quality: DataFrame | None = None
-    for each in found.values():
-        counted = silver.line_quality(each)
-        quality = counted if quality is None else quality.unionByName(counted)
-    assert quality is not None
+    silver.write_events(spark, new, out)
+    found = silver.events(spark, out)
+    facts = gather(
+        {
+            "files": silver.line_quality(found),
+            "faults": silver.of_kind(found, "faults"),
+            "brokers": silver.of_kind(found, "truth").where(F.col("subject") == "broker"),
+        }
+    )
     known = {source.run for source in sources if source.left_out is None}
-    files = collect(spark, quality.orderBy("run", "file"), gold.Lines, out, "files")
-    files = [row for row in files if row.run in known]
+    files = [row for row in _rows(facts["files"], gold.Lines) if row.run in known]
+    files.sort(key=lambda row: (row.run, row.file))
     sources = silver.judge_files(sources, [(row.run, row.file, row.lines, row.bad) for row in files])
-    runs = silver.run_rows(spark, sources)
-    good = {kind: each.where("good").drop("file", "good") for kind, each in found.items()}
-
-    faults = collect(
-        spark, requests.fault_windows(good["faults"], runs).orderBy("run", "fault"), gold.Fault, out, "faults"
-    )
-    windows = silver.local_frame(
-        spark, [tuple(getattr(row, name) for name in columns(FAULTS)) for row in faults], FAULTS
-    )
-    if new:
-        progress(f"report: judging the requests of {len(new)} runs")
-        _judge(
-            spark,
-            [source for source in sources if source.run in {each.run for each in new}],
-            good,
-            windows,
-            out,
-        )
+    faults = told.faults(facts["faults"].to_pylist(), sources)
+    gaps = told.gaps(facts["brokers"].to_pylist(), sources)
     silver.note_sources(spark, sources, out)
     progress("report: computing tables")
-    judged = silver.read(spark, out, "requests", REQUESTS).join(
-        F.broadcast(runs.select("run")), on="run", how="inner"
-    )
-    # Each is read by several tables; none of them grows with requests.
-    spans = routes.shown(good["views"], runs).persist()
-    changed = routes.changes(good["truth"], runs).persist()
-    gaps = requests.broker_gaps(good["truth"], runs).persist()
-    visible = routes.visibility(changed, spans, runs, windows)
+    runs = silver.run_rows(spark, sources, faults, gaps)
+    kinds = {row.file.partition("-")[0] for row in files}
+    kept, frames = _frames(found, runs, kinds, new_topics=any(map(_is_new_topic, faults)))
+    try:
+        tables = gather(frames)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+    tables["files"] = facts["files"].filter(pc.is_in(facts["files"]["run"], pa.array(sorted(known))))
+    tables["faults"] = _table(faults, silver.arrow_schema(FAULTS))
+    for name, table in tables.items():
+        storage.write_table(spark, storage.join(out, "marts"), name, table)
 
-    with Together() as together:
+    def rows(name: str, kind: type[_T]) -> list[_T]:
+        return _rows(tables[name], kind)
 
-        def table(frame: DataFrame, row: type[_T], name: str) -> Future[list[_T]]:
-            return together.submit(collect, spark, frame, row, out, name)
-
-        recoveries = table(requests.recoveries(judged), gold.Recovery, "recoveries")
-        timelines = table(requests.timelines(judged), gold.Bin, "timelines")
-        latency = table(requests.latency_histogram(judged), gold.Bucket, "latency_histogram")
-        observed = table(routes.observed(spans), gold.Observed, "observed")
-        left_out = table(routes.left_out(spans, windows), gold.LeftOut, "left_out")
-        back = table(routes.back(spans, windows, gaps), gold.Back, "back")
-        given_up = table(routes.given_up(spans, windows), gold.GivenUp, "given_up")
-        disagreements = table(routes.disagreements(spans, windows), gold.Disagreement, "disagreements")
-        seen = table(routes.visible_histogram(visible), gold.VisibleBucket, "visible_histogram")
-        staleness = table(routes.staleness(judged, changed), gold.StaleBin, "staleness")
-        currency = table(routes.currency(changed, spans, runs), gold.Currency, "currency")
-        topics = requests.new_topics(judged, good["deliveries"], spans, runs, windows)
-        brought = table(topics, gold.NewTopic, "new_topics")
-        used = table(costs.process_costs(good["processes"], runs), gold.Cost, "costs")
-        links = table(costs.link_bytes(good["links"], runs), gold.LinkBytes, "links")
-        messages = table(requests.messages(judged, good["deliveries"], runs), gold.Messages, "messages")
-        failures = requests.most(requests.failure_reasons(judged), REASONS_MAX)
-        reasons = table(failures, gold.Reason, "reasons")
-    for kept in (spans, changed, gaps):
-        kept.unpersist()
     return gold.Gold(
         sources=sources,
         files=files,
         faults=faults,
-        recoveries=recoveries.result(),
-        timelines=timelines.result(),
-        latency=latency.result(),
-        observed=observed.result(),
-        left_out=left_out.result(),
-        back=back.result(),
-        given_up=given_up.result(),
-        disagreements=disagreements.result(),
-        visible=seen.result(),
-        staleness=staleness.result(),
-        currency=currency.result(),
-        new_topics=brought.result(),
-        costs=used.result(),
-        links=links.result(),
-        messages=messages.result(),
-        reasons=reasons.result(),
+        recoveries=rows("recoveries", gold.Recovery),
+        timelines=rows("timelines", gold.Bin),
+        latency=rows("latency_histogram", gold.Bucket),
+        observed=rows("observed", gold.Observed),
+        left_out=rows("left_out", gold.LeftOut),
+        back=rows("back", gold.Back),
+        given_up=rows("given_up", gold.GivenUp),
+        disagreements=rows("disagreements", gold.Disagreement),
+        visible=rows("visible_histogram", gold.VisibleBucket),
+        staleness=rows("staleness", gold.StaleBin),
+        currency=rows("currency", gold.Currency),
+        new_topics=rows("new_topics", gold.NewTopic),
+        costs=rows("costs", gold.Cost),
+        links=rows("links", gold.LinkBytes),
+        messages=rows("messages", gold.Messages),
+        reasons=rows("reasons", gold.Reason),
     )
 
 
-def _judge(
-    spark: SparkSession,
-    sources: Sequence[silver.Source],
-    good: dict[str, DataFrame],
-    windows: DataFrame,
-    out: str,
-) -> None:
-    runs = silver.run_rows(spark, sources)
-    ops = good["ops"].join(F.broadcast(runs.select("run")), on="run", how="inner")
-    every = ops.unionByName(requests.registrations(ops))
-    gaps = requests.broker_gaps(good["truth"], runs)
-    judged = requests.judged(every, runs, windows, gaps)
-    keys = runs.select("run", *RUN_KEYS)
-    wanted = [name for name in columns(REQUESTS) if name != "run"]
-    silver.write(
-        judged.join(F.broadcast(keys), on="run", how="inner").select(
-            *wanted, "batch", *columns(PATH_COLUMNS)
-        ),
-        storage.join(out, "silver", "requests"),
-    )
+def _is_new_topic(fault: gold.Fault) -> bool:
+    return fault.kind in CASES[NEW_TOPIC].values()
 
 
-def collect(spark: SparkSession, frame: DataFrame, row: type[_T], out: str, name: str) -> list[_T]:
-    """Bring a small table to the driver, write it below ``out/marts`` and return it as ``row`` objects."""
-    table: pa.Table = frame.toArrow()
-    storage.write_table(spark, storage.join(out, "marts"), name, table)
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return [row(**values) for values in rows]
+def _frames(
+    found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool
+) -> tuple[list[DataFrame], dict[str, DataFrame]]:
+    """Return what is to be kept until all is computed, and every table.
+
+    Args:
+        kinds: Kinds of events that there are; a table that needs others is empty without being computed.
+    """
+    good = {kind: silver.of_kind(found, kind) for kind in EVENTS}
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory."""
+        kept.append(frame.persist())
+        return frame
+
+    spans = keep(routes.shown(good["views"], runs))
+    changed = keep(routes.changes(good["truth"], runs))
+    first = keep(routes.first_shown(changed, spans))
+    ops = good["ops"].unionByName(requests.registrations(good["ops"]))
+    judged = keep(requests.judged(ops, runs, requests.holders(good["ops"], runs)))
+    handed = good["deliveries"]
+    frames = {
+        "recoveries": requests.recoveries(judged),
+        "timelines": requests.timelines(judged),
+        "latency_histogram": requests.latency_histogram(judged),
+        "reasons": requests.most(requests.failure_reasons(judged), REASONS_MAX),
+        "staleness": routes.staleness(judged, changed),
+        "messages": requests.messages(judged, handed, runs),
+        "new_topics": requests.new_topics(judged, handed, spans, runs),
+        "observed": routes.observed(spans),
+        "left_out": routes.left_out(spans, runs),
+        "back": routes.back(spans, runs),
+        "given_up": routes.given_up(spans, runs),
+        "disagreements": routes.disagreements(spans, runs),
+        "visible_histogram": routes.visible_histogram(routes.visibility(first, runs)),
+        "currency": routes.currency(first, changed, runs),
+        "costs": costs.process_costs(good["processes"], runs),
+        "links": costs.link_bytes(good["links"], runs),
+    }
+    empty = {
+        "messages": "deliveries" not in kinds,
+        "new_topics": not new_topics,
+        "links": "links" not in kinds,
+        "costs": "processes" not in kinds,
+    }
+    return kept, {name: frame.limit(0) if empty.get(name) else frame for name, frame in frames.items()}
+
+
+def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
+    """Compute small tables in one job and bring them to the driver.
+
+    They come as the rows of one wide table, in which each has its own columns. A column that several have is
+    of one type in all of them.
+    """
+    kinds: dict[str, str] = {}
+    for frame in frames.values():
+        for column, kind in frame.dtypes:
+            assert kinds.setdefault(column, kind) == kind, f"{column} is {kinds[column]} and {kind}"
+    wide: list[DataFrame] = []
+    for name, frame in frames.items():
+        there = set(frame.columns)
+        wide.append(
+            frame.select(
+                F.lit(name).alias("mart"),
+                *(
+                    F.col(column) if column in there else F.lit(None).cast(kind).alias(column)
+                    for column, kind in kinds.items()
+                ),
+            )
+        )
+    table: pa.Table = reduce(DataFrame.union, wide).toArrow()
+    marts = table["mart"]
+    return {name: table.select(frames[name].columns).filter(pc.equal(marts, name)) for name in frames}
+
+
+def _rows(table: pa.Table, row: type[_T]) -> list[_T]:
+    names = table.column_names
+    every = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [row(**dict(zip(names, values, strict=True))) for values in every]
+
+
+def _table(rows: Sequence[object], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([{name: getattr(row, name) for name in schema.names} for row in rows], schema)

@@ -24,53 +24,6 @@ WRONG: Final = ("missing", "ghost", "failed")
 """Verdicts of requests that a fault disturbed."""
 
 ROUTE_OPS: Final = ("lookup", "newcomer")
-_FOREVER: Final = 2**62
-
-
-def fault_windows(faults: DataFrame, runs: DataFrame) -> DataFrame:
-    """Let the faults' instants count from the measure begin.
-
-    In:  good fault rows with run; ``RUNS``.
-    Out: ``FAULTS``.
-    """
-    instants = ("from_ns", "begin_ns", "healed_ns", "end_ns", "until_ns")
-    return faults.join(F.broadcast(runs), on="run", how="inner").select(
-        "run",
-        F.col("n").alias("fault"),
-        "kind",
-        "case",
-        "role",
-        "targets",
-        *((F.col(name) - F.col("measure_begin_ns")).alias(name) for name in instants),
-    )
-
-
-def broker_gaps(truth: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say when which broker was dead or out of everybody's reach.
-
-    In:  good truth rows with run; ``RUNS``.
-    Out: one row per gap: run, broker; from_ns, to_ns long since the measure begin, the latter far away for a
-        broker that did not come back.
-    """
-    closing = F.when(F.col("what").isin("cut", "healed"), "link").otherwise("life")
-    in_order = Window.partitionBy("life", "broker", closing).orderBy("t_ns")
-    gone = (
-        truth.where((F.col("subject") == "broker") & F.col("what").isin("up", "down", "cut", "healed"))
-        .join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
-        .select("life", "broker", "what", "t_ns", F.lead("t_ns").over(in_order).alias("next_ns"))
-        .where(F.col("what").isin("down", "cut"))
-    )
-    begin = F.col("measure_begin_ns")
-    return (
-        gone.join(F.broadcast(runs), on="life", how="inner")
-        .where(F.coalesce(F.col("next_ns") > begin, F.lit(True)) & (F.col("t_ns") < F.col("measure_end_ns")))
-        .select(
-            "run",
-            "broker",
-            (F.col("t_ns") - begin).alias("from_ns"),
-            F.coalesce(F.col("next_ns") - begin, F.lit(_FOREVER)).alias("to_ns"),
-        )
-    )
 
 
 def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
@@ -91,7 +44,7 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
-def judged(ops: DataFrame, runs: DataFrame, faults: DataFrame, gaps: DataFrame) -> DataFrame:
+def judged(ops: DataFrame, runs: DataFrame, held: DataFrame) -> DataFrame:
     """Keep the measured operations and say of each what it was worth and which fault it belongs to.
 
     A route is ``right`` if it lists every living broker of its topic and no dead one, ``missing`` if it lacks
@@ -103,7 +56,7 @@ def judged(ops: DataFrame, runs: DataFrame, faults: DataFrame, gaps: DataFrame) 
     An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
     belongs to it, too, with a negative offset.
 
-    In:  good operation rows with run; ``RUNS``; ``FAULTS``; :func:`broker_gaps`.
+    In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`.
     Out: ``REQUESTS``. phase: ``fault``, ``reference`` (before a fault) or ``quiet`` (in no window).
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
@@ -114,9 +67,7 @@ def judged(ops: DataFrame, runs: DataFrame, faults: DataFrame, gaps: DataFrame) 
         ops.join(F.broadcast(runs), on="run", how="inner")
         .withColumns({name: F.col(name) - begin for name in ("due_ns", "sent_ns", "done_ns")})
         .where((due >= 0) & (due < F.col("measure_end_ns") - begin))
-        .join(holders(ops, runs), on=["life", "topic"], how="left")
-        .join(F.broadcast(_by_run(faults, "windows")), on="run", how="left")
-        .join(F.broadcast(_by_run(gaps, "gaps")), on="run", how="left")
+        .join(F.broadcast(held), on=["life", "topic"], how="left")
         .withColumn(
             "window",
             F.try_element_at(
@@ -268,11 +219,22 @@ def recoveries(requests: DataFrame) -> DataFrame:
     disturbed = F.when(F.col("disturbed"), F.col("offset_ns"))
     begin = F.lit(0).cast("bigint")
     before = F.lag("offset_ns", 1, 0).over(Window.partitionBy(*keys).orderBy("offset_ns"))
-    during = during.withColumn("gap_ns", F.greatest("offset_ns", begin) - F.greatest(before, begin))
+    whole = (
+        Window.partitionBy(*keys)
+        .orderBy("offset_ns")
+        .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    )
+    during = during.withColumns(
+        {
+            "gap_ns": F.greatest("offset_ns", begin) - F.greatest(before, begin),
+            "last_ns": F.max(disturbed).over(whole),
+        }
+    )
 
     def count(condition: Column, name: str) -> Column:
         return F.sum(condition.cast("int")).alias(name)
 
+    again = F.col("right") & (F.col("answered_ns") >= F.col("last_ns"))
     totals = during.groupBy(*keys).agg(
         F.count("*").alias("n"),
         count(F.col("right"), "right"),
@@ -284,24 +246,18 @@ def recoveries(requests: DataFrame) -> DataFrame:
         count(F.col("right") & (F.col("latency_ns") > LATE_NS), "late"),
         count(F.col("queued"), "queued"),
         F.min(disturbed).alias("first_ns"),
-        F.max(disturbed).alias("last_ns"),
+        F.max("last_ns").alias("last_ns"),
+        F.min(F.when(again, F.col("answered_ns"))).alias("again_ns"),
         F.max(F.when(F.col("right"), F.col("latency_ns"))).alias("slowest_ns"),
         F.max("latency_ns").alias("stuck_ns"),
         F.max("lateness_ns").alias("lateness_ns"),
         F.max("gap_ns").alias("gap_ns"),
     )
-    first_right = (
-        during.where(F.col("right"))
-        .join(F.broadcast(totals.select(*keys, "last_ns")), on=keys, how="inner")
-        .where(F.col("answered_ns") >= F.col("last_ns"))
-        .groupBy(*keys)
-        .agg(F.min("answered_ns").alias("again_ns"))
-    )
-    return totals.join(first_right, on=keys, how="left").select(
+    return totals.select(
         *keys,
         *("n", "right", "missing", "ghost", "failed", "unknown", "waited", "late", "queued", "first_ns"),
-        F.when(F.col("last_ns").isNull(), F.lit(0).cast("bigint"))
-        .when(F.col("again_ns").isNotNull(), F.greatest("again_ns", F.lit(0).cast("bigint")))
+        F.when(F.col("last_ns").isNull(), begin)
+        .when(F.col("again_ns").isNotNull(), F.greatest("again_ns", begin))
         .alias("recovered_ns"),
         *("slowest_ns", "stuck_ns", "lateness_ns", "gap_ns"),
     )
@@ -434,12 +390,10 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
     )
 
 
-def new_topics(
-    requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame, faults: DataFrame
-) -> DataFrame:
+def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say how soon a new topic was of use, and how many brokers had it in the end.
 
-    In:  ``REQUESTS``; good delivery rows with run; :func:`bench.report.routes.shown`; ``RUNS``; ``FAULTS``.
+    In:  ``REQUESTS``; good delivery rows with run; :func:`bench.report.routes.shown`; ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
         beginning until the last of them had succeeded, null if one never did; read_ns long until the group
         was handed a first message, null if it never was; brokers long, those that any nameserver listed for
@@ -465,12 +419,14 @@ def new_topics(
         .groupBy("run", "fault")
         .agg(F.min(F.col("t_ns") - F.col("begin_ns")).alias("read_ns"))
     )
-    ends = F.broadcast(faults.select("run", "fault", "until_ns").withColumnRenamed("until_ns", "end_ns"))
+    ends = runs.select("run", F.explode("windows").alias("window")).select(
+        "run", "window.fault", F.col("window.until_ns").alias("end_ns")
+    )
     last_ns = F.col("end_ns") - WAITED_NS  # at the very end brokers may be on their way to a restart
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))
         .join(F.broadcast(of_producers.select("run", "fault", "topic")), on=["run", "topic"], how="inner")
-        .join(ends, on=["run", "fault"], how="inner")
+        .join(F.broadcast(ends), on=["run", "fault"], how="inner")
         .where((F.col("since_ns") < last_ns) & (F.col("until_ns") >= last_ns))
         .select("run", "fault", F.explode("brokers").alias("broker"))
         .groupBy("run", "fault")
@@ -489,9 +445,3 @@ def new_topics(
             F.coalesce("brokers", F.lit(0)).alias("brokers"),
         )
     )
-
-
-def _by_run(rows: DataFrame, name: str) -> DataFrame:
-    """One row per run: its rows as an array of structs; the rows are faults and gaps, not events."""
-    fields = [column for column in rows.columns if column != "run"]
-    return rows.groupBy("run").agg(F.array_sort(F.collect_list(F.struct(*fields))).alias(name))

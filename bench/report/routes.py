@@ -86,15 +86,15 @@ def observed(spans: DataFrame) -> DataFrame:
     )
 
 
-def left_out(spans: DataFrame, faults: DataFrame) -> DataFrame:
+def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say how long each observer still listed a broker that a fault had taken away.
 
-    In:  :func:`shown`; ``FAULTS``.
+    In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed it when the fault began: left_out_ns
         long from the fault's begin, 0 if the middle of what is known lies before it, null if it was still
         listed at the end of the window or of the observation; unsure_ns long.
     """
-    dead = _targets(faults, "broker")
+    dead = _targets(runs, "broker")
     at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is in the middle
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
@@ -122,16 +122,19 @@ def left_out(spans: DataFrame, faults: DataFrame) -> DataFrame:
     )
 
 
-def back(spans: DataFrame, faults: DataFrame, gaps: DataFrame) -> DataFrame:
+def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say how long after its return a broker was not listed yet.
 
-    In:  :func:`shown`; ``FAULTS``; :func:`bench.report.requests.broker_gaps`.
+    In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that lacked it when it came back: back_ns long from its
         return, null if it was not listed everywhere before the window or the observation ended.
     """
+    gaps = runs.select("run", F.explode("gaps").alias("gap")).select(
+        "run", F.col("gap.broker").alias("target"), "gap.from_ns", "gap.to_ns"
+    )
     came = (
-        _targets(faults, "broker")
-        .join(F.broadcast(gaps.withColumnRenamed("broker", "target")), on=["run", "target"], how="inner")
+        _targets(runs, "broker")
+        .join(F.broadcast(gaps), on=["run", "target"], how="inner")
         .where((F.col("from_ns") >= F.col("begin_ns")) & (F.col("to_ns") < F.col("until_fault_ns")))
         .select("run", "fault", "target", "until_fault_ns", F.col("to_ns").alias("up_ns"))
     )
@@ -156,10 +159,10 @@ def back(spans: DataFrame, faults: DataFrame, gaps: DataFrame) -> DataFrame:
     )
 
 
-def given_up(spans: DataFrame, faults: DataFrame) -> DataFrame:
+def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say where living brokers were left out although nothing had happened to them.
 
-    In:  :func:`shown`; ``FAULTS``.
+    In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer): views long, (observer, topic, broker) that lacked one;
         given_up_ns long, the longest of them; brokers long, how many different ones.
     """
@@ -176,7 +179,7 @@ def given_up(spans: DataFrame, faults: DataFrame) -> DataFrame:
     missing = (
         spans.where(F.col("state").isin(*ANSWERS))
         .join(holders, on=["run", "topic"], how="inner")
-        .join(F.broadcast(_windows(faults)), on="run", how="inner")
+        .join(F.broadcast(_windows(runs)), on="run", how="inner")
         .where(end > begin)
         .select(
             *("run", "fault", "observer", "index", "topic", "targets"),
@@ -198,10 +201,10 @@ def given_up(spans: DataFrame, faults: DataFrame) -> DataFrame:
     )
 
 
-def disagreements(spans: DataFrame, faults: DataFrame) -> DataFrame:
+def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say for how long and in how many topics two nameservers certainly gave different answers.
 
-    In:  :func:`shown`; ``FAULTS``.
+    In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault) with a disagreement: disagree_ns long, in which they differed about at least
         one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed) until the
         last disagreement ended, at least 0.
@@ -231,7 +234,7 @@ def disagreements(spans: DataFrame, faults: DataFrame) -> DataFrame:
         still.alias("still_ns"),
     )
     clipped = (
-        differing.join(F.broadcast(_windows(faults)), on="run", how="inner")
+        differing.join(F.broadcast(_windows(runs)), on="run", how="inner")
         .select(
             *("run", "fault", "topic", "begin_ns", "healed_ns"),
             F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
@@ -288,24 +291,20 @@ def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
-def visibility(changed: DataFrame, spans: DataFrame, runs: DataFrame, faults: DataFrame) -> DataFrame:
+def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
     """Say for each change when all observers of a kind showed it, or a later one.
 
-    In:  :func:`changes`; :func:`shown`; ``RUNS``; ``FAULTS``.
+    In:  :func:`first_shown`; ``RUNS``.
     Out: one row per measured (run, topic, version, observer): begun_ns, acked_ns long; seen_on, observers
         long; visible_ns long from begun, null if one of them never showed it; unsure_ns long; fault int,
         phase string as for requests.
     """
-    by_change = (
-        _first_shown(changed, spans)
-        .groupBy("run", "topic", "version", "observer")
-        .agg(
-            F.max("begun_ns").alias("begun_ns"),
-            F.max("acked_ns").alias("acked_ns"),
-            F.count("first").alias("seen_on"),
-            F.count("*").alias("observers"),
-            F.max("first").alias("last"),
-        )
+    by_change = first.groupBy("run", "topic", "version", "observer").agg(
+        F.max("begun_ns").alias("begun_ns"),
+        F.max("acked_ns").alias("acked_ns"),
+        F.count("first").alias("seen_on"),
+        F.count("*").alias("observers"),
+        F.max("first").alias("last"),
     )
     visible = F.greatest(F.col("last.since_ns") - F.col("begun_ns"), F.lit(0).cast("bigint"))
     placed = (
@@ -314,7 +313,6 @@ def visibility(changed: DataFrame, spans: DataFrame, runs: DataFrame, faults: Da
             (F.col("begun_ns") >= 0)
             & (F.col("begun_ns") < F.col("measure_end_ns") - F.col("measure_begin_ns"))
         )
-        .join(F.broadcast(_by_run(faults)), on="run", how="left")
         .withColumn(
             "window",
             F.try_element_at(
@@ -342,8 +340,13 @@ def visibility(changed: DataFrame, spans: DataFrame, runs: DataFrame, faults: Da
     )
 
 
-def _first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
-    """One row per change and observer: ``first``, when it showed it or a later one; null if it never did."""
+def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
+    """Say of each change when each observer first showed it, or a later one.
+
+    In:  :func:`changes`; :func:`shown`.
+    Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first struct of since_ns
+        and unsure_ns, null if it never did.
+    """
     span = spans.where(F.col("version").isNotNull())
     watching = span.groupBy("run", "observer", "index", "topic").agg(F.count("*").alias("spans"))
     wanted = watching.join(changed, on=["run", "topic"], how="inner").select(
@@ -373,18 +376,17 @@ AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000
 """How long after a change it is asked who knows it."""
 
 
-def currency(changed: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
+def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
     """Count which observers knew a change how long after it began, as long as it was the last one.
 
-    In:  :func:`changes`; :func:`shown`; ``RUNS``.
+    In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
     Out: one row per (run, observer, age_ms): n long, pairs of a change and an observer whose change was still
         the last one at that age; current long, of these pairs those in which it was shown.
     """
     newer = F.lead("begun_ns").over(Window.partitionBy("run", "topic").orderBy("version"))
     lasting = changed.select("run", "topic", "version", newer.alias("newer_ns"))
     known = (
-        _first_shown(changed, spans)
-        .join(lasting, on=["run", "topic", "version"], how="inner")
+        first.join(lasting, on=["run", "topic", "version"], how="inner")
         .join(F.broadcast(runs), on="run", how="inner")
         .withColumn("end_ns", F.col("measure_end_ns") - F.col("measure_begin_ns"))
         .where((F.col("begun_ns") >= 0) & (F.col("begun_ns") < F.col("end_ns")))
@@ -473,16 +475,18 @@ def _slots(runs: DataFrame) -> DataFrame:
     return runs.select("run", "life", "measure_begin_ns", "measure_end_ns")
 
 
-def _windows(faults: DataFrame) -> DataFrame:
-    return faults.select(
-        *("run", "fault", "targets", "begin_ns", "healed_ns"), F.col("until_ns").alias("until_fault_ns")
+def _windows(runs: DataFrame) -> DataFrame:
+    """One row per run and fault."""
+    return runs.select("run", F.explode("windows").alias("window")).select(
+        *("run", "window.fault", "window.targets", "window.begin_ns", "window.healed_ns"),
+        F.col("window.until_ns").alias("until_fault_ns"),
     )
 
 
-def _targets(faults: DataFrame, role: str) -> DataFrame:
+def _targets(runs: DataFrame, role: str) -> DataFrame:
     """One row per fault and target of a role: target int, its index."""
     return (
-        _windows(faults)
+        _windows(runs)
         .select("run", "fault", "begin_ns", "healed_ns", "until_fault_ns", F.explode("targets").alias("name"))
         .where(F.col("name").startswith(f"{role}-"))
         .select(
@@ -490,8 +494,3 @@ def _targets(faults: DataFrame, role: str) -> DataFrame:
             F.regexp_extract("name", "([0-9]+)$", 1).cast("int").alias("target"),
         )
     )
-
-
-def _by_run(faults: DataFrame) -> DataFrame:
-    window = F.struct("fault", "from_ns", "begin_ns", "until_ns")
-    return faults.groupBy("run").agg(F.array_sort(F.collect_list(window)).alias("windows"))

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -16,9 +15,6 @@ from bench.jre import ensure_java
 
 _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _END_S: Final = 3.0
-JOBS_MAX: Final = 4
-"""Spark jobs at a time: small ones spend most of their time in the driver, waiting for each other."""
-
 SMALL_BYTES: Final = 256 * 2**20
 """Less than this on this machine's disk is over before what the second compiler makes pays back."""
 
@@ -43,15 +39,11 @@ _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
+    # Many tiny files are one task's work, which makes one file of each run.
+    "spark.sql.files.openCostInBytes": "32768",
+    "spark.sql.files.minPartitionNum": "1",
 }
 """Beside it, for little data: plans are made more often than rows are read."""
-
-
-class Together(ThreadPoolExecutor):
-    """Runs Spark jobs side by side."""
-
-    def __init__(self) -> None:
-        super().__init__(JOBS_MAX, thread_name_prefix="spark-job")
 
 
 def is_small(roots: Sequence[str]) -> bool:

@@ -2,17 +2,21 @@
 
 ::
 
-    OUT/silver/KIND/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
-    OUT/silver/sources/      which runs are in it, and by which manifest
+    OUT/silver/events/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
+    OUT/silver/sources.json      which runs are in it, and by which manifest
 
-A run whose manifest has changed since (a void attempt made again) is read anew.
+All kinds of events of a run lie together: many small files cost more than what is in them. A run whose
+manifest has changed since (a void attempt made again) is read anew.
 """
+
+from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +24,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.report import storage
-from bench.report.session import Together
-from bench.report.tables import BAD, EVENTS, PATH_COLUMNS, REQUIRED, RUN_KEYS, RUNS, columns
+from bench.report.tables import (
+    BAD,
+    EVENT,
+    EVENTS,
+    GAP,
+    PATH_COLUMNS,
+    REQUIRED,
+    RUN_KEYS,
+    RUNS,
+    WINDOW,
+    columns,
+    typed,
+)
 from bench.runfolder import FORMAT, Manifest
+
+if TYPE_CHECKING:
+    from bench.report.gold import Fault
+    from bench.report.told import Gap
+
+KIND: Final = "file_kind"
+"""Which of :data:`EVENTS` a row is, by the beginning of its file's name."""
 
 BAD_LINES_MAX: Final = 1
 """Per file: the line that a killed process was writing. More means that the file cannot be trusted."""
@@ -54,6 +76,12 @@ class Source:
     left_out: str | None = None
 
     @property
+    def life(self) -> str:
+        """The cluster's life of which the run is a slot."""
+        session = "" if self.manifest is None else self.manifest.session
+        return f"{self.batch}/{self.series}/{self.block}/{self.arm}/{session}"
+
+    @property
     def stamp(self) -> str:
         """What changes when the run is made again."""
         if self.manifest is None:
@@ -69,7 +97,8 @@ def find(spark: SparkSession, roots: Sequence[str]) -> list[Source]:
         NoRuns: If there are none.
     """
     folders: dict[str, bytes | None] = {}
-    for path in sorted({path for root in roots for path in storage.listing(spark, root)}):
+    wanted = "{manifest.json,*.jsonl}"
+    for path in sorted({path for root in roots for path in storage.listing(spark, root, wanted)}):
         folder, _, name = path.rpartition("/")
         if _RUN.match(path) is not None and name == "manifest.json":
             folders[folder] = storage.read(spark, path)
@@ -126,25 +155,21 @@ def _source(folder: str, match: re.Match[str], batch: str, content: bytes | None
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
     """Return the usable runs that silver lacks, and drop what it holds of an earlier making of them."""
-    path = storage.join(out, "silver", "sources")
-    known = {}
+    path = storage.join(out, "silver", "sources.json")
+    known: dict[str, str] = {}
     if storage.exists(spark, path):
-        known = {row.run: row.stamp for row in spark.read.parquet(path).collect()}
+        known = msgspec.json.decode(storage.read(spark, path), type=dict[str, str])
     wanted = [source for source in sources if source.left_out is None]
     for source in sources:
         if source.run in known and (source.left_out is not None or known[source.run] != source.stamp):
-            for kind in (*EVENTS, "requests"):
-                storage.delete(spark, storage.join(out, "silver", kind, _partition(source)))
+            storage.delete(spark, storage.join(out, "silver", "events", _partition(source)))
     return [source for source in wanted if known.get(source.run) != source.stamp]
 
 
 def note_sources(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
     """Write down what silver holds now; called last, so that what broke before is done again."""
-    kept = [source for source in sources if source.left_out is None]
-    table = pa.table({"run": [each.run for each in kept], "stamp": [each.stamp for each in kept]})
-    spark.createDataFrame(table).coalesce(1).write.mode("overwrite").parquet(
-        storage.join(out, "silver", "sources")
-    )
+    kept = {source.run: source.stamp for source in sources if source.left_out is None}
+    storage.write(spark, storage.join(out, "silver", "sources.json"), msgspec.json.encode(kept))
 
 
 def _partition(source: Source) -> str:
@@ -152,74 +177,81 @@ def _partition(source: Source) -> str:
 
 
 def write_events(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
-    """Read all events of these runs once, and write them typed."""
-    with Together() as together:
-        jobs = [together.submit(_write_kind, spark, kind, sources, out) for kind in EVENTS]
-    for job in jobs:
-        job.result()
-
-
-def _write_kind(spark: SparkSession, kind: str, sources: Sequence[Source], out: str) -> None:
+    """Read all events of these runs once, and write them typed; only these runs' partitions are replaced."""
+    found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources}):
-        same = [source for source in sources if source.batch == batch]
-        write(_read_json(spark, kind, EVENTS[kind], same), storage.join(out, "silver", kind))
+        read = _read_json(spark, [source for source in sources if source.batch == batch])
+        found = read if found is None else found.unionByName(read)
+    if found is None:
+        return
+    (
+        found.write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .option("compression", "zstd")
+        .partitionBy(*RUN_KEYS)
+        .parquet(storage.join(out, "silver", "events"))
+    )
 
 
-def _read_json(spark: SparkSession, kind: str, schema: str, sources: Sequence[Source]) -> DataFrame:
-    names = columns(schema)
-    needed = F.col(BAD).isNull()
-    for name in REQUIRED[kind]:
-        needed = needed & F.col(name).isNotNull()
+def _read_json(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
+    complete = F.lit(False)
+    for kind, names in REQUIRED.items():
+        needed = F.col(KIND) == kind
+        for name in names:
+            needed = needed & F.col(name).isNotNull()
+        complete = complete | needed
     return (
-        spark.read.schema(f"{schema}, {BAD} string, {PATH_COLUMNS}")
+        spark.read.schema(f"{EVENT}, {BAD} string, {PATH_COLUMNS}")
         .option("basePath", sources[0].base)
-        .option("pathGlobFilter", f"{kind}-*.jsonl")
+        .option("pathGlobFilter", f"{{{','.join(EVENTS)}}}-*.jsonl")
         .option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", BAD)
         .json([storage.without_glob(source.uri) for source in sources])
         .select(
-            *names,
+            *columns(EVENT),
+            BAD,
             F.col("_metadata.file_name").alias("file"),
-            needed.alias("good"),
+            F.substring_index("_metadata.file_name", "-", 1).alias(KIND),
             F.lit(sources[0].batch).alias("batch"),
             *columns(PATH_COLUMNS),
+        )
+        .select(
+            *columns(EVENT),
+            "file",
+            KIND,
+            (F.col(BAD).isNull() & complete).alias("good"),
+            *RUN_KEYS,
         )
     )
 
 
-def write(frame: DataFrame, path: str) -> None:
-    """Write a silver table; only the partitions that ``frame`` holds are replaced."""
-    (
-        frame.write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .option("compression", "zstd")
-        .partitionBy(*RUN_KEYS)
-        .parquet(path)
+def events(spark: SparkSession, out: str) -> DataFrame:
+    """Read the events of all kinds: their columns, run, file, :data:`KIND` and good."""
+    path = storage.join(out, "silver", "events")
+    schema = f"{EVENT}, file string, {KIND} string, good boolean"
+    run = F.concat_ws("/", *(F.col(key).cast("string") for key in RUN_KEYS)).alias("run")
+    if not storage.exists(spark, path):
+        return local_frame(spark, [], f"run string, {schema}")
+    return (
+        spark.read.schema(f"{schema}, batch string, {PATH_COLUMNS}")
+        .parquet(storage.without_glob(path))
+        .select(run, *columns(schema))
     )
 
 
-def read(spark: SparkSession, out: str, kind: str, schema: str) -> DataFrame:
-    """Read a silver table: its columns and ``run``; empty if no run has such rows."""
-    path = storage.join(out, "silver", kind)
-    keys = f"batch string, {PATH_COLUMNS}"
-    run = F.concat_ws("/", *(F.col(key).cast("string") for key in RUN_KEYS)).alias("run")
-    wanted = [name for name in columns(schema) if name != "run"]
-    if not storage.exists(spark, path):
-        empty = ", ".join(part for part in schema.split(", ") if not part.startswith("run "))
-        return local_frame(spark, [], f"run string, {empty}")
-    plain = ", ".join(part for part in schema.split(", ") if not part.startswith("run "))
-    return spark.read.schema(f"{plain}, {keys}").parquet(storage.without_glob(path)).select(run, *wanted)
+def of_kind(found: DataFrame, kind: str) -> DataFrame:
+    """Keep the good events of one kind, with their run.
 
-
-def events(spark: SparkSession, out: str, kind: str) -> DataFrame:
-    """Read the events of one kind, with run, file and good."""
-    return read(spark, out, kind, f"{EVENTS[kind]}, file string, good boolean")
+    In:  :func:`events`.
+    Out: run and the columns of the kind.
+    """
+    return found.where((F.col(KIND) == kind) & F.col("good")).select("run", *columns(EVENTS[kind]))
 
 
 def line_quality(found: DataFrame) -> DataFrame:
     """Count lines and bad lines.
 
-    In:  run, file, good.
+    In:  :func:`events`.
     Out: one row per (run, file): lines long, bad long.
     """
     bad = F.sum(F.when(F.col("good"), 0).otherwise(1))
@@ -230,14 +262,24 @@ def line_quality(found: DataFrame) -> DataFrame:
     )
 
 
-def run_rows(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
+def run_rows(
+    spark: SparkSession, sources: Sequence[Source], faults: Sequence[Fault], gaps: Sequence[Gap]
+) -> DataFrame:
     """Return ``RUNS`` of the runs that are used."""
+    windows_of: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for fault in sorted(faults, key=lambda each: each.fault):
+        windows_of[fault.run].append({name: getattr(fault, name) for name in _fields(WINDOW)})
+    gaps_of: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for gap in gaps:
+        gaps_of[gap.run].append({name: getattr(gap, name) for name in _fields(GAP)})
     rows = [
         (
             source.run,
-            f"{source.batch}/{source.series}/{source.block}/{source.arm}/{manifest.session}",
-            *(source.batch, source.series, source.scenario, source.block, source.arm),
-            *(manifest.measure_begin_ns, manifest.measure_end_ns),
+            source.life,
+            manifest.measure_begin_ns,
+            manifest.measure_end_ns,
+            windows_of[source.run],
+            gaps_of[source.run],
         )
         for source in sources
         if source.left_out is None and (manifest := source.manifest) is not None
@@ -264,21 +306,35 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
     return judged
 
 
+def _fields(struct: str) -> list[str]:
+    return [part.partition(":")[0] for part in struct.removeprefix("struct<").removesuffix(">").split(",")]
+
+
 _ARROW: Final = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "boolean": pa.bool_(),
-    "array<int>": pa.list_(pa.int32()),
-    "array<string>": pa.list_(pa.string()),
-    "array<array<string>>": pa.list_(pa.list_(pa.string())),
 }
+
+
+def _arrow(kind: str) -> pa.DataType:
+    """Return the Arrow type of a DDL type."""
+    if kind.startswith("array<"):
+        return pa.list_(_arrow(kind.removeprefix("array<").removesuffix(">")))
+    if kind.startswith("struct<"):
+        parts = kind.removeprefix("struct<").removesuffix(">").split(",")
+        return pa.struct([(part.partition(":")[0], _arrow(part.partition(":")[2])) for part in parts])
+    return _ARROW[kind]
+
+
+def arrow_schema(schema: str) -> pa.Schema:
+    """Return a DDL schema as Arrow knows it."""
+    return pa.schema([(name, _arrow(kind)) for name, kind in typed(schema).items()])
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
     """Make a frame of the driver's own rows by Arrow: of a list Spark would make Python tasks."""
-    parts = [part.split() for part in schema.split(", ")]
-    arrays = [
-        pa.array([row[place] for row in rows], type=_ARROW[kind]) for place, (_, kind) in enumerate(parts)
-    ]
-    return spark.createDataFrame(pa.table(arrays, names=[name for name, _ in parts]), schema)
+    kinds = arrow_schema(schema)
+    arrays = [pa.array([row[place] for row in rows], type=kind.type) for place, kind in enumerate(kinds)]
+    return spark.createDataFrame(pa.table(arrays, schema=kinds), schema)

@@ -5,9 +5,10 @@ A bare path is what Spark makes of it: this machine's, unless the cluster says o
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,17 +49,24 @@ def delete(spark: SparkSession, path: str) -> None:
     _file_system(spark, jpath).delete(jpath, True)
 
 
-def listing(spark: SparkSession, path: str) -> list[str]:
-    """Return the full URI of every file at or below ``path``; empty if there is none."""
-    jpath = _path(spark, path)
-    system = _file_system(spark, jpath)
-    if not system.exists(jpath):
+def listing(spark: SparkSession, path: str, names: str) -> list[str]:
+    """Return the full URI of every file at or below ``path`` whose name fits; empty if there is none.
+
+    Args:
+        names: A pattern as Hadoop has them, such as ``{manifest.json,*.jsonl}``.
+    """
+    if not exists(spark, path):
         return []
-    found = []
-    files = system.listFiles(jpath, True)
-    while files.hasNext():
-        found.append(str(files.next().getPath().toString()))
-    return found
+    found = (
+        spark.read.format("binaryFile")
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", names)
+        .load(without_glob(path))
+    )
+    # One call for all names: asked for one by one, a thousand files would take seconds.
+    text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
+    # An empty authority is left out, as Hadoop prints paths: who asks makes no difference to a name.
+    return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]
 
 
 def read(spark: SparkSession, path: str) -> bytes:
@@ -86,7 +94,7 @@ def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) ->
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())
-    text = _csv(table.column_names, (row.values() for row in table.to_pylist()))
+    text = _csv(table.column_names, zip(*(column.to_pylist() for column in table.columns), strict=True))
     write(spark, join(folder, f"{name}.csv"), text.encode())
 
 
@@ -99,8 +107,12 @@ def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._gateway.jvm  # type: ignore[union-attr] # classic session
+
+
 def _path(spark: SparkSession, path: str) -> Any:
-    return spark.sparkContext._gateway.jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr] # classic session
+    return _jvm(spark).org.apache.hadoop.fs.Path(path)
 
 
 def _file_system(spark: SparkSession, path: Any) -> Any:

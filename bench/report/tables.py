@@ -5,6 +5,7 @@ Event columns are those of :mod:`bench.events`, field by field. ``run`` names a 
 monotonic clock; in every other table they count from the run's measure begin.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 BAD: Final = "_bad"
@@ -49,12 +50,21 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Columns without which a line says nothing: a line that lacks one is counted as bad."""
 
-RUNS: Final = (
-    "run string, life string, batch string, series string, scenario string, block int, arm string, "
-    "measure_begin_ns bigint, measure_end_ns bigint"
+WINDOW: Final = (
+    "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
-"""What the transforms need of the manifests; one row per run that is used. ``life``: runs that are slots of
-one cluster's life have the same; what was shown or true in one slot holds on in the next."""
+"""What requests and changes need of a fault, see :data:`FAULTS`."""
+GAP: Final = "struct<broker:int,from_ns:bigint,to_ns:bigint>"
+"""A time in which a broker was dead or out of everybody's reach, since the run's measure begin; ``to_ns`` is
+far away for one that did not come back."""
+
+RUNS: Final = (
+    "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
+    f"windows array<{WINDOW}>, gaps array<{GAP}>"
+)
+"""What the transforms need to know of a run beforehand; one row per run that is used. ``life``: runs that are
+slots of one cluster's life have the same; what was shown or true in one slot holds on in the next. Faults and
+gaps are as many as the harness caused, whatever the load."""
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "
@@ -73,4 +83,22 @@ REQUESTS: Final = (
 
 def columns(schema: str) -> list[str]:
     """Return the column names of a DDL schema."""
-    return [part.split()[0] for part in schema.split(", ")]
+    return list(typed(schema))
+
+
+def typed(schema: str) -> dict[str, str]:
+    """Return the columns of a DDL schema with their types."""
+    return dict(part.split() for part in schema.split(", "))
+
+
+def merged(schemas: Iterable[str]) -> str:
+    """Return a schema that has all columns; what has one name has one type."""
+    every: dict[str, str] = {}
+    for schema in schemas:
+        for name, kind in typed(schema).items():
+            assert every.setdefault(name, kind) == kind, f"{name} is {every[name]} and {kind}"
+    return ", ".join(f"{name} {kind}" for name, kind in every.items())
+
+
+EVENT: Final = merged(EVENTS.values())
+"""Columns of all events together: they are read, and kept, in one go."""

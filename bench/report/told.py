@@ -1,0 +1,96 @@
+"""What the harness did, of each run: its faults, and when a broker was dead or out of reach (pure).
+
+Both are as many as the harness caused, whatever the load, so the driver holds them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.report.gold import Fault
+from bench.report.silver import Source
+
+FOREVER: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A time in which a broker was dead or out of everybody's reach; instants in ns since measuring began."""
+
+    run: str
+    broker: int
+    from_ns: int
+    to_ns: int
+    """Far away for a broker that did not come back."""
+
+
+def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
+    """Let the faults' instants count from the measure begin.
+
+    Args:
+        rows: Good fault events with run.
+    """
+    begins = {source.run: begin for source, begin, _ in _slots(sources)}
+
+    def since(begin_ns: int, instant_ns: int | None) -> int | None:
+        return None if instant_ns is None else instant_ns - begin_ns
+
+    found = []
+    for row in rows:
+        begin = begins.get(row["run"])
+        if begin is None:
+            continue
+        found.append(
+            Fault(
+                run=row["run"],
+                fault=row["n"],
+                kind=row["kind"],
+                case=row["case"],
+                role=row["role"],
+                targets=row["targets"],
+                from_ns=row["from_ns"] - begin,
+                begin_ns=row["begin_ns"] - begin,
+                healed_ns=since(begin, row["healed_ns"]),
+                end_ns=since(begin, row["end_ns"]),
+                until_ns=row["until_ns"] - begin,
+            )
+        )
+    return sorted(found, key=lambda each: (each.run, each.fault))
+
+
+def gaps(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
+    """Say when which broker was gone, in every slot of a life that this reaches into.
+
+    Args:
+        rows: Good truth events of brokers with run: ``up``, ``down``, ``cut``, ``healed``.
+    """
+    life_of = {source.run: source.life for source, _, _ in _slots(sources)}
+    facts: dict[tuple[str, int, bool], list[tuple[int, str]]] = defaultdict(list)
+    for row in rows:
+        life = life_of.get(row["run"])
+        if life is not None:
+            of_link = row["what"] in ("cut", "healed")
+            facts[life, row["broker"], of_link].append((row["t_ns"], row["what"]))
+    found = []
+    for (life, broker, _), told in facts.items():
+        told.sort()
+        for place, (t_ns, what) in enumerate(told):
+            if what not in ("down", "cut"):
+                continue
+            next_ns = told[place + 1][0] if place + 1 < len(told) else None
+            for source, begin, end in _slots(sources):
+                if source.life == life and t_ns < end and (next_ns is None or next_ns > begin):
+                    to_ns = FOREVER if next_ns is None else next_ns - begin
+                    found.append(Gap(run=source.run, broker=broker, from_ns=t_ns - begin, to_ns=to_ns))
+    return sorted(found, key=lambda each: (each.run, each.broker, each.from_ns))
+
+
+def _slots(sources: Sequence[Source]) -> list[tuple[Source, int, int]]:
+    return [
+        (source, source.manifest.measure_begin_ns, source.manifest.measure_end_ns)
+        for source in sources
+        if source.left_out is None and source.manifest is not None
+    ]
