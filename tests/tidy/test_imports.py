@@ -106,6 +106,7 @@ IO_MODULES = {
     "bench/micro/raft/load.py",
     "bench/micro/raft/systems.py",
     "bench/micro/registration.py",
+    "bench/micro/report_scale.py",
     "bench/micro/scale.py",
     "bench/micro/write_path.py",
 }
