@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -11,9 +12,13 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 from bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View, event_files
 from bench.plan import parse_plan
+from bench.report import measures
+from bench.report.gold import Gold
+from bench.report.pipeline import compute
 from bench.runfolder import read_manifest
 from bench.session import Session, SessionPlan
 
@@ -109,6 +114,14 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
+@pytest.fixture(scope="module")
+def gold(life: list[Path], spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Gold:
+    """What the report makes of that life."""
+    return compute(
+        spark, [str(folder) for folder in life], str(tmp_path_factory.mktemp("told")), progress=print
+    )
+
+
 def rows(folder: Path, kind: type[E]) -> list[E]:
     return [
         msgspec.json.decode(line, type=kind)
@@ -161,6 +174,15 @@ def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_
     assert waited
     for row in waited:  # no report was answered while its nameserver stood still
         assert row.done_ns >= fault.healed_ns
+
+
+def test_server_that_died_by_itself_loses_every_figure_of_its_run(gold: Gold) -> None:
+    every = measures.values(gold)
+    quiet = [arms["independent"] for place, arms in every.items() if place.scenario == "quiet"]
+    assert quiet
+    assert {value for blocks in quiet for value in blocks.values()} == {math.inf}
+    others = [arms["independent"] for place, arms in every.items() if place.scenario == "partition"]
+    assert any(math.isfinite(value) for blocks in others for value in blocks.values())
 
 
 def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameservers(life: list[Path]) -> None:

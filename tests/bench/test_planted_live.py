@@ -1,0 +1,216 @@
+"""Truths planted in living processes, found again by the report: real nameservers, proxy and observer.
+
+A server that dies by itself is planted in test_session.py, exact rows in tests/bench/report/test_planted.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.arms.interface import ArmConfig, Listing, Side
+from bench.arms.remoting import RemotingArm, RemotingBroker
+from bench.events import Event, EventLog, Fault, Truth
+from bench.links import Link, both_ways
+from bench.observer import ObserverConfig
+from bench.processes import network_process
+from bench.report.gold import Gold
+from bench.report.pipeline import compute
+from bench.runfolder import write_manifest
+from tests.bench.report.planted import PlantedRun
+from tests.bench.servers import Cluster, running
+from tests.ports import free_addresses
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+STALE_NS: Final = 200_000_000
+CUT_NS: Final = 5_000_000_000
+CHANGES: Final = 24
+EVERY_NS: Final = 230_000_000
+#: A listing's time-out: longer than any cut here.
+LEASE_MS: Final = 60_000
+SECOND: Final = 10**9
+
+
+def sleep_until(at_ns: int) -> None:
+    time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
+
+
+def announcer(addr: str) -> RemotingBroker:
+    """Return a simulated broker that registers with one nameserver."""
+    side = Side(name="broker-0", servers=[addr])
+    config = ArmConfig(
+        kind="remoting",
+        sides=[side],
+        lease_ms=LEASE_MS,
+        refresh_ms=1000,
+        heartbeat_ms=1000,
+        divisor=1.0,
+        timeout_s=20.0,
+    )
+    return RemotingArm(config).broker(side)
+
+
+def listing(topic: str, version: int) -> Listing:
+    index = int(topic.split("-")[1])
+    return Listing(
+        index=index,
+        addr=f"127.0.0.1:{index}",
+        topics={topic: version},
+        version=version,
+        stamp=version,
+    )
+
+
+class Watched:
+    """One run folder: an observer of its own writes views to it, the test writes what it does."""
+
+    def __init__(self, out: Path, scenario: str, servers: list[str], topic: str) -> None:
+        self.run = PlantedRun(out, scenario=scenario, arm="independent")
+        self.topic = topic
+        self._log = EventLog(self.run.folder, "test")
+        self._writing = threading.Lock()
+        path = out / f"{scenario}.json"
+        config = ObserverConfig(kind="remoting", servers=servers, topics=[topic], folder=str(self.run.folder))
+        path.write_bytes(msgspec.json.encode(config))
+        self._observer = subprocess.Popen(
+            [sys.executable, "-m", "bench.observer", str(path)], stdout=subprocess.PIPE, text=True
+        )
+
+    def await_observer(self) -> None:
+        assert self._observer.stdout is not None
+        assert self._observer.stdout.readline() == "observer ready\n"
+
+    def record(self, event: Event) -> None:
+        with self._writing:
+            self._log.record(event)
+
+    def end(self, begin_ns: int, end_ns: int) -> None:
+        self._observer.terminate()
+        assert self._observer.wait(20) == 0
+        self._log.close()
+        manifest = msgspec.structs.replace(
+            self.run.manifest, measure_begin_ns=begin_ns, measure_end_ns=end_ns, ended_ns=end_ns + SECOND
+        )
+        write_manifest(self.run.folder, manifest)
+
+    def kill(self) -> None:
+        self._observer.kill()
+        self._observer.communicate()
+
+
+def tell_late(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
+    """Make changes that reach the nameserver 200 ms after they began; return the last one's beginning."""
+    at_ns = begin_ns
+    for version in range(2, CHANGES + 2):
+        at_ns += EVERY_NS
+        common: dict[str, Any] = {"subject": "topic", "broker": 100, "topic": watched.topic}
+        watched.record(Truth(what="changing", version=version, t_ns=at_ns, **common))
+        sleep_until(at_ns + STALE_NS)
+        (told,) = broker.announce(listing(watched.topic, version))
+        assert told.outcome == "ok", told
+        watched.record(Truth(what="changed", version=version, t_ns=told.done_ns, **common))
+    return at_ns
+
+
+def cut_one_off(
+    watched: Watched, brokers: list[RemotingBroker], cut: Callable[[], int], heal: Callable[[], int]
+) -> None:
+    """Cut the last nameserver off for five seconds; a change at their beginning reaches the others only."""
+    with ThreadPoolExecutor(len(brokers)) as pool:
+        from_ns = time.monotonic_ns()
+        time.sleep(0.5)
+        begin_ns = cut()
+        told = [pool.submit(broker.announce, listing(watched.topic, 2)) for broker in brokers]
+        sleep_until(begin_ns + CUT_NS)
+        assert [one.done() for one in told] == [True, True, False]
+        healed_ns = heal()
+        for one in told:
+            assert [each.outcome for each in one.result(20)] == ["ok"]
+    time.sleep(0.5)
+    watched.record(
+        Fault(
+            n=0,
+            kind="partition",
+            case="1-2",
+            targets=["nameserver-2"],
+            from_ns=from_ns,
+            begin_ns=begin_ns,
+            healed_ns=healed_ns,
+            end_ns=healed_ns,
+            until_ns=time.monotonic_ns(),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
+    out = tmp_path_factory.mktemp("live")
+    with running(tmp_path_factory.mktemp("cluster"), nameservers=3, brokers=()) as cluster:
+        live(out, cluster)
+    return compute(spark, [str(out)], str(tmp_path_factory.mktemp("report")), progress=print)
+
+
+def live(out: Path, cluster: Cluster) -> None:
+    (listen,) = free_addresses(1)
+    link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
+    network = network_process([link], out, sys.executable, lambda event: None)
+    # What is seen of one nameserver must be no disagreement of three: they have observers of their own.
+    stale = Watched(out, "stale", cluster.nameservers[:1], "sim-100-stale")
+    parted = Watched(out, "parted", cluster.nameservers, "sim-101-parted")
+    late = announcer(cluster.nameservers[0])
+    brokers = [announcer(addr) for addr in (*cluster.nameservers[:2], listen)]
+    try:
+        network.process.launch()
+        network.process.wait_ready()
+        late.announce(listing(stale.topic, 1))
+        for broker in brokers:
+            (told,) = broker.announce(listing(parted.topic, 1))
+            assert told.outcome == "ok", told
+        for each in (stale, parted):
+            each.await_observer()
+        time.sleep(0.3)
+        begin_ns = time.monotonic_ns()
+        with ThreadPoolExecutor(1) as pool:
+            cutting = pool.submit(
+                cut_one_off,
+                parted,
+                brokers,
+                lambda: network.cut(both_ways(["broker-0"], ["nameserver-2"])),
+                network.heal,
+            )
+            last_ns = tell_late(stale, late, begin_ns)
+            cutting.result(60)
+        time.sleep(0.3)
+        stale.end(begin_ns, last_ns + 1_000_000)  # the last change is seen when nothing is measured any more
+        parted.end(begin_ns, time.monotonic_ns())
+    finally:
+        for watched in (stale, parted):
+            watched.kill()
+        network.process.kill()
+        for broker in (late, *brokers):
+            broker.close()
+
+
+def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
+    rows = [row for row in gold.visible if "/stale/" in row.run and row.measure == "visible"]
+    shown = sorted(row.value_ns for row in rows for _ in range(row.n) if row.value_ns is not None)
+    assert len(shown) == CHANGES, "the last change before the end is seen, too"
+    assert shown[len(shown) // 2] == pytest.approx(STALE_NS, abs=10e6)
+
+
+def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None:
+    (found,) = (row for row in gold.disagreements if "/parted/" in row.run)
+    assert found.disagree_ns == pytest.approx(CUT_NS, abs=100e6)
+    assert found.topics == 1
+    assert found.agree_ns == pytest.approx(0, abs=100e6)
