@@ -140,6 +140,18 @@ class Generator:
         sleep_until(end_ns + self.config.linger_ns)
         self.leaving.set()
 
+    def await_due(self, due_ns: int) -> bool:
+        """Wait until an operation is due, or until all may go: what was due later is due no more.
+
+        Returns:
+            Whether all may go.
+        """
+        ahead_ns = due_ns - time.monotonic_ns()
+        if ahead_ns > 0:
+            self.leaving.wait(ahead_ns / 1e9)
+        gone: bool = self.leaving.is_set()
+        return gone
+
     def await_beginnings(self, path: Path) -> None:
         """Wait for each new topic and have every producer try to send to it."""
         for topic in self.config.new_topics:
@@ -454,7 +466,7 @@ class Paced(Staying):
             self.stay()
         number, due_ns, chosen = taken
         queued = due_ns < time.monotonic_ns()
-        sleep_until(due_ns)
+        self.generator.await_due(due_ns)
         if self.arrivals.is_over(due_ns):
             self.stay()
         operation = self.operate(number, due_ns, chosen)
@@ -590,8 +602,7 @@ class SimulatedBroker(Staying):
     def beat(self, phase: float) -> None:
         period_ns = self.config.arm.heartbeat_ms * 1_000_000
         due_ns = time.monotonic_ns() + round(phase * period_ns)
-        while not self.generator.leaving.is_set():
-            sleep_until(due_ns)
+        while not self.generator.await_due(due_ns):
             self.spawn(lambda due_ns=due_ns: self.announced(due_ns, None))  # type: ignore[misc]
             due_ns += period_ns
 
@@ -638,6 +649,8 @@ class SimulatedBroker(Staying):
             gevent.joinall(list(self.running), timeout=self.config.load.timeout_s)
             self.stay()
         due_ns = taken[1]
-        sleep_until(due_ns)
+        self.generator.await_due(due_ns)
+        if self.own.is_over(due_ns):
+            return
         change = self.change()
         self.spawn(lambda: self.announced(due_ns, change))

@@ -13,8 +13,8 @@ from bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
 from bench.runfolder import Arm, Series
 
 #: Starting and stopping a cluster, and the parts of the report, s: for the estimate before anything has run.
-OVERHEAD_S: Final = 9.0
-REPORT_S: Final = 70.0
+OVERHEAD_S: Final = 15.0
+REPORT_S: Final = 45.0
 ATTEMPTS_MAX: Final = 3
 
 

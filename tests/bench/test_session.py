@@ -108,7 +108,12 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 listed[:] = [session._servers.listed(index) for index in range(3)]
 
     session = Session(given, progress)
-    folders = session.run()
+    session.measure(lambda: None)
+    gone_ns = time.monotonic_ns()
+    folders = session.end()
+    end_ns = int((given.out / "work" / given.name / "generator.end").read_text())
+    # 15 users take turns as new clients, 2 a second: the last one's next is due 7.5 s after the end.
+    assert gone_ns - end_ns < 6 * 10**9
     assert listed == [4, 4, 4]  # two real brokers and two that the generator plays
     assert steps[0] == "starting"
     return folders
