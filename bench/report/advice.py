@@ -38,10 +38,11 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise NoReport(f"{path} cannot be read: {reason}") from None
-    disturbances = _conditions(folder).disturbances
+    shared = _conditions(folder)
+    disturbances = shared.disturbances
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
-    table = {row.place: row for row in answers.rows(found, below)}
+    table = {row.place: row for row in answers.rows(found, below, shared.crowded)}
     return [
         (chosen.need.words, words.choice(chosen), words.because(chosen))
         for chosen in answers.choices(table, MAIN_SERIES)
@@ -57,4 +58,5 @@ def _conditions(folder: Path) -> Conditions:
     return Conditions(
         others_cores={row["run"]: row["others_cores"] for row in rows if row["others_cores"] is not None},
         late_ms={row["run"]: row["late_ms"] for row in rows if row["late_ms"] is not None},
+        used_share={row["run"]: share for row in rows if (share := row.get("used_share")) is not None},
     )

@@ -5,12 +5,12 @@ of ten blocks; with fewer, the words are "in 6 of 6 blocks" or "mixed".
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from bench.report.blocks import Estimate, Line, Split, Verdict, differences, estimate, judge, split
-from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Values
+from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
 from bench.runfolder import Line as NamedLine
 
 ARMS: Final = ("independent", "raft", "zookeeper")
@@ -21,6 +21,12 @@ LEANING_BLOCKS_MIN: Final = 6
 """Blocks that must all agree before a difference is told; six do by chance once in 32."""
 
 Leaning = Literal["lower", "higher", "none"]
+
+Setting = tuple[str, str, str]
+"""Series, scenario and arm."""
+
+COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "s/min", "MiB/min", "KiB/s"})
+"""What is used of the machine can be told of one that is full; how soon something happens cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,8 @@ class Row:
     measure: Measure
     arms: Mapping[str, Summary]
     pairs: list[Pair]
+    unjudged: tuple[str, ...] = ()
+    """Arms that filled the machine: their values are shown and compared with nothing."""
 
     @property
     def differs(self) -> bool:
@@ -90,6 +98,7 @@ class Primary:
     named: NamedLine
     series: str
     pair: Pair
+    unjudged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +114,36 @@ class Taken:
     divisors: tuple[float, ...]
 
 
-def rows(values: Values, floors: Mapping[Place, Mapping[str, float]] | None = None) -> list[Row]:
+def rows(
+    values: Values,
+    floors: Mapping[Place, Mapping[str, float]] | None = None,
+    crowded: Collection[Setting] = (),
+) -> list[Row]:
     """Return a row per place, in the places' order.
 
     Args:
         floors: Of places and arms, what a value of 0 may be in truth.
+        crowded: Where an arm filled the machine.
     """
-    return [_row(place, arms, (floors or {}).get(place, {})) for place, arms in values.items()]
+    return [_row(place, arms, (floors or {}).get(place, {}), crowded) for place, arms in values.items()]
 
 
-def _row(place: Place, arms: Mapping[str, Mapping[Block, float]], floors: Mapping[str, float]) -> Row:
+def unjudged(place: Place, arms: Collection[str], crowded: Collection[Setting]) -> tuple[str, ...]:
+    """Return the arms of whose values nothing can be concluded, because they filled the machine."""
+    if place.measure in MEASURES and MEASURES[place.measure].unit in COSTS:
+        return ()
+    return tuple(arm for arm in arms if (place.series, place.scenario, arm) in crowded)
+
+
+def _row(
+    place: Place,
+    arms: Mapping[str, Mapping[Block, float]],
+    floors: Mapping[str, float],
+    crowded: Collection[Setting],
+) -> Row:
     measure = MEASURES[place.measure]
+    left = unjudged(place, arms, crowded)
+    fit = arms.keys() - set(left)
     return Row(
         place=place,
         measure=measure,
@@ -125,10 +153,9 @@ def _row(place: Place, arms: Mapping[str, Mapping[Block, float]], floors: Mappin
             if blocks
         },
         pairs=[
-            _pair(place, pair, arms, measure.material)
-            for pair in (*PAIRS, *CONTROLS)
-            if pair[0] in arms and pair[1] in arms
+            _pair(place, pair, arms, measure.material) for pair in (*PAIRS, *CONTROLS) if fit.issuperset(pair)
         ],
+        unjudged=left,
     )
 
 
@@ -149,7 +176,9 @@ def summary(found: Sequence[float], floor: float = 0.0) -> Summary:
     return Summary(middle=middle, low=ordered[0], high=ordered[-1], blocks=len(ordered), floor=floor)
 
 
-def primaries(named: Sequence[NamedLine], series: str, values: Values) -> list[Primary]:
+def primaries(
+    named: Sequence[NamedLine], series: str, values: Values, crowded: Collection[Setting] = ()
+) -> list[Primary]:
     """Return the primary lines of one series as they came out, with the verdict their margin gives."""
     found = []
     for line in named:
@@ -171,7 +200,9 @@ def primaries(named: Sequence[NamedLine], series: str, values: Values) -> list[P
             material=line.margin,
             verdict=judge(told, judged),
         )
-        found.append(Primary(named=line, series=series, pair=pair))
+        found.append(
+            Primary(named=line, series=series, pair=pair, unjudged=unjudged(place, line.arms, crowded))
+        )
     return found
 
 
@@ -226,6 +257,8 @@ class Claim:
     evidence: tuple[Evidence, ...]
     note: str = ""
     """What no figure shows, or what the figures do not show."""
+    of_asking: bool = False
+    """Whether its figures rest on how often clients ask."""
 
 
 CLAIMS: Final = (
@@ -310,6 +343,7 @@ CLAIMS: Final = (
     ),
     Claim(
         letter="d",
+        of_asking=True,
         said="Clients ask every 30 s and may learn of a change late.",
         evidence=(
             Evidence(
@@ -486,9 +520,9 @@ def choices(table: Mapping[Place, Row], series: str) -> list[Choice]:
         row = table.get(Place(series, need.scenario, need.case, need.measure))
         if row is None:
             continue
-        measured = [arm for arm in ARMS if arm in row.arms]
-        if len(measured) < 2:
+        if sum(arm in row.arms for arm in ARMS) < 2:
             continue
+        measured = [arm for arm in ARMS if arm in row.arms and arm not in row.unjudged]
         beaten = set()
         for pair in row.pairs:
             if pair.leaning != "none" and set(pair.arms) <= set(measured):

@@ -1,13 +1,14 @@
-"""Whether the machine was quiet enough for a verdict: who else computed, and how late the load was (pure)."""
+"""Whether the machine was fit for a verdict: who else computed, how late the load was, was it full (pure)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from bench.report import words
+from bench.report.answers import Setting
 from bench.report.blocks import percentile
 from bench.report.gold import Gold
 
@@ -21,6 +22,9 @@ LATE_QUANTILE: Final = 0.95
 BUSY_SHARE: Final = 0.25
 """Of all runs: with more of them disturbed, blocks no longer share nothing but the machine."""
 
+FULL_SHARE: Final = 0.9
+"""Of the machine's cores, in the mean of a run: above it requests wait for a processor in any design."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
@@ -30,6 +34,8 @@ class Conditions:
     """Cores that programs used which had nothing to do with the run."""
     late_ms: dict[str, float]
     """By how much the latest twentieth of a run's operations left after it was due."""
+    used_share: dict[str, float] = field(default_factory=dict)
+    """Share of the machine's cores that was in use, by servers, load and harness together."""
 
     @property
     def disturbances(self) -> list[str]:
@@ -49,6 +55,19 @@ class Conditions:
             )
         return found
 
+    @property
+    def crowded(self) -> dict[Setting, tuple[int, int]]:
+        """Return where an arm filled the machine: in so many of so many runs."""
+        shares: dict[Setting, list[float]] = defaultdict(list)
+        for run, share in self.used_share.items():
+            _, series, scenario, _, arm = run.split("/")
+            shares[series, scenario, arm].append(share)
+        return {
+            setting: (sum(share > FULL_SHARE for share in found), len(found))
+            for setting, found in shares.items()
+            if _too_many(found, FULL_SHARE)
+        }
+
 
 def _too_many(values: list[float], limit: float) -> bool:
     return sum(value > limit for value in values) > BUSY_SHARE * len(values)
@@ -56,15 +75,19 @@ def _too_many(values: list[float], limit: float) -> bool:
 
 def conditions(gold: Gold) -> Conditions:
     """Return what the runs that are used had to share the machine with."""
-    used = {source.run for source in gold.sources if source.left_out is None}
+    used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
     ours: dict[str, int] = defaultdict(int)
     for row in gold.costs:
         if row.role != "machine":
             ours[row.run] += row.cpu_ns
-    others = {
-        row.run: max(row.cpu_ns - ours[row.run], 0) / row.covered_ns
-        for row in gold.costs
-        if row.role == "machine" and row.run in used and row.covered_ns
+    of_machine = {
+        row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns
+    }
+    others = {run: max(row.cpu_ns - ours[run], 0) / row.covered_ns for run, row in of_machine.items()}
+    shares = {
+        run: row.cpu_ns / row.covered_ns / manifest.machine.cores
+        for run, row in of_machine.items()
+        if (manifest := used[run]) is not None and manifest.links != "none"  # else the servers are elsewhere
     }
     spread: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for each in gold.latency:
@@ -72,5 +95,7 @@ def conditions(gold: Gold) -> Conditions:
             spread[each.run].append((each.value_ns / 1e6, each.n))
     late = {run: percentile(rows, LATE_QUANTILE) for run, rows in spread.items()}
     return Conditions(
-        others_cores=others, late_ms={run: value for run, value in late.items() if value is not None}
+        others_cores=others,
+        late_ms={run: value for run, value in late.items() if value is not None},
+        used_share=shares,
     )

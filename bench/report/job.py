@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         gold = compute(spark, roots, out, progress=progress)
         progress(f"report: tables ready after {time.monotonic() - began:.0f} s; drawing")
         found = values(gold)
-        write_values(spark, out, found, floors(gold))
+        write_values(spark, out, found, floors(gold), conditions(gold).crowded)
         write_conditions(spark, out, gold)
         path = storage.join(out, "report.html")
         storage.write(spark, path, page(gold, found).encode())
@@ -58,7 +58,11 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
 
 
 def write_values(
-    spark: SparkSession, out: str, found: Values, below: Mapping[Place, Mapping[str, float]]
+    spark: SparkSession,
+    out: str,
+    found: Values,
+    below: Mapping[Place, Mapping[str, float]],
+    crowded: Collection[answers.Setting] = (),
 ) -> None:
     """Write the figures of the page: each run's values, and each pair of arms with its interval."""
     each = [
@@ -95,7 +99,7 @@ def write_values(
             "higher_in": pair.estimate.above,
             "leaning": pair.leaning,
         }
-        for row in answers.rows(found)
+        for row in answers.rows(found, crowded=crowded)
         for pair in row.pairs
         if pair.estimate is not None
     ]
@@ -111,11 +115,13 @@ def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
             "run": source.run,
             "others_cores": shared.others_cores.get(source.run),
             "late_ms": shared.late_ms.get(source.run),
+            "used_share": shared.used_share.get(source.run),
         }
         for source in gold.sources
         if source.left_out is None
     ]
-    columns = pa.schema([("run", pa.string()), ("others_cores", pa.float64()), ("late_ms", pa.float64())])
+    figures = ("others_cores", "late_ms", "used_share")
+    columns = pa.schema([("run", pa.string()), *((name, pa.float64()) for name in figures)])
     storage.write_table(
         spark, storage.join(out, "marts"), "conditions", pa.Table.from_pylist(rows, schema=columns)
     )

@@ -15,8 +15,8 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from bench.report import answers, drawing, words
-from bench.report.answers import ARMS, CONTROLS, Row
-from bench.report.conditions import BUSY_SHARE, LATE_MS, OTHERS_CORES, Conditions, conditions
+from bench.report.answers import ARMS, CONTROLS, Answer, Row
+from bench.report.conditions import BUSY_SHARE, FULL_SHARE, LATE_MS, OTHERS_CORES, Conditions, conditions
 from bench.report.drawing import Dots, Timeline
 from bench.report.gold import Bin, Fault, Gold
 from bench.report.measures import (
@@ -56,8 +56,8 @@ def page(gold: Gold, values: Values) -> str:
     Of runs on a busy machine it tells figures and concludes nothing: no difference, no claim, no choice.
     """
     used = [source for source in gold.sources if source.left_out is None]
-    every = answers.rows(values, floors(gold))
     shared = conditions(gold)
+    every = answers.rows(values, floors(gold), shared.crowded)
     disturbed = bool(shared.disturbances)
     controls = _controls(every, told=not disturbed)
     if disturbed:
@@ -70,6 +70,7 @@ def page(gold: Gold, values: Values) -> str:
         "css": Markup(_read("page.css")),
         "arms": arms,
         "compared": compared,
+        "asking": _asking(used),
         "arms_sentence": _arms_sentence(used),
         "setting": _setting(used, blocks),
         "warnings": _warnings(used, blocks, shared),
@@ -79,7 +80,7 @@ def page(gold: Gold, values: Values) -> str:
         if compared
         else [],
         "choices": answers.choices(table, MAIN_SERIES) if compared else [],
-        "primaries": _primaries(used, values) if compared else [],
+        "primaries": _primaries(used, values, shared) if compared else [],
         "scenarios": _scenarios(gold, used, every, told=not disturbed),
         "timers": _timers(used, values),
         "controls": controls,
@@ -113,26 +114,28 @@ def environment() -> Environment:
         LEFT=drawing.LEFT,
         TOP=drawing.TOP,
         BOTTOM=drawing.BOTTOM,
-        holds_class={
-            "holds": "yes",
-            "does not hold": "no",
-            "holds in part": "part",
-            "not shown": "open",
-            "not measured": "open",
-        },
-        holds_words={
-            "holds": "Holds.",
-            "does not hold": "Does not hold.",
-            "holds in part": "Holds in part.",
-            "not shown": "Not shown either way.",
-            "not measured": "Not measured here.",
-        },
+        holds_class=holds_class,
+        holds=words.holds,
     )
     return made
 
 
 def _read(name: str) -> str:
     return files("bench.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def holds_class(answer: Answer) -> str:
+    """Return how a claim's word is coloured: green is good for the independent design."""
+    price = answer.claim.of_asking
+    match answer.holds:
+        case "holds":
+            return "no" if price else "yes"
+        case "does not hold":
+            return "yes" if price else "no"
+        case "holds in part":
+            return "part"
+        case _:
+            return "open"
 
 
 def best(row: Row) -> tuple[str, ...]:
@@ -183,6 +186,27 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
     )
 
 
+def _asking(used: Sequence[Source]) -> str:
+    """Say how often clients asked, where that is not RocketMQ's own interval."""
+    intervals = {
+        (timer.used_ms, timer.documented_ms)
+        for source in used
+        if source.series == MAIN_SERIES
+        and source.manifest is not None
+        and (timer := source.manifest.timers.get("pollNameServerInterval")) is not None
+    }
+    if len(intervals) != 1:
+        return ""
+    ((asked_ms, own_ms),) = intervals
+    if own_ms is None or asked_ms == own_ms:
+        return ""
+    return (
+        f"Clients asked every {words.quantity(asked_ms, 'ms')} here, in every arm, not every "
+        f"{words.quantity(own_ms, 'ms')}: with RocketMQ's own timers, what they learn by asking takes up to "
+        f"{own_ms / asked_ms:g} times as long as these figures."
+    )
+
+
 def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[str]:
     found = []
     if shared.disturbances:
@@ -196,6 +220,17 @@ def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[s
             f"Only {blocks} block{'s' if blocks != 1 else ''}: fewer than {answers.LEANING_BLOCKS_MIN}, "
             "so no "
             "difference is told. The figures are description."
+        )
+    crowded: dict[str, list[str]] = defaultdict(list)
+    for (series, scenario, arm), (full, runs) in shared.crowded.items():
+        if series == MAIN_SERIES and arm in ARMS:
+            crowded[arm].append(f"“{_title(scenario)}” ({full} of {runs} runs)")
+    for arm, where in crowded.items():
+        found.append(
+            f"{words.name(arm)} filled the machine: servers, load and harness together used more than "
+            f"{FULL_SHARE:.0%} of its cores in {words.listed(where)}. Requests waited for a processor there, "
+            "whatever the design: these times and failures are shown and compared with nothing; a machine "
+            "with more cores can judge them."
         )
     lost = [source for source in used if source.manifest is not None and source.manifest.lost]
     for source in lost:
@@ -221,9 +256,9 @@ def _named_lines(used: Sequence[Source]) -> list[Line]:
     return list(found.values())
 
 
-def _primaries(used: Sequence[Source], values: Values) -> list[dict[str, Any]]:
+def _primaries(used: Sequence[Source], values: Values, shared: Conditions) -> list[dict[str, Any]]:
     drawn = []
-    for line in answers.primaries(_named_lines(used), MAIN_SERIES, values):
+    for line in answers.primaries(_named_lines(used), MAIN_SERIES, values, shared.crowded):
         unit: Unit = MEASURES[line.named.measure].unit if line.named.measure in MEASURES else "count"
         told = line.pair.estimate
         interval = ""
@@ -306,7 +341,7 @@ def _case(
     gold: Gold, used: Sequence[Source], scenario: str, case: str | None, rows: Sequence[Row], *, told: bool
 ) -> dict[str, Any]:
     mine = [row for row in rows if row.place.case == case]
-    differing = [row for row in mine if row.differs]
+    differing = [row for row in mine if row.differs or row.unjudged]
     arms = [arm for arm in _arms(used) if any(arm in row.arms for row in mine)]
     few = not differing and _blocks(mine) < answers.LEANING_BLOCKS_MIN
     every = few or not told or len(_arms(used)) == 1  # there is no difference to tell
@@ -314,7 +349,7 @@ def _case(
         "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
         "arms": arms,
         "note": words.CASE_NOTES.get((scenario, case), "") if case is not None else "",
-        "differ": bool(differing),
+        "differ": any(row.differs for row in differing),
         "rows": mine if every else differing,
         "null": "" if every else words.no_difference([row for row in mine if not row.differs]),
         "dots": _dots(differing),

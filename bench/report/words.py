@@ -4,7 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from bench.report.answers import LEANING_BLOCKS_MIN, Answer, Choice, Judged, Pair, Primary, Row, Summary
+from bench.report.answers import (
+    ARMS,
+    LEANING_BLOCKS_MIN,
+    Answer,
+    Choice,
+    Judged,
+    Pair,
+    Primary,
+    Row,
+    Summary,
+)
 from bench.report.measures import Unit
 
 MINUS: Final = "\N{MINUS SIGN}"
@@ -234,6 +244,8 @@ def verdict(primary: Primary) -> str:
     found = pair.estimate
     if found is None:
         return "not measured"
+    if primary.unjudged:
+        return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
     match pair.verdict:
         case "better":
             return f"{first} is better than {second}"
@@ -268,12 +280,24 @@ def verdict_sentence(answer: Answer) -> str:
         )
         if each
     ]
-    if not parts:
-        return "No figure differs in every block by as much as would matter."
+    full = sorted({arm for each in answer.found for arm in each.row.unjudged})
+    judged = _judged_in_all(answer) if full else []
+    among = f" between {listed([name(arm) for arm in judged])}" if len(judged) > 1 else ""
     rest = len(answer.found) - len({id(each) for each in (*for_it, *against)})
-    if rest:
-        parts.append(f"{rest} show{'s' if rest == 1 else ''} no difference that matters")
+    if not parts:
+        parts.append(f"No figure differs{among} in every block by as much as would matter")
+    elif rest:
+        parts.append(f"{rest} show{'s' if rest == 1 else ''} no difference that matters{among}")
+    for arm in full:
+        times = sum(arm in each.row.unjudged for each in answer.found)
+        parts.append(f"{name(arm)} is not judged in {times}, because its runs filled the machine")
     return "; ".join(parts) + "."
+
+
+def _judged_in_all(answer: Answer) -> list[str]:
+    """Return the arms that are judged by every figure of a claim."""
+    rows = [each.row for each in answer.found]
+    return [arm for arm in ARMS if all(arm in row.arms and arm not in row.unjudged for row in rows)]
 
 
 def _who_did_better(found: Sequence[Judged], *, for_it: bool) -> str:
@@ -291,17 +315,46 @@ def _who_did_better(found: Sequence[Judged], *, for_it: bool) -> str:
         said.append(f"independent did better than {listed([*map(name, sorted(worse))])}")
     if better:
         said.append(f"{listed([*map(name, sorted(better))])} did better than independent")
-    return " and ".join(said)
+    alike = [arm for arm in ARMS if all(_alike(each, arm) for each in found)]
+    told = " and ".join(said)
+    return f"{told}, no different from {listed([*map(name, alike)])}" if alike else told
+
+
+def _alike(judged: Judged, arm: str) -> bool:
+    """Whether an arm was compared with ``independent`` and did not differ."""
+    compared = judged.row.pair(arm, "independent") is not None and arm in judged.evidence.against
+    return compared and arm not in (*judged.for_it, *judged.against_it)
+
+
+def holds(answer: Answer) -> str:
+    """Say in a word or two whether a claim holds. That clients learn late is a price, not a promise."""
+    late = answer.claim.of_asking
+    match answer.holds:
+        case "holds":
+            return "True: later than elsewhere." if late else "Holds."
+        case "does not hold":
+            return "Not later than elsewhere." if late else "Does not hold."
+        case "holds in part":
+            return "True in part." if late else "Holds in part."
+        case "not shown":
+            return "Not shown either way."
+        case "not measured":
+            return "Not measured here."
 
 
 def choice(chosen: Choice) -> str:
     """Say which arms serve a need."""
     if not chosen.row.can_tell:
         return "too few blocks to tell"
-    measured = [arm for arm in chosen.row.arms if arm in ("independent", "raft", "zookeeper")]
-    if len(chosen.arms) == len(measured):
-        return "any: no difference that matters in every block"
-    return listed([name(arm) for arm in chosen.arms])
+    row = chosen.row
+    measured = [arm for arm in ARMS if arm in row.arms and arm not in row.unjudged]
+    if len(measured) < 2:
+        return "not told: the runs filled the machine"
+    left = "".join(f"; {name(arm)} is not judged" for arm in row.unjudged)
+    told = " or ".join(name(arm) for arm in chosen.arms)
+    if len(chosen.arms) < len(measured):
+        return f"{told}{left}"
+    return f"{told if left else 'any'}: no difference that matters in every block{left}"
 
 
 def because(chosen: Choice) -> str:

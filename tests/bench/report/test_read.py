@@ -15,10 +15,11 @@ import pytest
 from bench.report import answers, measures, words
 from bench.report.advice import NoReport, advice
 from bench.report.blocks import Line, differences, estimate, judge
+from bench.report.conditions import conditions
 from bench.report.gold import Bucket, Cost, Gold, LinkBytes, Recovery
 from bench.report.job import write_conditions, write_values
 from bench.report.measures import Place, Values
-from bench.report.page import page
+from bench.report.page import holds_class, page
 from bench.report.silver import Source
 from bench.runfolder import Line as NamedLine
 from tests.bench.report.test_misled import a_source, gold_of, values_of
@@ -45,10 +46,14 @@ def test_who_did_better_is_told_where_a_late_client_speaks_for_the_claim() -> No
     found = judged("d", killed("left_by_clients_s", independent=0.4, raft=0.4, zookeeper=2.0))
     assert found.holds == "does not hold"
     said = words.verdict_sentence(found)
-    assert said == "1 of 1 figures speaks against it: independent did better than ZooKeeper."
+    assert said == (
+        "1 of 1 figures speaks against it: independent did better than ZooKeeper, no different from raft."
+    )
+    assert words.holds(found) == "Not later than elsewhere."
+    assert holds_class(found) == "yes"
     found = judged("d", killed("left_by_clients_s", independent=2.0, raft=0.4, zookeeper=2.0))
     assert words.verdict_sentence(found) == (
-        "1 of 1 figures speaks for it: raft did better than independent."
+        "1 of 1 figures speaks for it: raft did better than independent, no different from ZooKeeper."
     )
 
 
@@ -283,6 +288,75 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
     assert whole.count("No verdict.") == len(answers.CLAIMS)
     assert "no verdict: the machine was busy" in whole
     assert "Route look-ups right again" in whole, "figures are shown all the same"
+
+
+def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
+    """In so many runs of an arm its own servers, the load and the harness take 19 of 20 core-seconds."""
+    costs = []
+    for source in gold.sources:
+        full = source.arm == arm and source.block <= runs
+        for role, used in (("machine", 19.0 if full else 9.0), ("nameserver", 15.9 if full else 5.9)):
+            costs.append(a_cost(source.run, role=role, cpu_ns=round(used * SECOND)))
+        costs.append(a_cost(source.run, role="generator", cpu_ns=3 * SECOND))
+    return replace(gold, costs=costs)
+
+
+def zookeeper_is_slower(gold: Gold) -> Gold:
+    slower = [
+        replace(row, recovered_ns=5 * SECOND) if row.run.endswith("/zookeeper") else row
+        for row in gold.recoveries
+    ]
+    line = msgspec.structs.replace(A_LINE, arms=("zookeeper", "independent"))
+    sources = [
+        replace(source, manifest=msgspec.structs.replace(source.manifest, lines=[line]))
+        for source in gold.sources
+        if source.manifest is not None
+    ]
+    return replace(gold, recoveries=slower, sources=sources)
+
+
+def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path) -> None:
+    """ZooKeeper's look-ups waited for one of two cores, and that was told as the time of an election."""
+    slow = zookeeper_is_slower(gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100}))
+    for runs, judged_too in ((1, True), (2, False)):
+        gold = filled_by(slow, "zookeeper", runs)
+        whole = re.sub(r"\s+", " ", page(gold, measures.values(gold)))
+        assert ("ZooKeeper filled the machine" in whole) is not judged_too
+        assert ("not judged: machine full" in whole) is not judged_too
+        assert ("ZooKeeper higher in 6 of 6 blocks; no verdict" in whole) is judged_too
+        assert ("independent did better than ZooKeeper" in whole) is judged_too
+        assert ("more than independent" in whole) is judged_too
+        assert "The machine was busy" not in whole
+        assert "<td>5 s" in whole, "the figure is shown all the same"
+    assert "(2 of 6 runs)" in whole
+    assert "no verdict: runs of ZooKeeper filled the machine" in whole
+    assert (
+        "No figure differs between independent and raft in every block by as much as would matter; ZooKeeper "
+        "is not judged in 1, because its runs filled the machine."
+    ) in whole
+
+
+def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path, spark: Any) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+    place = Place("equal", "leader-fails", "kill", "announce_again_s")
+    found = values_of(place, independent=[0.0] * 6, raft=[0.0] * 6, zookeeper=[5.0] * 6)
+    for runs, said in (
+        (1, "independent or raft"),
+        (2, "independent or raft: no difference that matters in every block; ZooKeeper is not judged"),
+    ):
+        full = filled_by(gold, "zookeeper", runs)
+        write_values(spark, str(tmp_path), found, {}, conditions(full).crowded)
+        write_conditions(spark, str(tmp_path), full)
+        ((_, chosen, _),) = advice(tmp_path)
+        assert chosen == said
+
+
+def test_what_an_arm_used_is_judged_on_a_full_machine_too(tmp_path: Path) -> None:
+    place = Place("equal", "quiet", None, "cpu_s_per_min")
+    values = values_of(place, independent=[5.0] * 6, raft=[5.0] * 6, zookeeper=[90.0] * 6)
+    (row,) = answers.rows(values, crowded={("equal", "quiet", "zookeeper")})
+    assert row.unjudged == ()
+    assert row.differs
 
 
 def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: Gold, spark: Any) -> None:
