@@ -7,7 +7,7 @@ Here belongs what both modes use above the route table; what only the raft mode 
     serving.py         the loop that all modes share
     independent.py     RocketMQ's own: one process, one table
     waiters.py         who waits for a topic to change
-    history.py         why topics and brokers left
+    history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           what is noted of a change, with the clock
     settings_file.py   request 318, put in force and kept

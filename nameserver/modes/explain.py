@@ -1,7 +1,7 @@
-"""Why a topic or a broker is not in the routes: a bounded history, and the likely causes.
+"""Why a topic is not in the routes: a bounded history, and the likely causes.
 
 "No topic route info" is the complaint that users cannot debug. The history keeps the last few reasons per
-topic and per broker, for a bounded number of each; :func:`explain_route` adds what the present table
+topic, for a bounded number of topics; :func:`explain_route` adds what the present table
 suggests. Pure: instants are passed in (wall clock, integer ms).
 """
 

@@ -1,4 +1,4 @@
-"""Why topics and brokers left: a bounded history, of this process only.
+"""Why topics left: a bounded history, of this process only.
 
 Pure: instants are passed in (wall clock, integer ms).
 """
@@ -9,28 +9,23 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from nameserver.commands import AddWritePerm, Command, WipeWritePerm
 from nameserver.types import BrokerKey, LeaveReason
 from nameserver.verdicts import Applied
 
-_Subject = TypeVar("_Subject", str, BrokerKey)
-
-
 SUBJECTS_MAX: Final = 10_000
-"""Topics, and brokers, that are remembered; the longest unchanged is forgotten first."""
+"""Topics that are remembered; the longest unchanged is forgotten first."""
 
 
 EVENTS_MAX: Final = 8
-"""Events that are remembered per topic and per broker."""
+"""Events that are remembered per topic."""
 
 
 class Note(StrEnum):
     """What is worth remembering beside departures, in the words that ``explain`` shows."""
 
-    REGISTERED = "registered"
-    LATE_UNREGISTER = "an unregistration over an older connection of the broker was ignored"
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
 
@@ -63,13 +58,12 @@ class Event:
 
 
 class History:
-    """The last events per topic and per broker, bounded in both directions."""
+    """The last events per topic, bounded in both directions."""
 
     def __init__(self, *, subjects_max: int = SUBJECTS_MAX, events_max: int = EVENTS_MAX) -> None:
         self._subjects_max = subjects_max
         self._events_max = events_max
         self._topics: OrderedDict[str, deque[Event]] = OrderedDict()
-        self._brokers: OrderedDict[BrokerKey, deque[Event]] = OrderedDict()
 
     def topics_changed(
         self,
@@ -83,32 +77,19 @@ class History:
         """Note one reason for all of these topics; of more than can be remembered, for the last ones."""
         event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
         for topic in topics[-self._subjects_max :]:
-            _note(self._topics, topic, event, self._subjects_max, self._events_max)
-
-    def broker_changed(
-        self, broker: BrokerKey, reason: LeaveReason | Note, *, at_ms: int, detail: str = ""
-    ) -> None:
-        """Note why a broker came, left or was changed."""
-        event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
-        _note(self._brokers, broker, event, self._subjects_max, self._events_max)
+            events = self._topics.setdefault(topic, deque(maxlen=self._events_max))
+            events.append(event)
+            self._topics.move_to_end(topic)
+            if len(self._topics) > self._subjects_max:
+                self._topics.popitem(last=False)
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
         """Return what is remembered of a topic, the oldest first."""
         return tuple(self._topics.get(topic, ()))
 
-    def of_broker(self, broker: BrokerKey) -> tuple[Event, ...]:
-        """Return what is remembered of a broker, the oldest first."""
-        return tuple(self._brokers.get(broker, ()))
-
 
 def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
-    """Keep in the history what a change did to brokers and topics."""
-    if applied.joined is not None:
-        history.broker_changed(applied.joined, Note.REGISTERED, at_ms=at_ms)
-    for gone in applied.left:
-        history.broker_changed(
-            gone.broker, gone.reason, at_ms=at_ms, detail=f"broker name {gone.broker_name}"
-        )
+    """Keep in the history what a change did to topics."""
     for lost in applied.lost:
         history.topics_changed(
             lost.topics,
@@ -129,20 +110,3 @@ def note_applied(history: History, command: Command, applied: Applied, *, at_ms:
 def in_words(reason: LeaveReason | Note) -> str:
     """Return the words for a reason."""
     return WORDS[reason] if isinstance(reason, LeaveReason) else reason.value
-
-
-def _note(
-    subjects: OrderedDict[_Subject, deque[Event]],
-    subject: _Subject,
-    event: Event,
-    subjects_max: int,
-    events_max: int,
-) -> None:
-    events = subjects.get(subject)
-    if events is None:
-        if len(subjects) >= subjects_max:
-            subjects.popitem(last=False)
-        events = subjects[subject] = deque(maxlen=events_max)
-    else:
-        subjects.move_to_end(subject)
-    events.append(event)

@@ -124,10 +124,6 @@ class Independent:
     # -- Consistency --------------------------------------------------------------------------------------
 
     @property
-    def history(self) -> History:
-        return self._history
-
-    @property
     def operations(self) -> None:
         """There is no group."""
 
@@ -254,7 +250,7 @@ class Independent:
     async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
         broker = unregister.broker
         if unregister.late:
-            note_late_unregister(self._history, unregister, origin)
+            note_late_unregister(unregister, origin)
             return unregister.answer
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
         self._evict(broker, LeaveReason.UNREGISTERED)

@@ -14,7 +14,6 @@ from nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 if TYPE_CHECKING:
     from .explain import Explanation
     from .group import Operations
-    from .history import History
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +111,6 @@ class Consistency(Protocol):
 
     Everything runs on one event loop. Deadlines are loop times in seconds.
     """
-
-    @property
-    def history(self) -> History:
-        """Why topics and brokers left; bounded, of this process only."""
 
     @property
     def operations(self) -> Operations | None:

@@ -10,14 +10,14 @@ from nameserver.handlers import Unregister
 from nameserver.types import ConnectionId
 from nameserver.verdicts import Applied
 
-from .history import History, Note, note_applied
+from .history import History, note_applied
 
 logger = logging.getLogger(__name__)
 
 
 def note_change(history: History, command: Command, applied: Applied) -> None:
     """Note a change that was just applied."""
-    note_applied(history, command, applied, at_ms=_wall_ms())
+    note_applied(history, command, applied, at_ms=time.time_ns() // 1_000_000)
     if applied.joined is not None:
         logger.info("broker registered broker=%s revision=%d", applied.joined, applied.revision)
     for gone in applied.left:
@@ -30,11 +30,6 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
         )
 
 
-def note_late_unregister(history: History, unregister: Unregister, origin: ConnectionId) -> None:
+def note_late_unregister(unregister: Unregister, origin: ConnectionId) -> None:
     """Note a goodbye that a former process of a broker sent, and that changes nothing."""
     logger.info("late unregistration ignored broker=%s connection=%s", unregister.broker, origin)
-    history.broker_changed(unregister.broker, Note.LATE_UNREGISTER, at_ms=_wall_ms())
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -27,7 +27,7 @@ from nameserver.raft import RaftConfig, RaftMember, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.types import Answer, ConnectionId, Request
 from nameserver.verdicts import Applied, Verdict
 from remoting.line_limit import LimitedLog
 
@@ -142,7 +142,7 @@ class Replicated:
         self._changes = Changes(given, reports, registrations, effects, waiters, kv_changed=kv_changed)
         self._requests = Requests(given, contact, self._reads, writes, registrations)
         self.settings = settings
-        self.history = given.history
+        self._history = given.history
         self.operations = Operations(raft_status=self.raft_status, member=member)
 
     @classmethod
@@ -190,7 +190,7 @@ class Replicated:
         return explain_route(
             self._table.view,
             topic,
-            self.history,
+            self._history,
             started_ms_ago=int(self._liveness.clock * 1000),
             keeps_routes=True,
         )
@@ -210,9 +210,6 @@ class Replicated:
     def refuse_read(self, error: NoQuorum) -> Answer:
         return self._reads.refuse(error)
 
-    async def barrier(self, *, deadline: float) -> None:
-        await self._reads.barrier(deadline=deadline)
-
     @property
     def join_barrier(self) -> Callable[[BarrierPassed], int]:
         """What joins a barrier: whoever keeps it saves a call for each read."""
@@ -225,13 +222,6 @@ class Replicated:
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
         return await self._requests.execute(request, origin, deadline=deadline)
-
-    def heard(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        if self._table.view.record(broker) is not None:
-            self._reports.heard(broker, origin)
-
-    def opened(self, origin: ConnectionId) -> None:
-        """Nothing is to be kept of a connection over which nothing came yet."""
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._registrations.forget_repeat(origin)

@@ -143,7 +143,7 @@ class Registrations(Part):
     def unregister(self, unregister: Unregister, origin: ConnectionId) -> Answer:
         """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
         if unregister.late:
-            note_late_unregister(self._history, unregister, origin)
+            note_late_unregister(unregister, origin)
         else:
             self._reports.withdrawn(unregister.broker, origin)
         return unregister.answer

@@ -917,7 +917,6 @@ def test_history_tells_why_a_topic_left_and_explains_it() -> None:
     sender.ask(104, unregistration())
     for command, verdict in sender.applied:
         note_applied(history, command, verdict, at_ms=1)
-    assert [event.reason for event in history.of_broker(A)] == [Note.REGISTERED, LeaveReason.UNREGISTERED]
     assert [event.reason for event in history.of_topic("t1")] == [
         Note.PERMISSION_WIPED,
         LeaveReason.UNREGISTERED,

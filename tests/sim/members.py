@@ -251,7 +251,6 @@ class Server:
         self._ends[origin] = end
         end.receive = lambda item: self._request(origin, *item)
         end.lost = lambda error: self._closed(origin, by_us=False)
-        self.host.running.opened(origin)
 
     def _closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         if self._ends.pop(origin, None) is not None:

@@ -48,7 +48,7 @@ def test_topic_that_left_says_why_and_where() -> None:
 def test_notes_do_not_hide_why_a_topic_left() -> None:
     history = History()
     history.topics_changed(["T"], LeaveReason.LEASE_EXPIRED, at_ms=5, broker=A, detail="120000 ms")
-    history.topics_changed(["T"], Note.LATE_UNREGISTER, at_ms=6, broker=A)
+    history.topics_changed(["T"], Note.PERMISSION_WIPED, at_ms=6, broker=A)
     assert explain_topic("T", history, AROUND).summary.startswith(
         "no longer listed: the broker was not heard"
     )
@@ -97,20 +97,13 @@ def test_listed_topic_names_missing_masters_and_missing_permission() -> None:
 def test_history_is_bounded_per_subject_and_in_subjects() -> None:
     history = History(subjects_max=2, events_max=3)
     for at in range(5):
-        history.topics_changed(["T"], Note.REGISTERED, at_ms=at)
+        history.topics_changed(["T"], Note.PERMISSION_ADDED, at_ms=at)
     assert [event.at_ms for event in history.of_topic("T")] == [2, 3, 4]
-    history.topics_changed(["U"], Note.REGISTERED, at_ms=6)
-    history.topics_changed(["T"], Note.REGISTERED, at_ms=7)
-    history.topics_changed(["V"], Note.REGISTERED, at_ms=8)
+    history.topics_changed(["U"], Note.PERMISSION_ADDED, at_ms=6)
+    history.topics_changed(["T"], Note.PERMISSION_ADDED, at_ms=7)
+    history.topics_changed(["V"], Note.PERMISSION_ADDED, at_ms=8)
     assert history.of_topic("U") == (), "the longest unchanged is forgotten first"
     assert history.of_topic("T") != ()
-
-
-def test_broker_history_is_kept_apart_from_topics() -> None:
-    history = History()
-    history.broker_changed(A, LeaveReason.UNREGISTERED, at_ms=5)
-    assert [event.reason for event in history.of_broker(A)] == [LeaveReason.UNREGISTERED]
-    assert history.of_topic(str(A)) == ()
 
 
 def test_every_reason_to_leave_has_words() -> None:
@@ -119,7 +112,7 @@ def test_every_reason_to_leave_has_words() -> None:
 
 def test_of_more_topics_than_can_be_remembered_the_last_ones_are() -> None:
     history = History(subjects_max=3, events_max=2)
-    history.topics_changed(["old", "T3"], Note.REGISTERED, at_ms=1)
+    history.topics_changed(["old", "T3"], Note.PERMISSION_ADDED, at_ms=1)
     history.topics_changed([f"T{i}" for i in range(5)], LeaveReason.LEASE_EXPIRED, at_ms=2)
     assert [len(history.of_topic(f"T{i}")) for i in range(5)] == [0, 0, 1, 2, 1]
     assert history.of_topic("old") == ()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from nameserver.modes.history import Note
 from nameserver.modes.interface import Freshness
 from nameserver.raft.consensus.messages import encode
 from nameserver.replicated import Replicated, peer_messages
@@ -41,7 +41,7 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
                 await group.empty()
                 assert elapsed() < 1.0
             for member in group.running:
-                assert member.history.of_broker(BROKER)[-1].reason is LeaveReason.CONNECTION_CLOSED
+                assert member.explain("T").events[-1].reason is LeaveReason.CONNECTION_CLOSED
                 assert "connection closed" in member.explain("T").summary
 
     run(body)
@@ -55,7 +55,7 @@ def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) 
             member = group.running[0]
             await ask(member, register())
             time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
-            member.heard(BROKER, ONE)
+            member._reports.heard(BROKER, ONE)
             contact = member._liveness.contact(BROKER)
             assert contact is not None
             member._reports.tick()
@@ -230,19 +230,23 @@ def test_goodbye_is_answered_at_once_and_evicts_after_the_last(tmp_path: Path) -
             for member in group.running:
                 assert (await ask(member, unregister())).code == ResponseCode.SUCCESS
             await group.empty()
-            assert group.running[0].history.of_broker(BROKER)[-1].reason is LeaveReason.UNREGISTERED
+            assert group.running[0].explain("T").events[-1].reason is LeaveReason.UNREGISTERED
 
     run(body)
 
 
-def test_late_goodbye_over_an_older_connection_is_ignored(tmp_path: Path) -> None:
+def test_late_goodbye_over_an_older_connection_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def body() -> None:
         async with group_of(tmp_path) as group:
             await group.everywhere(register(), ONE)
             await group.everywhere(register(), TWO)
             member = group.running[0]
             assert (await ask(member, unregister(), ONE)).code == ResponseCode.SUCCESS
-            assert [event.reason for event in member.history.of_broker(BROKER)][-1] is Note.LATE_UNREGISTER
+            assert "late unregistration ignored" in caplog.text
             assert member.view(Freshness.STALE).record(BROKER) is not None
 
     run(body)
@@ -266,7 +270,7 @@ def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) ->
             answers = await group.everywhere(register(heartbeatTimeoutMillis="3000"))
             assert codes(answers) == [0, 0, 0]
             await group.empty()
-            assert group.running[0].history.of_broker(BROKER)[-1].reason is LeaveReason.LEASE_EXPIRED
+            assert group.running[0].explain("T").events[-1].reason is LeaveReason.LEASE_EXPIRED
             assert [effects.closed for effects in group.effects] == [[ONE], [ONE], [ONE]]
 
     run(body)

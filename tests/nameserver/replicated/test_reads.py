@@ -125,13 +125,15 @@ def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
             loop = asyncio.get_running_loop()
-            await leader.barrier(deadline=loop.time() + CONDITION_S)
+            await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
             # Its engine hears the others as before, so it leads on and is in contact; its questions are lost.
             monkeypatch.setattr(leader.member, "send", lambda member, message: True)
             with pytest.raises(NoQuorum):
-                await leader.barrier(deadline=loop.time() + 0.3)
+                await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
             monkeypatch.undo()
-            await leader.barrier(deadline=loop.time() + CONDITION_S)  # it asks again
+            await leader.await_view(
+                Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S
+            )  # it asks again
 
     run(body)
 
@@ -144,7 +146,7 @@ def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
             follower, old = group.at(group.followers()[0]), group.leader()
             monkeypatch.setattr(follower.member, "send", lambda member, message: True)
             deadline = asyncio.get_running_loop().time() + CONDITION_S
-            waiting = asyncio.create_task(follower.barrier(deadline=deadline))
+            waiting = asyncio.create_task(follower.await_view(Freshness.LINEARIZABLE, deadline=deadline))
             await until(lambda: follower.raft_status().barriers == 1, "the barrier is sent")
             monkeypatch.undo()
             await group.stop(old)

@@ -10,7 +10,7 @@ import pytest
 
 from nameserver.modes.interface import Freshness
 from remoting.codes import ResponseCode
-from tests.nameserver.replicated.group import BROKER, ONE, ask, codes, group_of, put_kv, register, run, until
+from tests.nameserver.replicated.group import ONE, ask, codes, group_of, put_kv, register, run, until
 
 
 def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path)
                 assert member.view(Freshness.DEFAULT).topics() == ["T", "U"]
                 assert member.view(Freshness.STALE).revision == revision
             assert all(not effects.closed and not effects.notices for effects in group.effects)
-            assert all(member.history.of_broker(BROKER) == () for member in group.running), "of this process"
+            assert all(member.explain("T").events == () for member in group.running), "of this process"
             assert codes(await group.everywhere(register(), ONE)) == [0, 0, 0]
 
     run(body)
