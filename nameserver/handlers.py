@@ -28,13 +28,22 @@ from nameserver.commands import (
     WipeWritePerm,
 )
 from nameserver.liveness import Liveness, Standing
-from nameserver.registration import REMARK_MAX, Registration, broker_key, decode_registration, failure
+from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import ChangeInvalid, ChangeRefused, check_changes, parse_changes
 from nameserver.settings.declared import NamesrvSettings, format_settings
-from nameserver.types import Answer, BrokerKey, BrokerName, ClusterName, ConnectionId, KvEntry, Request
+from nameserver.types import (
+    Answer,
+    BrokerKey,
+    BrokerName,
+    ClusterName,
+    ConnectionId,
+    KvEntry,
+    Request,
+    refusal,
+)
 from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
@@ -187,9 +196,9 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: 
         return handler(view, request, settings, heard)
     except FieldError as error:
         # Java does not check what it marks as required and fails later, or stores null; we say which it is.
-        return failure(str(error))
+        return refusal(str(error))
     except RemoteProtocolError as error:
-        return failure(f"body of request {request.code} cannot be read: {error}")
+        return refusal(f"body of request {request.code} cannot be read: {error}")
 
 
 def answer_for(command: Command, verdict: Verdict, request: Request, settings: NamesrvSettings) -> Answer:
@@ -368,7 +377,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, 
 
 def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if must_wait(settings, heard.uptime_s):
-        return failure(NOT_READY)
+        return refusal(NOT_READY)
     fields = GetRouteFields.parse(request.ext_fields)
     route = None
     if fields.topic is not None:
@@ -427,7 +436,7 @@ def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, 
 
 def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if not settings.enable_all_topic_list:
-        return failure("disable")
+        return refusal("disable")
     return _topic_list(view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, view.topics)
 
 
@@ -435,7 +444,7 @@ def _topics_of_cluster(
     view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
 ) -> Decision:
     if not settings.enable_topic_list:
-        return failure("disable")
+        return refusal("disable")
     cluster = GetTopicsByClusterFields.parse(request.ext_fields).cluster
     if cluster is None:
         return Answer(body=TopicList().encode())
@@ -455,7 +464,7 @@ def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings,
 def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
     def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
         if not settings.enable_topic_list:
-            return failure("disable")
+            return refusal("disable")
         return _topic_list(view, request.code, lambda: view.topics_by_flag(accept))
 
     return handler
@@ -499,13 +508,13 @@ def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
 def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = PutKvFields.parse(request.ext_fields)
     if fields.namespace is None or fields.key is None:
-        return failure("namespace or key is null")
+        return refusal("namespace or key is null")
     try:
         size = entry_size(fields.namespace, fields.key, fields.value)
     except ValueError:
-        return failure("namespace, key or value is no Unicode text")
+        return refusal("namespace, key or value is no Unicode text")
     if size > KV_ENTRY_BYTES_MAX:
-        return failure(
+        return refusal(
             f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
         )
     return PutKv(
@@ -564,9 +573,9 @@ def _update_config(view: RouteView, request: Request, settings: NamesrvSettings,
     try:
         after, changes = check_changes(settings, parse_changes(request.body))
     except ChangeRefused as error:
-        return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error)[:REMARK_MAX])
+        return refusal(str(error), ResponseCode.NO_PERMISSION)
     except ChangeInvalid as error:
-        return failure(str(error))
+        return refusal(str(error))
     return SettingsChange(after=after, changes=changes, answer=Answer()) if changes else Answer()
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from nameserver.commands import QueueMapping, TopicQueues
-from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request
+from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request, refusal
 from remoting.bounds import LEASE_MS, LEASE_MS_MAX
-from remoting.codes import ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
 from remoting.fields import RegisterBrokerFields
 from remoting.lenient import canonical
 from remoting.registration import TopicNumbers, body_crc32, read_registration
 from remoting.route import DataVersion
-
-REMARK_MAX: Final = 1024
-"""Characters of a refusal: what it repeats of a request may be as long as that."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,28 +60,28 @@ def decode_registration(request: Request) -> Registration | Answer:
     try:
         fields = RegisterBrokerFields.parse(request.ext_fields)
     except FieldError as error:
-        return failure(str(error))
+        return refusal(str(error))
     if not fields.broker_name:
-        return failure("brokerName is empty")
+        return refusal("brokerName is empty")
     if not fields.broker_addr:
-        return failure("brokerAddr is empty")
+        return refusal("brokerAddr is empty")
     if not fields.cluster_name:
-        return failure("clusterName is empty")
+        return refusal("clusterName is empty")
     if fields.broker_id < 0:
-        return failure(f"brokerId {fields.broker_id} is negative")
+        return refusal(f"brokerId {fields.broker_id} is negative")
     lease_ms = fields.heartbeat_timeout_ms
     if lease_ms is not None and lease_ms > LEASE_MS_MAX:
-        return failure(
+        return refusal(
             f"argument heartbeatTimeoutMillis is {lease_ms}, allowed: at most {LEASE_MS_MAX} (a day)"
         )
     if fields.body_crc32 and body_crc32(request.body) != fields.body_crc32:
-        return failure("crc32 not match")
+        return refusal("crc32 not match")
     try:
         body = read_registration(request.body, compressed=fields.compressed, version=request.version)
         infos = body.mapping_infos
         mappings = tuple([_mapping(topic, info) for topic, info in infos.items()]) if infos else ()
     except RemoteProtocolError as error:
-        return failure(f"Failed to decode RegisterBrokerBody: {error}")
+        return refusal(f"Failed to decode RegisterBrokerBody: {error}")
     return Registration(
         broker=broker_key(fields.cluster_name, fields.broker_addr),
         broker_name=BrokerName(fields.broker_name),
@@ -106,10 +102,6 @@ def _mapping(topic: str, info: Any) -> QueueMapping:
     if type(epoch) is not int or not -(2**63) <= epoch < 2**63:
         raise RemoteProtocolError(f"mapping info of {topic} has epoch {epoch!r}, not a 64-bit integer")
     return QueueMapping(topic=topic, epoch=epoch, info=canonical(info))
-
-
-def failure(remark: str) -> Answer:
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark[:REMARK_MAX])
 
 
 def broker_key(cluster_name: str, broker_addr: str) -> BrokerKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, NewType, Self
+from typing import Final, NamedTuple, NewType, Self
 
 import msgspec
 
@@ -82,6 +82,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     remark: str | None = None
     ext_fields: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
+
+
+REMARK_MAX: Final = 1024
+"""Characters of a refusal: what it repeats of a request may be as long as that."""
+
+
+def refusal(remark: str, code: int = ResponseCode.SYSTEM_ERROR) -> Answer:
+    """Answer that nothing of a request was done, or that nobody knows."""
+    return Answer(code=code, remark=remark[:REMARK_MAX])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

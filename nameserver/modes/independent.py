@@ -28,7 +28,7 @@ from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import FIRST_SCAN_S
 from nameserver.settings.files import load_kv_file, save_kv_file
-from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
+from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request, refusal
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
 
@@ -45,7 +45,7 @@ from .interface import (
 )
 from .kept_file import KeptFile
 from .notes import note_change, note_late_unregister
-from .serving import refusal, serve
+from .serving import serve
 from .settings_file import SettingsFile
 from .waiters import TopicWaiters
 

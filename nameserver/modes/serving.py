@@ -14,9 +14,8 @@ from nameserver.modes.interface import (
     OutcomeUnknown,
 )
 from nameserver.routes.view import RouteView
-from nameserver.types import Answer, ConnectionId, Request
+from nameserver.types import Answer, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
-from remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from nameserver.settings.changes import LiveSettings
@@ -97,8 +96,3 @@ def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | Com
             f"at most {error.limit} are possible"
         )
     return refusal(str(error))
-
-
-def refusal(remark: str) -> Answer:
-    """Answer code 1: nothing of the request was done, or nobody knows."""
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -10,10 +10,9 @@ from pathlib import Path
 from nameserver.handlers import SettingsChange
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import save_settings_file
-from nameserver.types import Answer
+from nameserver.types import Answer, refusal
 
 from .kept_file import KeptFile
-from .serving import refusal
 
 logger = logging.getLogger(__name__)
 

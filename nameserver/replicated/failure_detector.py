@@ -20,12 +20,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from nameserver.commands import FIRST_FORMAT
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
 
-from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Line, Report, size_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
+from .peer_messages import Acknowledgement, Hearing, Line, Report, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
 """Hearings in one acknowledgement take about this many bytes at most."""
@@ -131,7 +132,7 @@ class FailureDetector:
     def understood(self) -> int:
         """Return the newest command format that every member understands; the first if one has yet to say."""
         if len(self._understands) < len(self._names):
-            return FIRST_COMMAND_FORMAT
+            return FIRST_FORMAT
         return min(self._understands.values())
 
     def ready(self, clock: float) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from nameserver.commands import Batch, Command, encode_batch
+from nameserver.commands import FIRST_FORMAT, Batch, Command, encode_batch
 from nameserver.raft import Role
 
 from .barriers import Rounds
 from .failure_detector import FailureDetector
-from .peer_messages import FIRST_COMMAND_FORMAT, Report
+from .peer_messages import Report
 from .proposals import Sequencer
 from .surroundings import Part, Surroundings
 
@@ -60,7 +60,7 @@ class Leadership(Part):
 
     def understood(self) -> int:
         """Return the newest command format that every member understands, as far as this leader was told."""
-        return FIRST_COMMAND_FORMAT if self.failure_detector is None else self.failure_detector.understood()
+        return FIRST_FORMAT if self.failure_detector is None else self.failure_detector.understood()
 
     def rounds_of(self, term: int) -> Rounds | None:
         """Return the rounds of a term, if this member leads in it."""

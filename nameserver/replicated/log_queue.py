@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from nameserver.commands import (
+    FIRST_FORMAT,
     Command,
     CommandFormatError,
     Proposal,
@@ -21,7 +22,7 @@ from nameserver.raft import Role
 
 from . import peer_messages
 from .leadership import Leadership
-from .peer_messages import FIRST_COMMAND_FORMAT, Deferral, Deferred
+from .peer_messages import Deferral, Deferred
 from .proposals import ProposalBook
 from .surroundings import Part, Surroundings
 
@@ -45,7 +46,7 @@ class LogQueue(Part):
         sequencer = leadership.sequencer
         assert sequencer is not None, "offered without leading"
         needed = format_of(proposal.command)
-        if needed > FIRST_COMMAND_FORMAT and needed > leadership.understood():
+        if needed > FIRST_FORMAT and needed > leadership.understood():
             # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
             self._peer_log.write(
                 logging.WARNING,

@@ -22,9 +22,6 @@ from remoting.lenient import UNREADABLE
 FORMAT: Final = 2
 """Newest format that this program reads. 2 brought barriers."""
 
-FIRST_COMMAND_FORMAT: Final = FIRST_FORMAT
-"""What every release can apply, whatever it has said."""
-
 BARRIER_FORMAT: Final = 2
 """From which format on a member knows barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
 
@@ -43,7 +40,18 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Base of what travels: immutable, compared by value, written as arrays."""
 
 
-class Line(_Wire, frozen=True):
+class _OfBroker(_Wire, frozen=True):
+    """Base of what is about one broker: it begins with who that is."""
+
+    cluster_name: ClusterName
+    broker_addr: BrokerAddr
+
+    @property
+    def broker(self) -> BrokerKey:
+        return BrokerKey(self.cluster_name, self.broker_addr)
+
+
+class Line(_OfBroker, frozen=True):
     """What one member knows of one broker from its own connections.
 
     Attributes:
@@ -53,29 +61,17 @@ class Line(_Wire, frozen=True):
         unregistered: It said goodbye.
     """
 
-    cluster_name: ClusterName
-    broker_addr: BrokerAddr
     heard_at: Instant
     connected: bool
     closed_at: Instant | None = None
     closed_revision: int | None = None
     unregistered: bool = False
 
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
-
-class Hearing(_Wire, frozen=True):
+class Hearing(_OfBroker, frozen=True):
     """The youngest hearing of one broker that a leader counts."""
 
-    cluster_name: ClusterName
-    broker_addr: BrokerAddr
     heard_at: Instant
-
-    @property
-    def broker(self) -> BrokerKey:
-        return BrokerKey(self.cluster_name, self.broker_addr)
 
 
 def size_of(broker: BrokerKey) -> int:
@@ -108,7 +104,7 @@ class Report(_Wire, frozen=True, tag=1):
     hearings_seen: int = 0
     handed_term: int = 0
     handed: tuple[Hearing, ...] = ()
-    understands: int = FIRST_COMMAND_FORMAT
+    understands: int = FIRST_FORMAT
     reads: int = 1
     more: bool = False
 
@@ -133,7 +129,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
     hearings_version: int
     hearings: tuple[Hearing, ...]
     reads: int = 1
-    understood: int = FIRST_COMMAND_FORMAT
+    understood: int = FIRST_FORMAT
 
 
 class Propose(_Wire, frozen=True, tag=3):

@@ -40,7 +40,7 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         peers=settings.members,
         listen=settings.raft_listen or None,
         data_dir=Path(settings.data_dir),
-        durability=settings.durability,  # type: ignore[arg-type]  # checked by config.validate
+        durability=settings.durability,  # type: ignore[arg-type]  # one of CHOICES
         secret=secret,
         election_timeout_ms=settings.election_timeout_ms,
         entry_size_max=ENTRY_BYTES_MAX,

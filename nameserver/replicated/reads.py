@@ -11,9 +11,8 @@ import math
 from typing import NamedTuple
 
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
-from nameserver.modes.serving import refusal
 from nameserver.routes.view import RouteView
-from nameserver.types import Answer
+from nameserver.types import Answer, refusal
 
 from . import peer_messages
 from .barriers import Barriers, Route

@@ -19,10 +19,10 @@ from nameserver.commands import (
 from nameserver.handlers import HeardOver, Renewal, Unregister, answer_for, decide_registration
 from nameserver.modes.interface import ConsistencyError
 from nameserver.modes.notes import note_late_unregister
-from nameserver.modes.serving import refusal, refusal_of
+from nameserver.modes.serving import refusal_of
 from nameserver.registration import Registration, decode_registration
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
 from .proposals import WRITE_DEADLINE_S

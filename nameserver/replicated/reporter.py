@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
+from nameserver.commands import FIRST_FORMAT
 from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.liveness import Contact, Liveness
 from nameserver.replicated.failure_detector import _hearing, _line
 from nameserver.types import BrokerKey, ConnectionId
 
-from .peer_messages import FIRST_COMMAND_FORMAT, Acknowledgement, Hearing, Report, size_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
+from .peer_messages import Acknowledgement, Hearing, Report, size_of
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
@@ -70,7 +71,7 @@ class Reporter:
         self._last_at: float | None = None
         self.leader_reads = 0
         """Newest message format that the leader of this term said it knows; 0 before it said so."""
-        self.understood = FIRST_COMMAND_FORMAT
+        self.understood = FIRST_FORMAT
         """Newest command format that the leader of this term may append: all members understand it."""
 
     @property
@@ -95,7 +96,7 @@ class Reporter:
         self._hearings, self._hearings_seen = {}, 0
         self._last_at = None
         self.leader_reads = 0
-        self.understood = FIRST_COMMAND_FORMAT
+        self.understood = FIRST_FORMAT
         return True
 
     def due(self) -> bool:
