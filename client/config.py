@@ -16,6 +16,7 @@ from .errors import InvalidArgument
 
 _HOST_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:;,\[\]]+):(?P<port>\d{1,5})")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 _TOPIC_SIZE_MAX: Final = 127
 _GROUP_SIZE_MAX: Final = 255
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
@@ -66,6 +67,9 @@ class ClientConfig:
         timer_divisor: Divides every period below (not timeouts); the benchmark shortens a run by it.
         nameserver_try_s: Longest wait for one nameserver while another can still be asked.
         nameserver_avoid_s: How long a nameserver that failed is asked last.
+        namespace: Prefix of all topics and groups of producers and consumers at the brokers
+            (``namespace%topic``); messages and queues are seen without it. Administration names what is
+            stored.
         tls: Secures connections; None leaves them plain. ``connect_timeout_s`` includes the handshake.
     """
 
@@ -85,9 +89,14 @@ class ClientConfig:
     nameserver_try_s: float = 1.0
     nameserver_avoid_s: float = 10.0
     shutdown_s: float = 5.0
+    namespace: str = ""
     tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
+        if self.namespace and _NAMESPACE.fullmatch(self.namespace) is None:
+            raise InvalidArgument(
+                f"namespace={self.namespace!r}, allowed are up to 100 characters of a-zA-Z0-9_-"
+            )
         for addr in self.nameservers:
             check_addr(addr)
         if not self.nameservers and self.nameserver_url is None:

@@ -135,7 +135,8 @@ class PushConsumerCore(GroupMember):
         before: Instant = yield Clock()
         result, remark = "CR_SUCCESS", None
         try:
-            if (yield Deliver(self._listener, (message,))) is ConsumeResult.RECONSUME_LATER:
+            seen = self._namespace.messages_outside((message,))
+            if (yield Deliver(self._listener, seen)) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
         except Exception as error:  # the user's code: the operator is told
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
@@ -194,7 +195,7 @@ class PushConsumerCore(GroupMember):
     ) -> Operation[None]:
         """Give messages to the user's code, and follow what it says of them."""
         try:
-            result = yield Deliver(self._listener, batch)
+            result = yield Deliver(self._listener, self._namespace.messages_outside(batch))
         except Exception:
             # the user's code: whatever it raises, the message is delivered again
             log.warning("listener failed group=%s queue=%s", self.config.group, queue, exc_info=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
@@ -16,6 +17,7 @@ from .assignment import Assignment
 from .config import GroupConfig
 from .core import ClientCore
 from .errors import ClientClosed, InvalidArgument
+from .namespace import Namespace
 from .operation import Clock, Instant, Operation, wait
 from .process_queue import ProcessQueue
 from .queue_reader import QueueReader, Taken, subscription
@@ -65,6 +67,8 @@ class GroupMember:
         Raises:
             InvalidArgument: If a subscription is malformed.
         """
+        self._namespace = Namespace(core.config.namespace)
+        config = replace(config, group=self._namespace.inside(config.group))
         self.config = config
         self._core = core
         self._directory = core.directory
@@ -76,7 +80,8 @@ class GroupMember:
         self._commit_with_pull = auto_store and not config.broadcast
         self.subscriptions: dict[str, SubscriptionData] = {}
         for topic, expression in subscriptions.items():
-            self.subscriptions[topic] = subscription(topic, expression, 0)
+            stored = self._namespace.inside(topic)
+            self.subscriptions[stored] = subscription(stored, expression, 0)
         if retried:
             self.subscriptions[self._retry_topic] = subscription(self._retry_topic, "*", 0)
         self.reader = QueueReader(core, config.group)
@@ -101,7 +106,7 @@ class GroupMember:
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
         """Queues that this member consumes now, sorted."""
-        return tuple(sorted(self._queues))
+        return tuple(map(self._namespace.queue_outside, sorted(self._queues)))
 
     def start(self) -> Operation[None]:
         """Learn the routes, announce the group, begin to pull.
@@ -150,6 +155,7 @@ class GroupMember:
             NoNameserver: If no nameserver answered; nothing changed.
         """
         instant: Instant = yield Clock()
+        topic = self._namespace.inside(topic)
         wanted = subscription(topic, expression, instant.wall_ms)
         if self._started:
             yield from self._learn(topic)
@@ -162,9 +168,10 @@ class GroupMember:
         Raises:
             InvalidArgument: If it is not subscribed.
         """
-        if topic not in self.subscriptions or topic == self._retry_topic:
+        stored = self._namespace.inside(topic)
+        if stored not in self.subscriptions or stored == self._retry_topic:
             raise InvalidArgument(f"topic {topic!r} is not subscribed by group {self.config.group!r}")
-        del self.subscriptions[topic]
+        del self.subscriptions[stored]
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
@@ -173,15 +180,15 @@ class GroupMember:
         Raises:
             InvalidArgument: If the offset is none, or the queue is not assigned to this member.
         """
-        yield from self._assignment.seek(queue, offset)
+        yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull and hand out nothing of these queues until :meth:`resume`; they stay assigned."""
-        self.paused.update(queues)
+        self.paused.update(map(self._namespace.queue_inside, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with paused queues."""
-        self.paused.difference_update(queues)
+        self.paused.difference_update(map(self._namespace.queue_inside, queues))
         self._room.notify()
         self._work.notify()
 

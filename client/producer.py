@@ -18,6 +18,7 @@ from remoting.inflate import LZ4, ZSTANDARD
 from remoting.message import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_DELAY,
+    PROPERTY_INSTANCE_ID,
     PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_RECONSUME_TIME,
@@ -37,6 +38,7 @@ from .config import ProducerConfig, check_topic
 from .directory import Directory
 from .errors import InvalidArgument, SendNotApplied, SendOutcomeUnknown, describe
 from .latency import NO_ANSWER_S, SlowBrokers
+from .namespace import Namespace
 from .operation import Clock, Instant, Invoke, Oneway, Operation
 from .retry import Outcome, QueueTurn, Verdict, judge_answer, judge_failure, merge_outcomes
 from .route_cache import MessageQueue, PublishInfo
@@ -172,7 +174,8 @@ class ProducerCore:
     def __init__(
         self, config: ProducerConfig, directory: Directory, ids: UniqueIds, rng: random.Random
     ) -> None:
-        self.config = config
+        self._namespace = Namespace(directory.config.namespace)
+        self.config = replace(config, group=self._namespace.inside(config.group))
         self._directory = directory
         self._ids = ids
         self._turn = QueueTurn(rng)
@@ -200,15 +203,16 @@ class ProducerCore:
             SendOutcomeUnknown: If one may have stored it.
         """
         instant: Instant = yield Clock()
-        prepared = self._prepare(message, instant.wall_ms)
+        topic = self._namespace.inside(message.topic)
+        prepared = self._prepare(message, topic, instant.wall_ms)
         pick: Callable[[PublishInfo], MessageQueue] | None = None
         if queue is not None:
-            fixed = queue
+            fixed = self._namespace.queue_inside(queue)
             pick = lambda info: fixed  # noqa: E731 - one of three ways to pick, no name needed
         elif select is not None:
             chosen = select
-            pick = lambda info: chosen(info.queues, message)  # noqa: E731
-        result = yield from self._send(prepared, message.topic, instant.now_s, pick, timeout_s)
+            pick = lambda info: self._select(chosen, info, message)  # noqa: E731
+        result = yield from self._send(prepared, topic, instant.now_s, pick, timeout_s)
         return result
 
     def send_batch(
@@ -226,9 +230,8 @@ class ProducerCore:
         """
         instant: Instant = yield Clock()
         prepared = self._prepare_batch(messages, instant.wall_ms)
-        fixed = queue
-        pick = None if fixed is None else (lambda info: fixed)
-        result = yield from self._send(prepared, messages[0].topic, instant.now_s, pick, timeout_s)
+        topic = self._namespace.inside(messages[0].topic)
+        result = yield from self._send(prepared, topic, instant.now_s, self._fixed(queue), timeout_s)
         return result
 
     def send_oneway(
@@ -240,9 +243,13 @@ class ProducerCore:
             As :meth:`send`, for what can be known at once.
         """
         instant: Instant = yield Clock()
-        prepared = self._prepare(message, instant.wall_ms)
-        info = yield from self._publish_info(message.topic)
-        target = queue or (select(info.queues, message) if select else self._turn.pick(info))
+        topic = self._namespace.inside(message.topic)
+        prepared = self._prepare(message, topic, instant.wall_ms)
+        info = yield from self._publish_info(topic)
+        if queue is not None:
+            target = self._namespace.queue_inside(queue)
+        else:
+            target = self._turn.pick(info) if select is None else self._select(select, info, message)
         addr = yield from self._master(target)
         if addr is None:
             raise SendNotApplied(message.topic, None, (f"broker {target.broker_name} has no known master",))
@@ -260,8 +267,20 @@ class ProducerCore:
         Raises:
             NoRoute, NoNameserver: If there are none.
         """
-        info = yield from self._publish_info(topic)
-        return info.queues
+        info = yield from self._publish_info(self._namespace.inside(topic))
+        return tuple(map(self._namespace.queue_outside, info.queues))
+
+    def _select(self, select: QueueSelector, info: PublishInfo, message: Message) -> MessageQueue:
+        if not self._namespace.name:
+            return select(info.queues, message)
+        queues = tuple(map(self._namespace.queue_outside, info.queues))
+        return self._namespace.queue_inside(select(queues, message))
+
+    def _fixed(self, queue: MessageQueue | None) -> Callable[[PublishInfo], MessageQueue] | None:
+        if queue is None:
+            return None
+        fixed = self._namespace.queue_inside(queue)
+        return lambda info: fixed
 
     def _send(
         self,
@@ -318,8 +337,9 @@ class ProducerCore:
                 code = response.code
                 verdict = judge_answer(code, response.remark)
                 if verdict.outcome is Outcome.APPLIED:
+                    seen = self._namespace.queue_outside(target)
                     result = _result(
-                        response, prepared, target, tries=len(outcomes) + 1, doubt=Outcome.UNKNOWN in outcomes
+                        response, prepared, seen, tries=len(outcomes) + 1, doubt=Outcome.UNKNOWN in outcomes
                     )
                     if (
                         result.status is SendStatus.SEND_OK
@@ -365,23 +385,27 @@ class ProducerCore:
             addr = self._directory.routes.master(queue.broker_name)
         return addr
 
-    def _prepare(self, message: Message, wall_ms: int) -> _Prepared:
-        check_topic(message.topic)
+    def _prepare(self, message: Message, topic: str, wall_ms: int) -> _Prepared:
+        """Encode a message for the topic that is stored under this name."""
+        check_topic(topic)
         config = self.config
         _check_size(message.body, config.message_size_max)
         properties = _properties(message)
         message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
+        if self._namespace.name:
+            properties[PROPERTY_INSTANCE_ID] = self._namespace.name
         body, sys_flag = message.body, 0
         if len(body) > config.compress_above:
             method = _COMPRESSION[config.compress_type]
             body = compress_body(body, method=method, level=config.compress_level)
             sys_flag = SYS_COMPRESSED | method << 8
         # A message that a consumer sends back on its own carries its count in properties.
-        retried = message.topic.startswith(RETRY_PREFIX)
+        retried = topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
         arguments = self._arguments(
-            message,
+            topic,
+            message.flag,
             properties,
             wall_ms,
             sys_flag=sys_flag,
@@ -394,7 +418,6 @@ class ProducerCore:
         if not messages:
             raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
         first = messages[0]
-        check_topic(first.topic)
         if first.topic.startswith(RETRY_PREFIX):
             raise InvalidArgument(f"a batch to the retry topic {first.topic!r} is not allowed")
         items = []
@@ -415,7 +438,7 @@ class ProducerCore:
         Raises:
             InvalidArgument: If it cannot be sent.
         """
-        check_topic(message.topic)
+        check_topic(self._namespace.inside(message.topic))
         _check_size(message.body, self.config.message_size_max)
         properties = _properties(message)
         message_id = properties.setdefault(PROPERTY_UNIQ_KEY, self._ids.next(wall_ms))
@@ -427,8 +450,10 @@ class ProducerCore:
     ) -> _Prepared:
         body = b"".join(item.data for item in items)
         _check_size(body, self.config.message_size_max)
-        whole = Message(topic=topic, body=body, wait_store=wait_store)
-        arguments = self._arguments(whole, {PROPERTY_WAIT: _flag(wait_store)}, wall_ms, batch=True)
+        properties = {PROPERTY_WAIT: _flag(wait_store)}
+        if self._namespace.name:
+            properties[PROPERTY_INSTANCE_ID] = self._namespace.name
+        arguments = self._arguments(self._namespace.inside(topic), 0, properties, wall_ms, batch=True)
         message_ids = ",".join([item.message_id for item in items])
         return _Prepared(RequestCode.SEND_BATCH_MESSAGE, body, arguments, message_ids)
 
@@ -447,13 +472,13 @@ class ProducerCore:
         """
         instant: Instant = yield Clock()
         prepared = self._prepare_items(topic, wait_store, items, instant.wall_ms)
-        fixed = queue
-        pick = None if fixed is None else (lambda info: fixed)
-        return (yield from self._send(prepared, topic, instant.now_s, pick, None))
+        stored = self._namespace.inside(topic)
+        return (yield from self._send(prepared, stored, instant.now_s, self._fixed(queue), None))
 
     def _arguments(
         self,
-        message: Message,
+        topic: str,
+        flag: int,
         properties: Mapping[str, str],
         wall_ms: int,
         *,
@@ -471,13 +496,13 @@ class ProducerCore:
                 )
         return SendMessageFields(
             producer_group=self.config.group,
-            topic=message.topic,
+            topic=topic,
             default_topic=self.config.create_topic_key,
             default_topic_queue_nums=self.config.default_topic_queue_nums,
             queue_id=0,
             sys_flag=sys_flag,
             born_timestamp=wall_ms,
-            flag=message.flag,
+            flag=flag,
             properties=text,
             reconsume_times=reconsume_times,
             unit_mode=False,

@@ -97,7 +97,7 @@ class PullConsumerCore(GroupMember):
         Raises:
             RemotingError: If its broker does not say.
         """
-        return (yield from self._assignment.offsets.committed(queue))
+        return (yield from self._assignment.offsets.committed(self._namespace.queue_inside(queue)))
 
     def min_offset(self, queue: MessageQueue) -> Operation[int]:
         """Return the offset of the oldest message still stored.
@@ -105,7 +105,7 @@ class PullConsumerCore(GroupMember):
         Raises:
             RemotingError: If the queue's broker does not say.
         """
-        return self.reader.min_offset(queue)
+        return self.reader.min_offset(self._namespace.queue_inside(queue))
 
     def max_offset(self, queue: MessageQueue) -> Operation[int]:
         """Return the offset that the next message will get.
@@ -113,7 +113,7 @@ class PullConsumerCore(GroupMember):
         Raises:
             RemotingError: If the queue's broker does not say.
         """
-        return self.reader.max_offset(queue)
+        return self.reader.max_offset(self._namespace.queue_inside(queue))
 
     def search_offset(self, queue: MessageQueue, wall_ms: int) -> Operation[int]:
         """Return the offset of the first message stored at or after a Unix time in ms.
@@ -121,7 +121,7 @@ class PullConsumerCore(GroupMember):
         Raises:
             RemotingError: If the queue's broker does not say.
         """
-        return self.reader.search_offset(queue, wall_ms)
+        return self.reader.search_offset(self._namespace.queue_inside(queue), wall_ms)
 
     def _next(self, count: int) -> tuple[ReceivedMessage, ...]:
         while (taken := self._take(count)) is not None:
@@ -137,7 +137,7 @@ class PullConsumerCore(GroupMember):
                     )
             messages = tuple(message for message in batch if isinstance(message, ReceivedMessage))
             if messages:
-                return messages
+                return self._namespace.messages_outside(messages)
         return ()
 
     def _consumed(self) -> None:

@@ -1,0 +1,51 @@
+"""A namespace of our client is that of Java's at Apache's broker: names, retries, nothing from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from routekeeper import Client, ClientConfig, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+
+from .apache import Apache, ask, wait_until
+from .ours import ApacheDeployment
+
+pytestmark = pytest.mark.interop
+
+COUNT = 50
+
+
+def test_ours_and_javas_clients_meet_in_a_namespace(
+    apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
+) -> None:
+    apache, addrs = apaches[apache_deployment.release], apache_deployment.addrs
+    seen: list[ReceivedMessage] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            seen.append(message)
+            if message.body.strip() == b"7" and message.reconsume_times == 0:
+                raise RuntimeError("not this time")
+
+    config = ClientConfig(nameservers=tuple(addrs), namespace="tenant", timer_divisor=10)
+    group = ConsumerConfig(group="readers", consume_from=ConsumeFrom.FIRST_OFFSET)
+    with Client(config=config) as tenant, Client(addrs) as stranger:
+        stranger.producer("strangers").send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))
+        sent = apache.produce(addrs, "FromJava", COUNT, namespace="tenant")
+        assert sent["status SEND_OK"] == str(COUNT), sent
+        tenant.consume(group, {"FromJava": "TagI"}, listen)
+        wait_until(lambda: len(seen) == COUNT + 1, "all messages, and one again", 60)
+        assert {int(message.body) for message in seen} == set(range(COUNT))
+        assert {message.topic for message in seen} == {"FromJava"}
+
+        producer = tenant.producer("writers")
+        for number in range(COUNT):
+            producer.send(Message(topic="FromOurs", body=b"%d" % number, tags="TagI"))
+        facts = apache.consume(addrs, "FromOurs", "java_readers", COUNT, retry_every=25, namespace="tenant")
+        assert (facts["distinct"], facts["redelivered"]) == (str(COUNT), "2"), facts
+
+    _, _, topics = ask(apache_deployment.broker.addr, 21)
+    for name in ("tenant%FromJava", "tenant%FromOurs", "%RETRY%tenant%readers", "%RETRY%tenant%java_readers"):
+        assert f'"{name}"'.encode() in topics, name
+    assert b'"FromOurs"' not in topics
