@@ -59,7 +59,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"count={fields.count} is outside 1..{ENTRIES_MAX}")
     low, high = state.store.bounds(topic, queue_id)
     body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
-    codes = None
+    subscription, codes = None, None
     if fields.consumer_group:
         online = state.clients.consumer_group(fields.consumer_group)
         subscription = None if online is None else online.subscriptions.get(topic)
@@ -70,7 +70,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
             codes = codes_of_subscription(subscription)
     body["queueData"] = [
         {
-            "eval": codes is None or entry.tags_code in codes,
+            "eval": subscription is not None and (codes is None or entry.tags_code in codes),
             "physicOffset": entry.log_offset,
             "physicSize": entry.size,
             "tagsCode": entry.tags_code,

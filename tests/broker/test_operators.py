@@ -51,10 +51,13 @@ def committed(wire: Wire, group: str, topic: str, queue_id: int = 0) -> int:
     return int(wire.call(14, ext).ext_fields["offset"])
 
 
-def join(wire: Wire, group: str, topic: str, *, client_id: str = "c1", version: int = 479) -> None:
+def join(
+    wire: Wire, group: str, topic: str, *, client_id: str = "c1", version: int = 479, expression: str = "*"
+) -> None:
+    subscription = SubscriptionData(topic=topic, sub_string=expression)
     data = HeartbeatData(
         client_id=client_id,
-        consumers=(ConsumerData(group_name=group, subscriptions=(SubscriptionData(topic=topic),)),),
+        consumers=(ConsumerData(group_name=group, subscriptions=(subscription,)),),
         producer_groups=(f"{group}-producers",),
     )
     request = RemotingCommand(code=34, ext_fields={}, body=data.encode(), version=version)
@@ -232,7 +235,10 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
     body = read(wire.call(321, ext))
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert [entry["tagsCode"] for entry in body["queueData"]] == [2598919, 2598920]
-    assert [entry["eval"] for entry in body["queueData"]] == [True, True]
+    assert [entry["eval"] for entry in body["queueData"]] == [False, False]  # by nobody's subscription
+    join(shared_broker.wire(), "OfTagA", "Cq", expression="TagA")
+    body = read(wire.call(321, ext | {"consumerGroup": "OfTagA"}))
+    assert [entry["eval"] for entry in body["queueData"]] == [True, False]
     for index in (-5, 2**62):
         assert read(wire.call(321, ext | {"index": str(index)}))["maxQueueIndex"] == 2
     for count in (0, -1, ENTRIES_MAX + 1, 2**31 - 1):
