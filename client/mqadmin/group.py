@@ -5,22 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from remoting.bodies import ConsumeOffset, ConsumerConnection, ConsumeStats, MessageQueue
-from remoting.codes import MASTER_ID, RETRY_PREFIX, ResponseCode
-from remoting.errors import RemotingError, ResponseError
+from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
+from remoting.codes import RETRY_PREFIX
+from remoting.errors import RemotingError
 
 from ..errors import describe
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import version_text
+from .targets import first_online, masters_of_group, version_text
 
 _PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20} {:<20}  {}"
-
-
-def _masters(context: Context, group: str) -> list[str]:
-    """Return the masters that know the group: those of its retry topic."""
-    route = context.run(context.client.admin.topic_route(RETRY_PREFIX + group))
-    return [data.broker_addrs[MASTER_ID] for data in route.broker_datas if MASTER_ID in data.broker_addrs]
 
 
 def _consumer_progress(context: Context, args: Arguments) -> int:
@@ -30,7 +24,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
     as_json = args.json()
     rows: dict[MessageQueue, ConsumeOffset] = {}
     tps, code = 0.0, 0
-    for addr in _masters(context, group):
+    for addr in masters_of_group(context, group):
         try:
             stats: ConsumeStats = context.run(context.client.admin.consume_stats(addr, group))
         except RemotingError as error:
@@ -109,13 +103,13 @@ def _all_progress(context: Context, args: Arguments) -> int:
 
 
 def _group_progress(context: Context, group: str) -> dict[str, Any]:
-    addrs = _masters(context, group)
+    addrs = masters_of_group(context, group)
     lag, tps = 0, 0.0
     for addr in addrs:
         stats = context.run(context.client.admin.consume_stats(addr, group))
         lag += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
         tps += stats.consume_tps
-    found = _first_online(context, addrs, group)
+    found = first_online(context, addrs, group)
     return {
         "group": group,
         "count": 0 if found is None else len(found.connections),
@@ -154,10 +148,10 @@ def _document(queue: MessageQueue, offset: ConsumeOffset) -> dict[str, Any]:
 def _consumer_connection(context: Context, args: Arguments) -> int:
     group = args.text("g")
     as_json = args.json()
-    addrs = [args.text("b")] if "b" in args else _masters(context, group)
+    addrs = [args.text("b")] if "b" in args else masters_of_group(context, group)
     if not addrs:
         raise UsageError(f"no master of group {group!r} is known: give -b")
-    found = _first_online(context, addrs, group)
+    found = first_online(context, addrs, group)
     if found is None:
         return context.fail(f"no member of group {group!r} is online")
     if as_json:
@@ -188,17 +182,6 @@ def _consumer_connection(context: Context, args: Arguments) -> int:
     context.line(f"MessageModel: {found.message_model}")
     context.line(f"ConsumeFromWhere: {found.consume_from_where}")
     return 0
-
-
-def _first_online(context: Context, addrs: list[str], group: str) -> ConsumerConnection | None:
-    """Ask one broker after the other; members are connected with each of them."""
-    for addr in addrs:
-        try:
-            return context.run(context.client.admin.consumer_connection(addr, group))
-        except ResponseError as error:
-            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                raise
-    return None
 
 
 def _language(language: Any) -> str:

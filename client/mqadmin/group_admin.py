@@ -3,7 +3,7 @@ cloneGroupOffset, brokerConsumeStats, producerConnection, producer, consumerStat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from remoting.bodies import (
@@ -130,13 +130,14 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     else:
         begin, chosen = f"group[{group}], topic[{topic}], force[{java.flag(force)}]", {}
         addrs = masters_of_topic(context, topic)
+    title = (
+        f"start reset consumer offset by specified, {begin}, timestamp(string)[{text}],"
+        f" timestamp(long)[{wall_ms}]"
+    )
     as_json = args.json("O")
-    if not as_json:
-        context.line(
-            f"start reset consumer offset by specified, {begin}, timestamp(string)[{text}],"
-            f" timestamp(long)[{wall_ms}]"
-        )
-    return _reset(context, group, topic, addrs, wall_ms, force=force, chosen=chosen, as_json=as_json)
+    return _reset(
+        context, group, topic, addrs, wall_ms, force=force, chosen=chosen, title=title, as_json=as_json
+    )
 
 
 _ROLLED: Final = (
@@ -148,7 +149,7 @@ def _skip_accumulated(context: Context, args: Arguments) -> int:
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     addrs = masters_of_topic(context, topic)
-    return _reset(context, group, topic, addrs, -1, force=force, chosen={}, as_json=args.json())
+    return _reset(context, group, topic, addrs, -1, force=force, chosen={}, title="", as_json=args.json())
 
 
 def _reset(
@@ -160,9 +161,14 @@ def _reset(
     *,
     force: bool,
     chosen: Mapping[str, str],
+    title: str,
     as_json: bool,
 ) -> int:
-    """Have each broker reset what it has; 4.9's do not without members, then it is done from here."""
+    """Have each broker reset what it has; 4.9's do not without members, then it is done from here.
+
+    Args:
+        title: Line above what was reset, if anything was; empty for none.
+    """
     ext = {"topic": topic, "group": group, "timestamp": str(wall_ms), "isForce": java.flag(force)}
     ext |= chosen
     offsets: dict[MessageQueue, int] = {}
@@ -184,24 +190,28 @@ def _reset(
     offsets |= {queue: new for queue, _, _, _, new in rolled}
     if as_json:
         context.json([queue.to_json() | {"offset": offsets[queue]} for queue in sorted(offsets)])
-    elif rolled:
-        names = (
-            "brokerName",
-            "queueId",
-            "brokerOffset",
-            "consumerOffset",
-            "timestampOffset",
-            "rollbackOffset",
-        )
-        context.line("  ".join(f"{'#' + name:<20}" for name in names).rstrip())
+    elif offsets:
+        if title:
+            context.line(title)
+        _print_reset(context, offsets, rolled)
+    return failed if offsets or failed else context.fail("no offset was reset")
+
+
+def _print_reset(
+    context: Context,
+    offsets: Mapping[MessageQueue, int],
+    rolled: Sequence[tuple[MessageQueue, int, int, int, int]],
+) -> None:
+    """Print a line for each queue; what was rolled back from here was seen before, and so more is known."""
+    if rolled:
+        context.line("  ".join(f"{name:<20}" for name in _ROLLED).rstrip())
         for queue, *numbers in sorted(rolled):
             cells = (queue.broker_name, queue.queue_id, *numbers)
             context.line("  ".join(f"{cell:<20}" for cell in cells))
-    else:
-        context.line(f"{'#brokerName':<40}  {'#queueId':<40}  {'#offset':<40}")
-        for queue in sorted(offsets):
-            context.line(f"{queue.broker_name[:32]:<40}  {queue.queue_id:<40}  {offsets[queue]:<40}")
-    return failed if offsets or failed else context.fail("no offset was reset")
+        return
+    context.line(f"{'#brokerName':<40}  {'#queueId':<40}  {'#offset':<40}")
+    for queue in sorted(offsets):
+        context.line(f"{queue.broker_name[:32]:<40}  {queue.queue_id:<40}  {offsets[queue]:<40}")
 
 
 def _roll_back(

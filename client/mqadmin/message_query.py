@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from remoting.bodies import MessageQueue
 from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import RemotingError, ResponseError
@@ -20,42 +22,66 @@ from .instants import instant
 from .message import TOOLS_CONSUMER, pull_status
 from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option
 from .targets import document, masters_of_topic
+from .tracks import Track, tracks_of
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _RESULTS_MAX: Final = 64
 
 
-def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, with_id: bool = True) -> None:
-    """Print messages one below the other; the body as text, where Apache's tool names a file it wrote.
+def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, with_id: bool = True) -> int:
+    """Print messages one below the other, each with its tracks if a nameserver is named.
+
+    The body is printed as text, where Apache's tool names a file it wrote.
 
     Args:
         with_id: The id by the message's place comes first.
+
+    Returns:
+        The exit code: 1 if the groups of a topic could not be asked for.
     """
-    if as_json:
-        context.json([_document(message) for message in messages])
-        return
+    failed = 0
+    listed = []
     for message in messages:
-        for name, value in (
-            ("OffsetID:", message.offset_message_id),
-            ("Topic:", message.topic),
-            ("Tags:", f"[{message.tags if message.tags is not None else 'null'}]"),
-            ("Keys:", f"[{' '.join(message.keys)}]"),
-            ("Queue ID:", message.queue.queue_id),
-            ("Queue Offset:", message.queue_offset),
-            ("CommitLog Offset:", message.commit_log_offset),
-            ("Reconsume Times:", message.reconsume_times),
-            ("Born Timestamp:", java.time_text(message.born_ms)),
-            ("Store Timestamp:", java.time_text(message.store_ms)),
-            ("Born Host:", message.born_host),
-            ("Store Host:", message.store_host),
-            ("System Flag:", message.sys_flag),
-            ("Properties:", java.map_text(_in_java_order(message))),
-            ("Message Body:", message.body.decode("utf-8", "replace")),
-        ):
-            if with_id or name != "OffsetID:":
-                context.line(f"{name:<20} {value}")
-        context.line()
+        if not as_json:
+            _show_one(context, message, with_id=with_id)
+        tracks: list[Track] = []
+        if context.nameservers:
+            try:
+                tracks = tracks_of(context, message)
+            except RemotingError as error:
+                failed = context.fail(f"which groups have had it is not known: {describe(error)}")
+        listed.append(_document(message) | {"messageTracks": [track.to_json() for track in tracks]})
+        if not as_json:
+            for track in tracks:
+                context.line(str(track))
+            context.line()
+    if as_json:
+        context.json(listed)
+    return failed
+
+
+def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool) -> None:
+    for name, value in (
+        ("OffsetID:", message.offset_message_id),
+        ("Topic:", message.topic),
+        ("Tags:", f"[{message.tags if message.tags is not None else 'null'}]"),
+        ("Keys:", f"[{' '.join(message.keys)}]"),
+        ("Queue ID:", message.queue.queue_id),
+        ("Queue Offset:", message.queue_offset),
+        ("CommitLog Offset:", message.commit_log_offset),
+        ("Reconsume Times:", message.reconsume_times),
+        ("Born Timestamp:", java.time_text(message.born_ms)),
+        ("Store Timestamp:", java.time_text(message.store_ms)),
+        ("Born Host:", message.born_host),
+        ("Store Host:", message.store_host),
+        ("System Flag:", message.sys_flag),
+        ("Properties:", java.map_text(_in_java_order(message))),
+        ("Message Body:", message.body.decode("utf-8", "replace")),
+    ):
+        if with_id or name != "OffsetID:":
+            context.line(f"{name:<20} {value}")
+    context.line()
 
 
 def _in_java_order(message: ReceivedMessage) -> dict[str, str]:
@@ -100,8 +126,7 @@ def _query_by_id(context: Context, args: Arguments) -> int:
             failed = context.fail(f"no message. msgId={message_id}: {describe(error)}")
             continue
         found += [receive(stored, "") for stored in decode_messages(answer.body)]
-    _show(context, found, as_json=as_json)
-    return failed
+    return _show(context, found, as_json=as_json) or failed
 
 
 def _query(context: Context, topic: str, key: str, ext: dict[str, str]) -> list[ReceivedMessage]:
@@ -157,8 +182,7 @@ def _query_by_unique_key(context: Context, args: Arguments) -> int:
     found = [message for message in _query(context, args.text("t"), key, ext) if message.message_id == key]
     if not found:
         return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
-    _show(context, found if "a" in args else found[:1], as_json=as_json, with_id=False)
-    return 0
+    return _show(context, found if "a" in args else found[:1], as_json=as_json, with_id=False)
 
 
 def _query_by_offset(context: Context, args: Arguments) -> int:
@@ -177,8 +201,11 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
             f"no message at offset {offset}: {pull_status(result.code)},"
             f" the queue has {result.min_offset} to {result.max_offset}"
         )
-    _show(context, taken, as_json=as_json)
-    return 0
+    limits = {"MIN_OFFSET": str(result.min_offset), "MAX_OFFSET": str(result.max_offset)}
+    shown = [
+        msgspec.structs.replace(message, properties={**message.properties, **limits}) for message in taken
+    ]
+    return _show(context, shown, as_json=as_json)
 
 
 def _print_msg(context: Context, args: Arguments) -> int:

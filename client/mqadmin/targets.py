@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from remoting.codes import MASTER_ID, RequestCode
+from remoting.bodies import ConsumerConnection
+from remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.errors import RemotingError
+from remoting.errors import RemotingError, ResponseError
 from remoting.lenient import ANSWER, as_object, loads
 
 from ..admin import masters
@@ -60,6 +61,22 @@ def masters_of_topic(context: Context, topic: str) -> dict[str, str]:
         for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
         if MASTER_ID in data.broker_addrs
     }
+
+
+def masters_of_group(context: Context, group: str) -> list[str]:
+    """Return the masters that know a consumer group: those of its retry topic."""
+    return list(masters_of_topic(context, RETRY_PREFIX + group).values())
+
+
+def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
+    """Ask one broker after the other for a group's members, who are connected with each; None without any."""
+    for addr in addrs:
+        try:
+            return context.run(context.client.admin.consumer_connection(addr, group))
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+    return None
 
 
 def chosen_masters(context: Context, args: Arguments) -> list[str]:

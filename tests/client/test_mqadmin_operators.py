@@ -14,7 +14,10 @@ import pytest
 from client.blocking import Client
 from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import COMMANDS, main
+from client.mqadmin.tracks import kind_of
 from client.producer import Message
+from client.queue_reader import ReceivedMessage
+from remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
 
 #: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
 ASKED = (
@@ -162,7 +165,8 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
         flag="-O",
     )
     assert (one["queueId"], one["offset"]) == (0, 2)
-    assert "NoSuchGroup" in tool.fails("resetOffsetByTime", "-g", "NoSuchGroup", "-t", tool.topic, "-s", "0")
+    code, out, err = tool.run("resetOffsetByTime", "-g", "NoSuchGroup", "-t", tool.topic, "-s", "0")
+    assert (code, out, "NoSuchGroup" in err) == (1, "", True)
     assert "success" in tool.ok("cloneGroupOffset", "-s", "Lag", "-d", "Twin", "-t", tool.topic, "-o", "true")
     stats = tool.json("brokerConsumeStats", "-b", broker.addr, flag="-O")
     assert {(row["group"], row["consumerOffset"]) for row in stats["queues"] if row["queueId"] == 0} >= {("Lag", 2)}  # fmt: skip  # noqa: E501
@@ -172,10 +176,51 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     assert tool.ok("statsAll", "-t", tool.topic).startswith("#Topic ")
 
 
+@pytest.mark.parametrize(
+    ("members", "passed", "kind"),
+    [
+        ({}, False, "NOT_CONSUME_YET"),
+        ({}, True, "CONSUMED"),
+        (
+            {"subscriptions": {"T": SubscriptionData(topic="T", sub_string="A", tags=("A",))}},
+            True,
+            "CONSUMED",
+        ),
+        (
+            {"subscriptions": {"T": SubscriptionData(topic="T", sub_string="B", tags=("B",))}},
+            True,
+            "CONSUMED_BUT_FILTERED",
+        ),
+        ({"message_model": "BROADCASTING"}, False, "CONSUME_BROADCASTING"),
+        ({"consume_type": "CONSUME_ACTIVELY"}, False, "PULL"),
+    ],
+)
+def test_what_became_of_a_message_in_a_group(members: dict[str, Any], passed: bool, kind: str) -> None:
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    message = ReceivedMessage(
+        topic="T",
+        body=b"",
+        message_id="",
+        offset_message_id="",
+        queue=queue,
+        queue_offset=0,
+        commit_log_offset=0,
+        born_ms=0,
+        store_ms=0,
+        reconsume_times=0,
+        flag=0,
+        sys_flag=0,
+        born_host="",
+        store_host="",
+        properties={"TAGS": "A"},
+    )
+    assert kind_of(ConsumerConnection(**members), message, passed=passed) == kind
+
+
 def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
     config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
     with Client(config) as started:
-        started.producer("pg").send(Message(topic=tool.topic, body=b"x"))
+        sent = started.producer("pg").send(Message(topic=tool.topic, body=b"x"))
         seen: list[int] = []
         group = ConsumerConfig(group="seen", consume_from=ConsumeFrom.FIRST_OFFSET)
         started.consume(group, {tool.topic: "*"}, lambda batch: seen.append(len(batch)))
@@ -197,10 +242,18 @@ def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Ca
         )
         line = next(line for line in tool.ok("consumerProgress").splitlines() if line.startswith("seen "))
         assert line.split()[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
+        query = ("queryMsgById", "-i", sent.offset_message_id)
+        track = "MessageTrack [consumerGroup=seen, trackType={}, exceptionDesc={}]"
+        eventually(lambda: track.format("CONSUMED", "null") in tool.ok(*query), "the offset is at the broker")
         # those who are there are told where to go on
         tool.ok("resetOffsetByTime", "-g", "seen", "-t", tool.topic, "-s", "0")
         eventually(lambda: len(seen) == 2, "consumed again")
     assert "'seen'" in tool.fails("consumerStatus", "-g", "seen")
+    assert track.format("NOT_ONLINE", "no member is online") in tool.ok(*query)
+    (found,) = tool.json(*query)
+    assert found["messageTracks"] == [
+        {"consumerGroup": "seen", "trackType": "NOT_ONLINE", "exceptionDesc": "no member is online"}
+    ]
 
 
 def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:

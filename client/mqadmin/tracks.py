@@ -1,0 +1,95 @@
+"""What became of a message in each consumer group of its topic: the message tracks of Apache's tool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from remoting.bodies import ConsumerConnection, MessageQueue
+from remoting.errors import RemotingError
+
+from ..errors import NotApplied, describe
+from ..queue_reader import ReceivedMessage
+from .context import Context
+from .targets import first_online, masters_of_group, masters_of_topic
+
+_EVERY_TAG: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What became of a message in one group.
+
+    Attributes:
+        kind: By Apache's name. Source: TrackType.
+        reason: Why nothing else is known, or None.
+    """
+
+    group: str
+    kind: str
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        """Return it as Apache's tool prints it. Source: MessageTrack.toString."""
+        reason = "null" if self.reason is None else self.reason
+        return f"MessageTrack [consumerGroup={self.group}, trackType={self.kind}, exceptionDesc={reason}]"
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"consumerGroup": self.group, "trackType": self.kind, "exceptionDesc": self.reason}
+
+
+def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bool) -> str:
+    """Say what became of a message in a group with members.
+
+    Args:
+        passed: The group's offset in the message's queue lies behind the message. A group that broadcasts has
+            none at the broker.
+    """
+    if members.message_model == "BROADCASTING":
+        return "CONSUME_BROADCASTING"
+    if members.consume_type == "CONSUME_ACTIVELY":
+        return "PULL"
+    if not passed:
+        return "NOT_CONSUME_YET"
+    wanted = members.subscriptions.get(message.topic)
+    tags = () if wanted is None else wanted.tags
+    if not tags or _EVERY_TAG in tags or message.tags in tags:
+        return "CONSUMED"
+    return "CONSUMED_BUT_FILTERED"
+
+
+def tracks_of(context: Context, message: ReceivedMessage) -> list[Track]:
+    """Ask the brokers of a message's topic for its groups, and for each group how far it is.
+
+    Raises:
+        RemotingError: If the groups are not known; what is not known of one of them stands in its track.
+    """
+    admin = context.client.admin
+    brokers = masters_of_topic(context, message.topic)
+    groups = dict.fromkeys(
+        group
+        for addr in brokers.values()
+        for group in context.run(admin.consumer_groups_of(addr, message.topic))
+    )
+    return [_track_in(context, group, brokers, message) for group in groups]
+
+
+def _track_in(context: Context, group: str, brokers: dict[str, str], message: ReceivedMessage) -> Track:
+    try:
+        members = first_online(context, masters_of_group(context, group), group)
+        if members is None:
+            return Track(group, "NOT_ONLINE", "no member is online")
+        return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
+    except RemotingError as error:
+        return Track(group, "UNKNOWN", describe(error))
+
+
+def _passed(context: Context, group: str, brokers: dict[str, str], message: ReceivedMessage) -> bool:
+    holders = [name for name, addr in brokers.items() if addr == message.store_host]
+    name = holders[0] if holders else message.queue.broker_name
+    if name not in brokers:
+        raise NotApplied(f"{message.store_host}, which has the message, is no master of the topic")
+    stats = context.run(context.client.admin.consume_stats(brokers[name], group))
+    queue = MessageQueue(topic=message.topic, broker_name=name, queue_id=message.queue.queue_id)
+    offset = stats.offsets.get(queue)
+    return offset is not None and offset.consumer_offset > message.queue_offset
