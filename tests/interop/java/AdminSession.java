@@ -2,7 +2,10 @@ import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -22,6 +25,7 @@ public final class AdminSession {
             ByteArrayOutputStream err = new ByteArrayOutputStream();
             System.setOut(new PrintStream(out, true, "UTF-8"));
             System.setErr(new PrintStream(err, true, "UTF-8"));
+            forgetCommands();
             MQAdminStartup.main0(line.split("\t"), null);
             System.out.flush();
             System.err.flush();
@@ -31,5 +35,15 @@ public final class AdminSession {
             answers.flush();
         }
         System.exit(0);
+    }
+
+    /** Some commands keep the client with which they ran once, and it is shut down. */
+    private static void forgetCommands() throws Exception {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
     }
 }

@@ -1,0 +1,206 @@
+"""What operators do every day, as a script of ``mqadmin`` runs, and how two tools' outputs are compared."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client.mqadmin.__main__ import main
+
+from .apache import AdminResult, Apache, ask, has_route, wait_until
+from .ours import create_topic
+
+TOPIC: Final = "Golden"
+GROUP: Final = "golden_group"
+UNIQUE: Final = "7F000001000000000000000000000003"
+
+#: Name and command line; the names and the cluster are those of tests/golden/capture_admin.py.
+ONLINE: Final = """
+updateSubGroup-b|updateSubGroup -b BROKER -g Made
+updateSubGroup-c|updateSubGroup -c DefaultCluster -g Made -s true -m false -d true -q 2 -r 5 -i 0 -w 1 -a true
+getConsumerConfig|getConsumerConfig -g Made
+deleteSubGroup-b|deleteSubGroup -b BROKER -g Made
+brokerStatus-b|brokerStatus -b BROKER
+getBrokerConfig|getBrokerConfig -b BROKER
+updateBrokerConfig-b|updateBrokerConfig -b BROKER -k traceOn -v true
+updateTopicPerm-b|updateTopicPerm -b BROKER -t Golden -p 4
+updateTopicPerm-b-again|updateTopicPerm -b BROKER -t Golden -p 4
+updateTopicPerm-back|updateTopicPerm -b BROKER -t Golden -p 6
+updateTopicPerm-unknown|updateTopicPerm -c DefaultCluster -t NoSuchTopic -p 6
+updateOrderConf-put|updateOrderConf -t Golden -m put -v broker-a:2
+updateOrderConf-get|updateOrderConf -t Golden -m get
+updateOrderConf-delete|updateOrderConf -t Golden -m delete
+topicClusterList|topicClusterList -t Golden
+queryMsgById|queryMsgById -t Golden -i OFFSETID
+queryMsgByKey|queryMsgByKey -t Golden -k key1
+queryMsgByUniqueKey|queryMsgByUniqueKey -t Golden -i UNIQUE
+queryMsgByOffset|queryMsgByOffset -t Golden -b broker-a -i 0 -o 0
+queryCq|queryCq -t Golden -q 0 -i 0 -c 2 -b BROKER
+queryCq-unknown|queryCq -t NoSuchTopic -q 0 -i 0 -c 2 -b BROKER
+printMsg|printMsg -t Golden
+consumerProgress-g|consumerProgress -g golden_group
+consumerProgress-g-unknown|consumerProgress -g NoSuchGroup
+consumerConnection|consumerConnection -g golden_group
+consumerConnection-b|consumerConnection -g golden_group -b BROKER
+consumerConnection-unknown|consumerConnection -g NoSuchGroup
+consumerStatus|consumerStatus -g golden_group
+producer|producer -b BROKER
+producerConnection-unknown|producerConnection -g NoSuchGroup -t Golden
+statsAll|statsAll -t Golden
+brokerConsumeStats|brokerConsumeStats -b BROKER
+resetOffsetByTime-online|resetOffsetByTime -g golden_group -t Golden -s 0
+skipAccumulatedMessage-online|skipAccumulatedMessage -g golden_group -t Golden
+resetOffsetByTime-unknown-group|resetOffsetByTime -g NoSuchGroup -t Golden -s 0
+cleanExpiredCQ-b|cleanExpiredCQ -b BROKER
+cleanUnusedTopic-b|cleanUnusedTopic -b BROKER
+deleteExpiredCommitLog-b|deleteExpiredCommitLog -b BROKER
+"""
+OFFLINE: Final = """
+consumerConnection-offline|consumerConnection -g golden_group
+resetOffsetByTime-offline|resetOffsetByTime -g golden_group -t Golden -s 0
+skipAccumulatedMessage-offline|skipAccumulatedMessage -g golden_group -t Golden
+consumerProgress-g-offline|consumerProgress -g golden_group
+"""
+#: Runs a subcommand.
+Tool = Callable[..., AdminResult]
+
+
+def our_tool(namesrv: str) -> Tool:
+    """Return our mqadmin, led by this nameserver; it runs in this process."""
+
+    def run(*args: str) -> AdminResult:
+        out, err = io.StringIO(), io.StringIO()
+        code = main(args, environment={"NAMESRV_ADDR": namesrv}, out=out, err=err)
+        return AdminResult(args, code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def apaches_tool(apache: Apache, namesrv: str) -> Tool:
+    """Return Apache's mqadmin, led by this nameserver."""
+    return lambda *args: apache.admin(*args, namesrvs=[namesrv])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A broker with three messages in one queue of a topic, and a Java consumer that wants none of them."""
+
+    namesrv: str
+    broker: str
+    offset_id: str
+    release: str
+
+    def script(self, text: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield name and arguments of each run."""
+        for line in text.strip().splitlines():
+            name, _, words = line.partition("|")
+            words = words.replace("BROKER", self.broker).replace("UNIQUE", UNIQUE)
+            words = words.replace("OFFSETID", self.offset_id)
+            if self.release.startswith("4."):  # which finds a message by its id alone
+                words = words.replace("queryMsgById -t Golden", "queryMsgById")
+            yield name, shlex.split(words)
+
+
+@contextmanager
+def stage(
+    apache: Apache, namesrv: str, broker: str, folder: Path
+) -> Iterator[tuple[Stage, Callable[[], None]]]:
+    """Yield the stage and what ends its consumer."""
+    create_topic(broker, TOPIC, queues=2)
+    wait_until(lambda: has_route(namesrv, TOPIC, broker), "route")
+    for number, (body, key, tag) in enumerate(
+        ((b"one", "key1", "TagA"), (b"two", "key1", "TagB"), (b"three", "key2", "TagA")), 1
+    ):
+        marks = {"KEYS": key, "UNIQ_KEY": f"{UNIQUE[:-1]}{number}", "TAGS": tag}
+        properties = "".join(f"{name}\x01{value}\x02" for name, value in marks.items())
+        fields = dict.fromkeys("efhj", "0") | {"a": "PG", "b": TOPIC, "c": "TBW102", "d": "4"}
+        fields |= {"g": "1700000000000", "i": properties, "k": "false", "m": "false"}
+        code, answer, _ = ask(broker, 310, fields, body)
+        assert code == 0, answer
+    queue = {"topic": TOPIC, "queueId": "0"}
+
+    def listed() -> bool:
+        return bool(ask(broker, 30, queue)[1]["extFields"]["offset"] == "3")
+
+    wait_until(listed, "the messages to be listed")
+    folder.mkdir()
+    enough = folder / "enough"
+    consumer = apache.consumer([namesrv], TOPIC, GROUP, f"@{enough}", seconds=500)
+
+    def consumed() -> bool:
+        code, answer, _ = ask(broker, 14, queue | {"consumerGroup": GROUP})
+        return code == 0 and answer["extFields"]["offset"] == "3"
+
+    def end() -> None:
+        if not enough.exists():
+            partial = folder / "partial"
+            partial.write_text("0")
+            partial.rename(enough)
+            consumer.wait(30)
+            wait_until(lambda: ask(broker, 203, {"consumerGroup": GROUP})[0] != 0, "the group offline")
+
+    try:
+        wait_until(consumed, "the group to have passed the messages", 60)
+        yield (
+            Stage(
+                namesrv=namesrv, broker=broker, offset_id=answer["extFields"]["msgId"], release=apache.release
+            ),
+            end,
+        )
+    finally:
+        end()
+
+
+_MASKS: Final = tuple(
+    (re.compile(pattern), mark)
+    for pattern, mark in (
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "DATE"),
+        (r"\b\d+\.\d+\.\d+\.\d+@\d+#\d+\b", "CLIENT"),
+        (r"\b\d+\.\d+\.\d+\.\d+:\d+\b", "ADDR"),
+        (r"\b[0-9A-F]{32}\b", "ID"),
+        (r"\b1[67]\d{11}\b", "MS"),
+        (r"(?<![\d.])\d+\.\d+(?![\d.])", "RATE"),
+        # a 5.x broker adds two properties to each message, so it is longer and the next one lies elsewhere
+        (r"(storeSize=|commitLogOffset=|CommitLog Offset: +|physicOffset=|physicSize=)\d+", r"\1PLACE"),
+    )
+)
+_PROPERTIES: Final = re.compile(r"(Properties: +|properties=)\{([^{}]*)\}")
+_OF_5: Final = ("MSG_REGION=", "TRACE_ON=")
+#: Lines that tell of other groups of a broker, of other brokers, or where a copy of the body was written.
+_ELSEWHERE: Final = re.compile(
+    rf"MessageTrack \[consumerGroup=(?!{GROUP},)|See https:|Message Body|(Consume )?Diff Total|%RETRY%"
+    r"|=+DefaultCluster:"
+)
+#: Of these only rows about the group count, and no counters, which are sampled now and then.
+_LISTINGS: Final = ("statsAll", "brokerConsumeStats")
+
+
+def comparable(name: str, text: str) -> list[str]:
+    """Return what must be equal of two outputs of the run ``name``: lines, each once, without what varies.
+
+    What varies from run to run: instants, rates, ports, ids, the order of properties, places in the log.
+    """
+    for pattern, mark in _MASKS:
+        text = pattern.sub(mark, text)
+    text = _PROPERTIES.sub(_sorted_properties, text).replace("]MessageTrack", "]\nMessageTrack")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    kept = [line for line in lines if line and not _ELSEWHERE.match(line)]
+    if name.startswith(_LISTINGS):
+        kept = [" ".join(line.split()[:3]) for line in kept if line.startswith("#") or f" {GROUP} " in line]
+    return list(dict.fromkeys(kept))
+
+
+def _sorted_properties(found: re.Match[str]) -> str:
+    names = sorted(part for part in found[2].split(", ") if not part.startswith(_OF_5))
+    return f"{found[1]}{{{', '.join(names)}}}"
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of an output that tells a value for each."""
+    return {re.split(r"[:=]", line, maxsplit=1)[0].strip() for line in text.splitlines() if line.strip()}
