@@ -1,11 +1,12 @@
 """CPU time a message costs broker and client: sends, batches, a lingering producer, pulls, a consumer.
 
     python -m bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3] [CASE ...]
+    python -m bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
 A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU is the
 kernel's clock of each process, user and system: neighbours on the machine disturb it less than the wall's.
 Printed are the smallest and the largest of the rounds. In the end the broker is killed and what it stored is
-recovered from the log alone, in this process.
+recovered from the log alone, in this process. ``--served`` names servers that run already, Apache's say.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
 from broker.config import BrokerConfig
 from broker.files import DISK
 from broker.loading import load_broker
@@ -32,6 +35,7 @@ from client.aio import Client
 from client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from client.producer import Message
 from client.queue_reader import ReceivedMessage, TopicReader
+from remoting.errors import ResponseError
 from remoting.message import Host
 from remoting.route import TopicConfig
 
@@ -39,6 +43,8 @@ _TOPIC: Final = "Bench"
 _QUEUES: Final = 8
 _BATCH: Final = 32
 _RECOVERY: Final = "recovery"
+#: Apache's broker registers a new topic some time after it has made it.
+_ROUTED_S: Final = 60.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -89,13 +95,30 @@ async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
     return Cost(messages, wall, cpu_s(broker) - before, own)
 
 
+async def await_route(client: Client) -> None:
+    """Return when the nameserver routes the topic.
+
+    Raises:
+        ResponseError: If it does not within a minute.
+    """
+    deadline = time.monotonic() + _ROUTED_S
+    while True:
+        try:
+            await client.run(client.core.directory.refresh(_TOPIC))
+            return
+        except ResponseError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
 async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, broker: int) -> None:
     body = os.urandom(arguments.size)
     count: int = arguments.count
     async with Client(ClientConfig(nameservers=(namesrv,))) as client:
         config = TopicConfig(topic_name=_TOPIC, read_queue_nums=_QUEUES, write_queue_nums=_QUEUES)
         await client.run(client.admin.create_topic(broker_addr, config))
-        await client.run(client.core.directory.refresh(_TOPIC))
+        await await_route(client)
         producer = client.producer(ProducerConfig(group="bench", compress_above=1 << 22))
 
         async def side_by_side(one: Callable[[], Awaitable[object]], times: int) -> None:
@@ -203,11 +226,23 @@ def main() -> None:
     parser.add_argument("--flush", default="ASYNC_FLUSH")
     parser.add_argument("--directory", help="where the broker stores, in a temporary directory")
     parser.add_argument(
+        "--served",
+        nargs=3,
+        metavar=("NAMESRV", "BROKER", "PID"),
+        help="addresses of a nameserver and a broker that run already, and the broker's process",
+    )
+    parser.add_argument(
         "only",
         nargs="*",
         help="cases: send, 'batch 32', linger, 'pull 32', consume, recovery; default all",
     )
     arguments = parser.parse_args()
+    if arguments.served:
+        namesrv, broker, pid = arguments.served
+        if _RECOVERY in arguments.only:
+            parser.error("recovery is for a broker that was started here, not for --served")
+        uvloop.run(run(arguments, namesrv, broker, int(pid)))
+        return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         run_on(directory, arguments)
         if not arguments.only or _RECOVERY in arguments.only:
@@ -215,8 +250,6 @@ def main() -> None:
 
 
 def run_on(directory: str, arguments: argparse.Namespace) -> None:
-    import uvloop
-
     with (
         process("nameserver", "--http", "off", "--data", f"{directory}/ns") as (_, namesrv),
         process(
