@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from remoting.bodies import ConsumerConnection, MessageQueue
-from remoting.errors import RemotingError
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError, ResponseError
 
 from ..errors import NotApplied, describe
 from ..queue_reader import ReceivedMessage
@@ -81,7 +82,9 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
             return Track(group, "NOT_ONLINE", "no member is online")
         return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
     except RemotingError as error:
-        return Track(group, "UNKNOWN", describe(error))
+        if isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            return Track(group, "NOT_ONLINE", "it never had a member")  # who brings its retry topic about
+        return Track(group, "UNKNOWN", " ".join(describe(error).split()))
 
 
 def _passed(context: Context, group: str, brokers: dict[str, str], message: ReceivedMessage) -> bool:

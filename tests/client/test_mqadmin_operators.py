@@ -159,6 +159,12 @@ def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
         " timestamp(string)[0], timestamp(long)[0]"
     )
     assert first[2].split() == ["broker-a", "0", "0"]
+    (found,) = tool.json(
+        "queryMsgByOffset", "-t", tool.topic, "-b", "broker-a", "-i", "0", "-o", "0", flag="-O"
+    )
+    assert found["messageTracks"] == [
+        {"consumerGroup": "Lag", "trackType": "NOT_ONLINE", "exceptionDesc": "it never had a member"}
+    ]
     (one,) = tool.json(
         *("resetOffsetByTime", "-g", "Lag", "-t", tool.topic, "-s", "0"),
         *("-b", broker.addr, "-q", "0", "-o", "2"),
