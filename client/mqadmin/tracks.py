@@ -82,9 +82,10 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
             return Track(group, "NOT_ONLINE", "no member is online")
         return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
     except RemotingError as error:
-        if isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-            return Track(group, "NOT_ONLINE", "it never had a member")  # who brings its retry topic about
-        return Track(group, "UNKNOWN", " ".join(describe(error).split()))
+        # The first member brings it about; but a nameserver that has just started may not know it yet.
+        never = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        reason = "no route of its retry topic: perhaps it never had a member" if never else describe(error)
+        return Track(group, "UNKNOWN", " ".join(reason.split()))
 
 
 def _passed(context: Context, group: str, brokers: dict[str, str], message: ReceivedMessage) -> bool:
