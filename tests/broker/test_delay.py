@@ -7,52 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
 from broker.delay import deliver_due
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.offsets import ConsumerOffsets
 from broker.sending import delayed
 from broker.state import BrokerState
-from broker.stats import Stats
-from broker.store import Draft, MessageStore
-from broker.tags import tags_code
-from broker.topics import SCHEDULE_TOPIC, StartTopics, TopicConfigs
-from remoting.message import Host, StoredMessage, decode_messages
-from remoting.route import DataVersion, TopicConfig
+from broker.store import Draft
+from broker.topics import SCHEDULE_TOPIC
+from remoting.message import StoredMessage, decode_messages
+from remoting.route import TopicConfig
 
-HOST = Host("127.0.0.1", 10911)
-NOW = 1_700_000_000_000
+from .states import HOST, NOW, state_in
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[BrokerState]:
-    topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
-    topics.put(TopicConfig(topic_name="T"), now_ms=NOW)
-    store = MessageStore(
-        tmp_path,
-        log_file_size=1 << 20,
-        queue_file_size=2000,
-        store_host=HOST,
-        tags_code=lambda message: tags_code(message.properties),
-        born_at=topics.born_at,
-        boot="",
-    )
-    yield BrokerState(
-        config=BrokerConfig(),
-        config_version=DataVersion(),
-        advertise=HOST,
-        hot_bytes=1,
-        topics=topics,
-        groups=GroupConfigs(),
-        offsets=ConsumerOffsets(),
-        clients=ClientTable(),
-        locks=QueueLocks(),
-        store=store,
-        stats=Stats(),
-    )
-    store.log.close()
+    made = state_in(tmp_path, TopicConfig(topic_name="T"))
+    yield made
+    made.store.log.close()
 
 
 def schedule(state: BrokerState, body: bytes, level: int, *, at: int = NOW, topic: str = "T") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,22 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
-from broker.group_configs import GroupConfigs
-from broker.groups import ClientTable
-from broker.locks import QueueLocks
-from broker.offsets import ConsumerOffsets
 from broker.sending import send
 from broker.state import BrokerState, Call, Later
-from broker.stats import Stats
-from broker.store import MessageStore
 from broker.tags import tags_code, tags_of
-from broker.topics import StartTopics, TopicConfigs
 from remoting.command import RemotingCommand
 from remoting.message import Host, decode_messages
-from remoting.route import DataVersion, TopicConfig
+from remoting.route import TopicConfig
 
-HOST = Host("127.0.0.1", 10911)
-NOW = 1_700_000_000_000
+from .states import NOW, state_in
+
 MakeState = Callable[[], BrokerState]
 
 
@@ -35,32 +27,10 @@ def make_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeState]:
     stores = []
 
     def make() -> BrokerState:
-        topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
-        topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4), now_ms=NOW)
-        directory: Path = tmp_path_factory.mktemp("store")
-        store = MessageStore(
-            directory,
-            log_file_size=1 << 22,
-            queue_file_size=2000,
-            store_host=HOST,
-            tags_code=lambda message: tags_code(message.properties),
-            born_at=topics.born_at,
-            boot="",
-        )
-        stores.append(store)
-        return BrokerState(
-            config=BrokerConfig(),
-            config_version=DataVersion(),
-            advertise=HOST,
-            hot_bytes=1,
-            topics=topics,
-            groups=GroupConfigs(),
-            offsets=ConsumerOffsets(),
-            clients=ClientTable(),
-            locks=QueueLocks(),
-            store=store,
-            stats=Stats(),
-        )
+        topic = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)
+        state = state_in(tmp_path_factory.mktemp("store"), topic, log_file_size=1 << 22)
+        stores.append(state.store)
+        return state
 
     yield make
     for store in stores:

@@ -1,0 +1,51 @@
+"""A broker's state on a store of its own, for tests that need no sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from broker.config import BrokerConfig
+from broker.group_configs import GroupConfigs
+from broker.groups import ClientTable
+from broker.locks import QueueLocks
+from broker.offsets import ConsumerOffsets
+from broker.state import BrokerState
+from broker.stats import Stats
+from broker.store import MessageStore
+from broker.tags import tags_code
+from broker.topics import StartTopics, TopicConfigs
+from remoting.message import Host
+from remoting.route import DataVersion, TopicConfig
+
+HOST: Final = Host("127.0.0.1", 10911)
+NOW: Final = 1_700_000_000_000
+"""Unix ms at which the topic was made."""
+
+
+def state_in(directory: Path, topic: TopicConfig, *, log_file_size: int = 1 << 20) -> BrokerState:
+    """Return the state of a broker with one topic; close ``store.log`` in the end."""
+    topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
+    topics.put(topic, now_ms=NOW)
+    store = MessageStore(
+        directory,
+        log_file_size=log_file_size,
+        queue_file_size=2000,
+        store_host=HOST,
+        tags_code=lambda message: tags_code(message.properties),
+        born_at=topics.born_at,
+        boot="",
+    )
+    return BrokerState(
+        config=BrokerConfig(),
+        config_version=DataVersion(),
+        advertise=HOST,
+        hot_bytes=1,
+        topics=topics,
+        groups=GroupConfigs(),
+        offsets=ConsumerOffsets(),
+        clients=ClientTable(),
+        locks=QueueLocks(),
+        store=store,
+        stats=Stats(),
+    )
