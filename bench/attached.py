@@ -49,7 +49,7 @@ class AttachedSession(Session):
         for index in self._indexes:
             self._truth(index, "up")
         self._create_topics(self._topics())
-        self._await_routes(self._topics())
+        self._await_routes(self._topics(), [])
 
     def _find_brokers(self) -> None:
         """Take every master that the cluster lists, but for those that a load generator plays."""

@@ -27,8 +27,8 @@ class ClusterError(Exception):
     """The harness could not do what it was to do: the run is void."""
 
 
-class ServerDied(Exception):
-    """A server ended by itself: its arm has lost."""
+class ArmLost(Exception):
+    """A server ended by itself, or does not come to serve: its arm has lost."""
 
 
 def allow_connections() -> None:
@@ -62,6 +62,7 @@ class Process:
     ready_mark: str = " ready"
     child: subprocess.Popen[str] | None = None
     _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+    _ready: "subprocess.Popen[str] | None" = None
     _ending: bool = False
     _ends: threading.RLock = field(default_factory=threading.RLock)
 
@@ -95,13 +96,20 @@ class Process:
         # A pipe that nobody reads would stop the server one day.
         threading.Thread(target=self._drain, args=(self.child, self._lines), daemon=True).start()
 
-    @staticmethod
-    def _drain(child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
+    def _drain(self, child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
+                if self.ready_mark in line:
+                    self._ready = child
                 lines.put(line.rstrip("\n"))
         lines.put(None)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and has printed its ready line since it was started last."""
+        with self._ends:
+            return self.alive and self._ready is self.child
 
     def next_line(self, deadline: float) -> str:
         """Return the next line it prints.
@@ -149,6 +157,14 @@ class Process:
                 return None
         return f"{self.name} ended with {self.child.returncode}"
 
+    def revive(self) -> str | None:
+        """Start it again if it ended by itself; return how it ended."""
+        with self._ends:
+            end = self.died()
+            if end is not None:
+                self.launch()
+            return end
+
     def _reap(self) -> int:
         """Wait for its end, and record what it used: exact, as the kernel keeps it until then."""
         with self._ends:
@@ -191,10 +207,11 @@ class Process:
 
     def strike(self) -> None:
         """SIGKILL, without waiting for its end."""
-        if self.alive:
-            assert self.child is not None
-            self._ending = True
-            self.child.kill()
+        with self._ends:
+            if self.alive:
+                assert self.child is not None
+                self._ending = True
+                self.child.kill()
 
     def kill(self) -> None:
         """SIGKILL, and reap."""
@@ -204,11 +221,12 @@ class Process:
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        if self.alive:
-            assert self.child is not None
-            self._ending = True
-            self.child.send_signal(signal.SIGCONT)
-            self.child.send_signal(signal.SIGTERM)
+        with self._ends:
+            if self.alive:
+                assert self.child is not None
+                self._ending = True
+                self.child.send_signal(signal.SIGCONT)
+                self.child.send_signal(signal.SIGTERM)
 
     def join(self) -> None:
         """Wait for its end; SIGKILL if that takes too long."""
@@ -220,7 +238,10 @@ class Process:
 
     def log_tail(self) -> str:
         """Return the last lines it logged, for error messages."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-8:]) if self.log.exists() else ""
+        return "\n".join(self.log_text().splitlines()[-8:])
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def sample(self) -> None:
         """Record what it has used so far, if it runs."""

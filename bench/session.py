@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import random
@@ -40,6 +41,7 @@ from bench.observer import ObserverConfig
 from bench.plan import CASES, NEW_TOPIC, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
 from bench.ports import HOST, free_ports
 from bench.processes import (
+    ArmLost,
     ClusterError,
     Network,
     Process,
@@ -63,7 +65,7 @@ LEAD_S: Final = 0.4
 SAMPLE_EVERY_S: Final = 0.2
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
-#: A server that was started again and does not serve within this time makes the run void, s.
+#: A server that was started and does not serve within this time has lost for its arm, s.
 RESTART_MAX_S: Final = 60.0
 #: After the last user may go: the longest request, and Locust's way out.
 GENERATOR_END_S: Final = 20.0
@@ -72,6 +74,8 @@ GENERATOR_END_S: Final = 20.0
 SIGNAL_NS: Final = 200_000_000
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
 _NEW_TOPICS: Final = "autoCreateTopicEnable=true"
+#: What a server says whose port somebody else has: ports are the harness's choice.
+_PORT_TAKEN: Final = "Address already in use"
 
 Progress = Callable[[str], None]
 
@@ -115,7 +119,7 @@ class Session:
         self._recording = threading.Lock()
         self._log = EventLog(self._spool, "harness")
         self._slots: list[Slot] = []
-        self._scenario = ""
+        self._scenario = scenarios_of(self.plan, self.series)[0].name  # the warm-up belongs to the first one
         self._start_ns = time.monotonic_ns()
         self._over = threading.Event()
         self._director: threading.Thread | None = None
@@ -139,6 +143,8 @@ class Session:
         Args:
             before_load: Called when everything has started; returns when nothing else needs the machine.
 
+        An arm whose servers do not get that far has lost every scenario, without a load.
+
         Raises:
             ClusterError: If the harness failed: the runs are void, and their manifests lie in the folder of
                 void attempts. Nothing is left running.
@@ -148,15 +154,49 @@ class Session:
         allow_connections()
         try:
             self._build()
-            self._start()
-            before_load()
-            self._begin()
-            self._drive()
+            if self._starts(before_load):
+                self._drive()
         except BaseException as error:
             self._give_up(error)
             if isinstance(error, OSError):
                 raise ClusterError(_reason(error)) from error
             raise
+
+    def _starts(self, before_load: Callable[[], object]) -> bool:
+        """Start everything and let the load go; return whether the arm got so far."""
+        try:
+            self._start()
+            before_load()
+            self._begin()
+        except (ArmLost, ClusterError) as error:
+            reason = self._loss(error)
+            if reason is None or any(map(_port_is_taken, self._started.processes)):
+                raise ClusterError(str(error)) from error
+            self._lose_rest(time.monotonic_ns(), reason)
+            return False
+        return True
+
+    def _loss(self, error: ArmLost | ClusterError) -> str | None:
+        """Say what the arm has lost by, if a server of its own kept the harness from going on."""
+        if isinstance(error, ArmLost):
+            return _reason(error)
+        ends = [process.died() for process in self._cluster() if process.serves]
+        return self._lost.get(self._scenario) or next((end for end in ends if end is not None), None)
+
+    def _lose_rest(self, begin_ns: int, reason: str) -> None:
+        """Let the arm lose the scenario that began then, and those that were to follow."""
+        over = {slot.scenario for slot in self._slots}
+        for scenario in scenarios_of(self.plan, self.series):
+            if scenario.name in over:
+                continue
+            end_ns = time.monotonic_ns() if scenario.name == self._scenario else begin_ns
+            self._lost.setdefault(scenario.name, reason)
+            self._slots.append(self._slot(scenario.name, begin_ns, end_ns))
+            begin_ns = end_ns
+
+    def _slot(self, scenario: str, begin_ns: int, end_ns: int) -> Slot:
+        folder = self.given.folder(scenario)
+        return Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns)
 
     def end(self) -> list[Path]:
         """Stop everything and return the runs' folders.
@@ -279,7 +319,7 @@ class Session:
         users = str(load.all_users)
         options = ["-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
         options += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
-        options += ["--stop-timeout", f"{load.timeout_s:g}", "--exit-code-on-error", "0"]
+        options += ["--stop-timeout", str(math.ceil(load.timeout_s)), "--exit-code-on-error", "0"]
         options += ["--bench-config", self._path("generator")]
         self._generator = self._helper("generator", "generator", options)
         return [self._observer, self._generator]
@@ -348,13 +388,19 @@ class Session:
         self._network.process.wait_ready()
         for process in self._brokers:
             process.launch()
-        wait_until(self._servers.ready, "servers are not ready", self._started.processes)
+        wait_until(
+            self._servers.ready,
+            "servers are not ready",
+            self._started.processes,
+            RESTART_MAX_S,
+            late=ArmLost,
+        )
         for index, process in enumerate(self._brokers):
             process.wait_ready()
             self._truth(index, "up")
         self._launch_observer()
         self._create_topics(self._topics())
-        self._await_routes(self._topics())
+        self._await_routes(self._topics(), self._cluster())
 
     def _topics(self) -> list[str]:
         """Return the topics that are there from the start."""
@@ -364,8 +410,12 @@ class Session:
         """Return the numbers of the real brokers, in the order of their addresses."""
         return list(range(self.plan.brokers))
 
-    def _await_routes(self, topics: Sequence[str]) -> None:
-        """Wait until every server lists every broker for each of these topics."""
+    def _await_routes(self, topics: Sequence[str], watched: list[Process]) -> None:
+        """Wait until every server lists every broker for each of these topics.
+
+        Args:
+            watched: Whose end ends the wait; servers are started again by whoever watches over the run.
+        """
         direct = self._arm_config()
         arm = _threaded_arm(direct)
         try:
@@ -378,7 +428,7 @@ class Session:
                             session.look_up(topic).brokers == everybody
                         ),
                         "not every server lists every broker",
-                        self._cluster(),
+                        watched,
                     )
         finally:
             for session in sessions:
@@ -511,6 +561,7 @@ class Session:
 
     def _direct(self) -> None:
         """Carry out the timetable: scenario by scenario, fault by fault."""
+        begin_ns = self._start_ns
         try:
             self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
             for scenario in scenarios_of(self.plan, self.series):
@@ -526,14 +577,13 @@ class Session:
                     self._progress(f"{scenario.name}: {fault.case}")
                     strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
                     at_ns = strike(scenario.name, n, fault, at_ns)
-                self._slots.append(
-                    Slot(
-                        scenario=scenario.name,
-                        folder=self.given.folder(scenario.name),
-                        begin_ns=begin_ns,
-                        end_ns=at_ns,
-                    )
-                )
+                self._slots.append(self._slot(scenario.name, begin_ns, at_ns))
+        except (ArmLost, ClusterError) as error:
+            reason = self._loss(error)
+            if reason is None or self._over.is_set():
+                self._failures.append(error)
+            else:
+                self._lose_rest(begin_ns, reason)
         except Exception as error:  # the thread's boundary: the main one makes the run void
             self._failures.append(error)
 
@@ -544,7 +594,7 @@ class Session:
         wait_until(
             lambda: all(servers.listed(index) >= wanted for index in range(self.plan.servers)),
             f"not every server lists {wanted} brokers",
-            self._cluster(),
+            self._brokers,
         )
 
     def _sample(self, now_ns: int) -> None:
@@ -573,10 +623,9 @@ class Session:
     def _look_after(self) -> None:
         """A server that ended by itself has lost for its arm and is started again; others void the run."""
         for process in self._started.processes:
-            end = process.died()
+            end = process.revive()
             if end is not None:
                 self._lost.setdefault(self._scenario, end)
-                process.launch()
         for process in [*self._brokers, self._observer, self._network.process]:
             end = process.died()
             if end is not None:
@@ -673,7 +722,7 @@ class Session:
             process.join()
             process.launch()
             self._serves_again(process)
-        self._await_routes([DEFAULT_TOPIC])
+        self._await_routes([DEFAULT_TOPIC], self._brokers)
 
     def _sleep_until(self, at_ns: int) -> None:
         """Sleep, unless the run is over before.
@@ -739,7 +788,7 @@ class Session:
                 process.launch()
                 self._serves_again(process)
                 # An operator goes on when all are well: else two of them are away at a time.
-                wait_until(self._servers.ready, f"{process.name} is not ready", [process], RESTART_MAX_S)
+                self._await_server(self._servers.ready, f"{process.name} is not ready")
             return time.monotonic_ns()
         for process in processes:
             process.join()
@@ -755,7 +804,15 @@ class Session:
             process.wait_ready(RESTART_MAX_S)
             self._truth(process.index, "up")
         else:
-            self._started.wait_serving(process, RESTART_MAX_S)
+            self._await_server(lambda: self._started.serves(process), f"{process.name} does not serve")
+
+    def _await_server(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a server that was started again; should it end meanwhile, it is started once more.
+
+        Raises:
+            ArmLost: If that takes too long.
+        """
+        wait_until(lambda: self._over.is_set() or condition(), what, [], RESTART_MAX_S, late=ArmLost)
 
 
 def _write_at_once(path: Path, content: bytes) -> None:
@@ -763,6 +820,10 @@ def _write_at_once(path: Path, content: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
     new.rename(path)
+
+
+def _port_is_taken(process: Process) -> bool:
+    return _PORT_TAKEN in process.log_text()
 
 
 def _reason(error: BaseException) -> str:

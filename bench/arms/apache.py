@@ -115,9 +115,6 @@ class ApacheNameservers(StartedServers):
     def ready(self) -> bool:
         return all(map(_listens, self.clients))
 
-    def wait_serving(self, process: Process, timeout_s: float) -> None:
-        process.wait_ready(timeout_s)
-
     def role(self, index: int) -> str:
         return "independent" if _listens(self.clients[index]) else "unknown"
 

@@ -20,7 +20,7 @@ from bench.arms.layout import IDS
 from bench.jre import ensure_java
 from bench.links import Link, pair_host
 from bench.ports import HOST, free_ports
-from bench.processes import ClusterError, Process, Record
+from bench.processes import ArmLost, ClusterError, Process, Record
 from bench.runfolder import Arm, Durability, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from client.blocking import Client
@@ -108,13 +108,9 @@ class StartedServers(Servers):
         for process in self.processes:
             process.launch()
 
-    @abc.abstractmethod
-    def wait_serving(self, process: Process, timeout_s: float) -> None:
-        """Wait until a server that was started again can be asked.
-
-        Raises:
-            ClusterError: If it ended, or that takes longer.
-        """
+    def serves(self, process: Process) -> bool:
+        """Whether a server that was started again can be asked."""
+        return process.is_ready
 
     @abc.abstractmethod
     def data_of(self, index: int) -> Path:
@@ -191,9 +187,6 @@ class Nameservers(StartedServers):
 
     def ready(self) -> bool:
         return all(fetch(f"http://{http}/readyz")[0] == 200 for http in self.http)
-
-    def wait_serving(self, process: Process, timeout_s: float) -> None:
-        process.wait_ready(timeout_s)
 
     def role(self, index: int) -> str:
         status, body = fetch(f"http://{self.http[index]}/v1/status")
@@ -303,14 +296,9 @@ class ZooKeepers(StartedServers):
             "leader",
         ]
 
-    def wait_serving(self, process: Process, timeout_s: float) -> None:
+    def serves(self, process: Process) -> bool:
         """ZooKeeper prints nothing: it serves once it has a role."""
-        wait_until(
-            lambda: self.role(process.index) != "unknown",
-            f"{process.name} does not serve",
-            [process],
-            timeout_s,
-        )
+        return self.role(process.index) != "unknown"
 
     def listed(self, index: int) -> int:
         from kazoo.exceptions import KazooException  # kazoo is loaded for this arm only
@@ -412,20 +400,27 @@ def servers_of(
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str, processes: Sequence[Process], timeout_s: float = 60.0
+    condition: Callable[[], bool],
+    what: str,
+    processes: Sequence[Process],
+    timeout_s: float = 60.0,
+    *,
+    late: type[Exception] = ClusterError,
 ) -> None:
     """Wait until ``condition`` holds.
 
     Raises:
-        ClusterError: After ``timeout_s``, or when a process has ended.
+        ArmLost: When one of ``processes`` that is a server has ended by itself.
+        ClusterError: When another one has.
+        late: After ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
         for process in processes:
             end = process.died()
             if end is not None:
-                raise ClusterError(f"{end}\n{process.log_tail()}")
+                raise (ArmLost if process.serves else ClusterError)(f"{end}\n{process.log_tail()}")
         if time.monotonic() > deadline:
             logs = "\n".join(f"{process.name}: {process.log_tail()}" for process in processes)
-            raise ClusterError(f"{what}: not within {timeout_s:g} s\n{logs}")
+            raise late(f"{what}: not within {timeout_s:g} s\n{logs}".rstrip())
         time.sleep(0.02)

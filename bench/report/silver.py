@@ -300,7 +300,8 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
         reason = source.left_out
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:
             reason = f"{damaged[3]} of {damaged[2]} lines of {damaged[1]} are damaged, {BAD_LINES_MAX} may be"
-        if reason is None and not mine:
+        has_lost = source.manifest is not None and source.manifest.lost is not None
+        if reason is None and not mine and not has_lost:  # who lost before the load did has none
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
     return judged
