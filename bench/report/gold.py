@@ -36,19 +36,40 @@ class Recovery:
     scope: str
     n: int
     right: int
+    stale: int
     missing: int
     ghost: int
+    refused: int
     failed: int
     unknown: int
     waited: int
     late: int
     queued: int
+    behind_ns: int
     first_ns: int | None
     recovered_ns: int | None
     slowest_ns: int | None
     stuck_ns: int
     lateness_ns: int
     gap_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """How route reads ended before, during or after one fault, on one side of it."""
+
+    run: str
+    fault: int
+    stage: str
+    op: str
+    side: str | None
+    n: int
+    wrong: int
+    right: int
+    stale: int
+    returning: int
+    refused: int
+    failed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +171,12 @@ class VisibleBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleBin:
-    """Answers by how long ago the change was acknowledged."""
+    """Answers by how long ago the change was acknowledged; ``bin`` in half powers of two of a millisecond."""
 
     run: str
+    fault: int | None
+    phase: str
+    side: str | None
     op: str
     bin: int
     n: int
@@ -254,6 +278,7 @@ class Gold:
     files: list[Lines] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    outcomes: list[Outcomes] = field(default_factory=list)
     timelines: list[Bin] = field(default_factory=list)
     latency: list[Bucket] = field(default_factory=list)
     observed: list[Observed] = field(default_factory=list)

@@ -89,6 +89,24 @@ MEASURES: Final = {
             "Refused, failed, or no answer within the time-out, after trying every server.",
         ),
         _measure(
+            *("refused_lookups", "count", 5, "Of these refused"),
+            "The server asked last said that it could not answer now, instead of an answer that may be old.",
+        ),
+        _measure(
+            *("stale_lookups", "count", 5, "Look-ups told an old route"),
+            "Answers that list the right brokers, but a version of the topic although a later one had been "
+            "acknowledged before the look-up was sent. Neither right nor wrong; one that is more than 250 ms "
+            "behind counts as disturbed.",
+        ),
+        _measure(
+            *("stale_newcomers", "count", 5, "New clients told an old route"),
+            "The same for clients that have just come.",
+        ),
+        _measure(
+            *("oldest_answer_s", "s", 0.5, "Oldest route told to a look-up"),
+            "How long before it was asked for a later version had been acknowledged, at most.",
+        ),
+        _measure(
             *("announce_again_s", "s", 0.25, "Brokers can register again"),
             "From the fault until the first registration that is accepted and after which all are; a "
             "registration goes to all servers at once and is accepted with the first success. Heartbeats "
@@ -183,6 +201,10 @@ MEASURES: Final = {
             "The same for the routes of observed clients.",
         ),
         _measure(
+            *("stale_answers", "%", 1, "Look-ups told an old route"),
+            "Of the look-ups of topics that change and whose answers overlap no change.",
+        ),
+        _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
             "User and system time of all nameservers or ZooKeeper servers per minute, starts included.",
         ),
@@ -202,7 +224,8 @@ MEASURES: Final = {
     )
 }
 
-TIMES: Final = tuple(key for key, each in MEASURES.items() if each.unit == "s")
+TIMES: Final = tuple(key for key, each in MEASURES.items() if each.unit == "s" and key != "oldest_answer_s")
+"""Recoveries; how old an answer may be is set by how long the fault lasts."""
 SHARE_MIN: Final = 20
 """A share of fewer observations is not told."""
 QUIET: Final = ("quiet", "idle-300")
@@ -321,9 +344,13 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
             case "lookup":
                 yield row.run, case, "slowest_lookup_s", _seconds(row.slowest_ns)
                 yield row.run, case, "wrong_lookups", row.missing + row.ghost
-                yield row.run, case, "failed_lookups", row.failed
+                yield row.run, case, "failed_lookups", row.failed + row.refused
+                yield row.run, case, "refused_lookups", row.refused
+                yield row.run, case, "stale_lookups", row.stale
+                yield row.run, case, "oldest_answer_s", row.behind_ns / 1e9
             case "newcomer":
                 yield row.run, case, "wrong_newcomers", row.missing + row.ghost
+                yield row.run, case, "stale_newcomers", row.stale
             case "send":
                 yield row.run, case, "failed_sends", row.n - row.right
                 yield row.run, case, "late_sends", row.late
@@ -416,6 +443,15 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
         found = percentile(rows, 0.5)
         if found is not None:
             yield run, None, "visible_ms_p50" if observer == "nameserver" else "visible_clients_ms_p50", found
+    answered: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for told in gold.staleness:
+        home = place(told.run, told.phase)
+        if home is not None and told.op == "lookup":
+            answered[home][0] += told.n
+            answered[home][1] += told.current
+    for run, (n, current) in answered.items():
+        if n >= SHARE_MIN:
+            yield run, None, "stale_answers", 100 * (1 - current / n)
     quiet = {run for run, source in by_run.items() if source.scenario in QUIET}
     yield from _of_costs(gold, quiet)
 

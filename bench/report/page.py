@@ -4,10 +4,12 @@ Templates lie in ``templates/``; they escape all that is put into them. The page
 """
 
 import shlex
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
+from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -345,6 +347,7 @@ def _case(
     arms = [arm for arm in _arms(used) if any(arm in row.arms for row in mine)]
     few = not differing and _blocks(mine) < answers.LEANING_BLOCKS_MIN
     every = few or not told or len(_arms(used)) == 1  # there is no difference to tell
+    has_ages = scenario in ("partition", "staleness", "quiet")
     return {
         "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
         "arms": arms,
@@ -355,6 +358,8 @@ def _case(
         "dots": _dots(differing),
         "timelines": _timelines(gold, used, scenario, case) if case is not None else [],
         "sides": _sides(gold, used, scenario, case, arms) if case is not None else [],
+        "servers": _servers(gold, used, scenario, case, arms) if case is not None else [],
+        "ages": _ages(gold, used, scenario, case, arms) if has_ages else [],
     }
 
 
@@ -415,17 +420,86 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
 def _sides(
     gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Which clients and servers the disturbance fell on: median recovery and how many requests failed."""
+    """How reads ended on each side of a partition while it lasted and after it: shares of all blocks."""
+    faults = _faults(gold, used, scenario, case)
+    if not any(fault.kind == "partition" for _, fault in faults.values()):
+        return []
+    counted: dict[tuple[str, str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in gold.outcomes:
+        if row.run in faults and faults[row.run][1].fault == row.fault and row.side is not None:
+            total = counted[row.op, row.side, row.stage][faults[row.run][0].arm]
+            total["n"] += row.n
+            for name in words.OUTCOMES:
+                total[name] += getattr(row, name)
+    stages = {"during": "while it lasts", "after": "after the healing"}
+    rows = []
+    for op, side in sorted({(op, side) for op, side, _ in counted}):
+        for stage, when in stages.items():
+            if (op, side, stage) in counted:
+                by_arm = counted[op, side, stage]
+                title = f"{words.OP_TITLES.get(op, op)}, side {side.rpartition('-')[2]}, {when}"
+                cells = [words.shares(by_arm[arm]) if arm in by_arm else "not measured" for arm in arms]
+                rows.append({"title": title, "cells": cells})
+    return rows
+
+
+AGE_BINS: Final = (6, 14, 20)
+"""Edges of the classes in which answers are counted, in half powers of two of a millisecond."""
+
+
+def _ages(
+    gold: Gold, used: Sequence[Source], scenario: str, case: str | None, arms: Sequence[str]
+) -> list[dict[str, Any]]:
+    """How many look-ups were told the current route, by how long ago the change had been acknowledged."""
+    faults = _faults(gold, used, scenario, case) if case is not None else {}
+    arm_of = {
+        source.run: source.arm
+        for source in used
+        if source.series == MAIN_SERIES and source.scenario == scenario and source.arm in arms
+    }
+    counted: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for row in gold.staleness:
+        if row.op != "lookup" or row.run not in arm_of:
+            continue
+        if case is None and row.phase == "fault":
+            continue
+        if case is not None and (row.phase != "fault" or row.run not in faults):
+            continue
+        if case is not None and faults[row.run][1].fault != row.fault:
+            continue
+        total = counted[bisect_right(AGE_BINS, row.bin)][arm_of[row.run]]
+        total[0] += row.n
+        total[1] += row.current
+    edges = [words.quantity(2 ** (place / 2), "ms") for place in AGE_BINS]
+    titles = [
+        f"less than {edges[0]} ago",
+        *(f"{low} to {high} ago" for low, high in pairwise(edges)),
+        f"{edges[-1]} ago and more",
+    ]
+    rows = []
+    for place, by_arm in sorted(counted.items()):
+        cells = []
+        for arm in arms:
+            n, current = by_arm.get(arm, (0, 0))
+            cells.append(f"{100 * current / n:.1f} % of {n:,}" if n >= SHARE_MIN else "too few")
+        rows.append({"title": titles[place], "cells": cells})
+    return rows
+
+
+def _servers(
+    gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
+) -> list[dict[str, Any]]:
+    """On which servers the disturbance fell: median recovery and how many requests failed."""
     faults = _faults(gold, used, scenario, case)
     found: dict[tuple[str, str], dict[str, list[tuple[float, int]]]] = defaultdict(lambda: defaultdict(list))
+    titles = {"struck": "at servers that were struck", "others": "at the other servers"}
     for row in gold.recoveries:
-        if row.run in faults and faults[row.run][1].fault == row.fault and row.scope != "all":
+        if row.run in faults and faults[row.run][1].fault == row.fault and row.scope in titles:
             if row.scope == "others" and not strikes_servers(faults[row.run][1]):
                 continue
             again = float("inf") if row.recovered_ns is None else row.recovered_ns / 1e9
-            disturbed = row.missing + row.ghost + row.failed
+            disturbed = row.missing + row.ghost + row.refused + row.failed
             found[row.op, row.scope][faults[row.run][0].arm].append((again, disturbed))
-    titles = {"struck": "at servers that were struck", "others": "at the other servers"}
     rows = []
     for (op, scope), by_arm in sorted(found.items()):
         cells = []
@@ -440,8 +514,7 @@ def _sides(
             if answers.endless(middle):
                 right = "never right again"
             cells.append(f"{right}, {wrong} failed or wrong")
-        where = titles.get(scope, f"from side {scope.rpartition('-')[2]}")
-        rows.append({"title": f"{words.OP_TITLES.get(op, op)}, {where}", "cells": cells})
+        rows.append({"title": f"{words.OP_TITLES.get(op, op)}, {titles[scope]}", "cells": cells})
     return rows
 
 

@@ -75,6 +75,7 @@ def compute(
         files=files,
         faults=faults,
         recoveries=rows("recoveries", gold.Recovery),
+        outcomes=rows("outcomes", gold.Outcomes),
         timelines=rows("timelines", gold.Bin),
         latency=rows("latency_histogram", gold.Bucket),
         observed=rows("observed", gold.Observed),
@@ -117,10 +118,11 @@ def _frames(
     changed = keep(routes.changes(good["truth"], runs))
     first = keep(routes.first_shown(changed, spans))
     ops = good["ops"].unionByName(requests.registrations(good["ops"]))
-    judged = keep(requests.judged(ops, runs, requests.holders(good["ops"], runs)))
+    judged = keep(requests.judged(ops, runs, requests.holders(good["ops"], runs), changed))
     handed = good["deliveries"]
     frames = {
         "recoveries": requests.recoveries(judged),
+        "outcomes": requests.outcomes(judged),
         "timelines": requests.timelines(judged),
         "latency_histogram": requests.latency_histogram(judged),
         "reasons": requests.most(requests.failure_reasons(judged), REASONS_MAX),

@@ -20,8 +20,9 @@ BIN_NS: Final = 100_000_000
 HISTOGRAM_BITS: Final = 7
 """Buckets per power of two: 2 ** 7, so that a bucket's middle is within 0.4 % of each value in it."""
 
-WRONG: Final = ("missing", "ghost", "failed")
-"""Verdicts of requests that a fault disturbed."""
+UNANSWERED: Final = ("refused", "failed")
+WRONG: Final = ("missing", "ghost", *UNANSWERED)
+"""Verdicts of requests that a fault disturbed, whatever their latency."""
 
 ROUTE_OPS: Final = ("lookup", "newcomer")
 
@@ -44,20 +45,48 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
-def judged(ops: DataFrame, runs: DataFrame, held: DataFrame) -> DataFrame:
+def superseded(changed: DataFrame) -> DataFrame:
+    """Say of each version of a topic when a later one began to be sent and when one was first acknowledged.
+
+    The acknowledgement of the very next version may be missing: one of any later version supersedes as well.
+
+    In:  :func:`bench.report.routes.changes`.
+    Out: one row per (run, topic, version) that has a later one: newer_begun_ns, newer_acked_ns long, the
+        latter null if no later one was acknowledged.
+    """
+    from_here = (
+        Window.partitionBy("run", "topic")
+        .orderBy("version")
+        .rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    )
+    return changed.select(
+        *("run", "topic"),
+        (F.col("version") - 1).alias("version"),
+        F.col("begun_ns").alias("newer_begun_ns"),
+        F.min("acked_ns").over(from_here).alias("newer_acked_ns"),
+    )
+
+
+def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
     """Keep the measured operations and say of each what it was worth and which fault it belongs to.
 
     A route is ``right`` if it lists every living broker of its topic and no dead one, ``missing`` if it lacks
     a living one (or there is none at all), ``ghost`` if its only fault is a dead one. A broker that died or
     came back between send and answer counts for neither side, and one that has come back and is not listed
-    yet makes an answer ``returning``, neither right nor wrong: that is another question. Other operations are
-    ``right`` if they succeeded. What is not answered with success is ``failed``.
+    yet makes an answer ``returning``, neither right nor wrong: that is another question. It is ``stale`` if
+    nothing else is wrong with it and a later version of the topic had been acknowledged before it was asked
+    for. Other operations are ``right`` if they succeeded. What the server declined is ``refused``, and what
+    else is not answered with success is ``failed``.
 
     An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
     belongs to it, too, with a negative offset.
 
-    In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`.
-    Out: ``REQUESTS``. phase: ``fault``, ``reference`` (before a fault) or ``quiet`` (in no window).
+    In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`;
+        :func:`bench.report.routes.changes`.
+    Out: ``REQUESTS``. behind_ns: how long before a stale answer was asked for a later version had been
+        acknowledged. changing: whether a later version began to be sent before the answer came. healed:
+        whether the fault had been taken back when it was due. phase: ``fault``, ``reference`` (before a
+        fault) or ``quiet`` (in no window).
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
     window = F.col("window")
@@ -68,6 +97,8 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame) -> DataFrame:
         .withColumns({name: F.col(name) - begin for name in ("due_ns", "sent_ns", "done_ns")})
         .where((due >= 0) & (due < F.col("measure_end_ns") - begin))
         .join(F.broadcast(held), on=["life", "topic"], how="left")
+        .join(superseded(changed), on=["run", "topic", "version"], how="left")
+        .withColumn("behind_ns", _behind_ns())
         .withColumn(
             "window",
             F.try_element_at(
@@ -88,18 +119,28 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame) -> DataFrame:
         "code",
         "remark",
         _verdict().alias("verdict"),
+        F.col("behind_ns"),
+        F.coalesce(F.col("newer_begun_ns") <= done, F.lit(False)).alias("changing"),
         F.coalesce("queued", F.lit(False)).alias("queued"),
         "version",
         "message",
         window["fault"].alias("fault"),
         phase.alias("phase"),
         (due - window["begin_ns"]).alias("offset_ns"),
+        F.coalesce(due >= window["healed_ns"], F.lit(False)).alias("healed"),
         F.coalesce(
             F.array_contains(window["targets"], F.concat(F.lit("nameserver-"), F.col("target")))
             & ~F.col("op").isin("send", "send_once", "first_send"),
             F.lit(False),
         ).alias("struck"),
     )
+
+
+def _behind_ns() -> Column:
+    """How long before it was asked for a route had been superseded; null if it had not."""
+    route = F.col("op").isin(*ROUTE_OPS) & (F.col("outcome") == "ok")
+    behind = F.col("sent_ns") - F.col("newer_acked_ns")
+    return F.when(route & (behind >= 0), behind)
 
 
 def _verdict() -> Column:
@@ -138,7 +179,9 @@ def _verdict() -> Column:
         F.when(route & answered & lacks(new=False), "missing")
         .when(route & answered & haunted, "ghost")
         .when(route & answered & lacks(new=True), "returning")
+        .when(F.col("behind_ns").isNotNull(), "stale")
         .when((F.col("outcome") == "ok") | (route & (F.col("outcome") == "absent")), "right")
+        .when(F.col("outcome") == "refused", "refused")
         .otherwise("failed")
     )
 
@@ -184,12 +227,14 @@ def recoveries(requests: DataFrame) -> DataFrame:
     """Say what a fault did to each kind of operation, and from when on it stayed right.
 
     A request is disturbed if its answer failed or was wrong, or if it was waited for longer than
-    ``WAITED_NS``. Recovery ends at the first right answer that stays right: the first one to come at or after
-    the instant at which the last disturbed request was due.
+    ``WAITED_NS``, or if its answer was behind by more than that: who is told an old route at once is no
+    better off than who waits for a new one. Recovery ends at the first right answer that stays right: the
+    first one to come at or after the instant at which the last disturbed request was due.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-X``
-        (clients). n, right, missing, ghost, failed, unknown, waited, late, queued long; recovered_ns long
+    Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
+        (clients). n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long;
+        behind_ns long, how far the oldest answer was behind, 0 without any; recovered_ns long
         from the fault's begin, 0 if nothing was disturbed, null if it never became right; first_ns long, the
         first disturbed request; slowest_ns long, of the answered; stuck_ns long, of all; lateness_ns long of
         the generator; gap_ns long, the longest time after the begin in which no request was due: what was
@@ -201,14 +246,15 @@ def recoveries(requests: DataFrame) -> DataFrame:
         F.array(
             F.lit("all"),
             F.when(per_server & F.col("struck"), "struck").when(per_server, "others"),
-            F.concat(F.lit("side-"), F.col("side")),
+            F.col("side"),
         )
     )
     latency = F.col("done_ns") - F.col("due_ns")
     right = F.col("verdict") == "right"
-    wrong = F.col("verdict").isin(*WRONG)
+    old = (F.col("verdict") == "stale") & (F.col("behind_ns") > WAITED_NS)
+    wrong = F.col("verdict").isin(*WRONG) | old
     during = requests.where(F.col("phase") == "fault").select(
-        *("run", "fault", "op", "verdict", "outcome", "queued", "offset_ns"),
+        *("run", "fault", "op", "verdict", "behind_ns", "outcome", "queued", "offset_ns"),
         F.explode(scopes).alias("scope"),
         (F.col("offset_ns") + latency).alias("answered_ns"),
         latency.alias("latency_ns"),
@@ -238,9 +284,10 @@ def recoveries(requests: DataFrame) -> DataFrame:
     totals = during.groupBy(*keys).agg(
         F.count("*").alias("n"),
         count(F.col("right"), "right"),
-        count(F.col("verdict") == "missing", "missing"),
-        count(F.col("verdict") == "ghost", "ghost"),
-        count(F.col("verdict") == "failed", "failed"),
+        *(
+            count(F.col("verdict") == each, each)
+            for each in ("stale", "missing", "ghost", "refused", "failed")
+        ),
         count(F.col("outcome") == "unknown", "unknown"),
         count(F.col("right") & (F.col("latency_ns") > WAITED_NS), "waited"),
         count(F.col("right") & (F.col("latency_ns") > LATE_NS), "late"),
@@ -252,14 +299,40 @@ def recoveries(requests: DataFrame) -> DataFrame:
         F.max("latency_ns").alias("stuck_ns"),
         F.max("lateness_ns").alias("lateness_ns"),
         F.max("gap_ns").alias("gap_ns"),
+        F.coalesce(F.max(F.when(F.col("verdict") == "stale", F.col("behind_ns"))), begin).alias("behind_ns"),
     )
     return totals.select(
         *keys,
-        *("n", "right", "missing", "ghost", "failed", "unknown", "waited", "late", "queued", "first_ns"),
+        *("n", "right", "stale", "missing", "ghost", "refused", "failed", "unknown", "waited", "late"),
+        *("queued", "behind_ns", "first_ns"),
         F.when(F.col("last_ns").isNull(), begin)
         .when(F.col("again_ns").isNotNull(), F.greatest("again_ns", begin))
         .alias("recovered_ns"),
         *("slowest_ns", "stuck_ns", "lateness_ns", "gap_ns"),
+    )
+
+
+def outcomes(requests: DataFrame) -> DataFrame:
+    """Count how route reads around each fault ended, on each side and before, during and after it.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, fault, stage, op, side): stage: ``before``, ``during``, or ``after`` the healing;
+        n, right, stale, wrong (missing or ghost), returning, refused, failed long.
+    """
+    verdict = F.col("verdict")
+    named = ("right", "stale", "returning", "refused", "failed")
+    stage = F.when(F.col("phase") == "reference", "before").otherwise(
+        F.when(F.col("healed"), "after").otherwise("during")
+    )
+    return (
+        requests.where((F.col("phase") != "quiet") & F.col("op").isin(*ROUTE_OPS))
+        .groupBy("run", "fault", stage.alias("stage"), "op", "side")
+        .agg(
+            F.count("*").alias("n"),
+            *(F.sum((verdict == each).cast("int")).alias(each) for each in named),
+            F.sum(verdict.isin("missing", "ghost").cast("int")).alias("wrong"),
+        )
+        .select("run", "fault", "stage", "op", "side", "n", "wrong", *named)
     )
 
 
@@ -268,7 +341,7 @@ def timelines(requests: DataFrame) -> DataFrame:
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, bin): bin int of ``BIN_NS`` from the fault's begin, negative before it;
-        n, right, failed long (failed, missing or ghost); slowest_ns long, the longest wait of any of them.
+        n, right, failed long (unanswered, missing or ghost); slowest_ns long, the longest wait of any.
     """
     return (
         requests.where(F.col("phase") != "quiet")
@@ -297,7 +370,7 @@ def latency_histogram(requests: DataFrame) -> DataFrame:
         F.struct(F.lit("lateness").alias("measure"), (F.col("sent_ns") - F.col("due_ns")).alias("span_ns")),
     )
     spread = (
-        requests.where(F.col("verdict") != "failed")
+        requests.where(~F.col("verdict").isin(*UNANSWERED))
         .select("run", "phase", "fault", "op", F.explode(spans).alias("span"))
         .select("run", "phase", "fault", "op", "span.measure", "span.span_ns")
     )
@@ -337,7 +410,7 @@ def failure_reasons(requests: DataFrame) -> DataFrame:
     """
     remark = F.regexp_replace("remark", "[0-9]+", "#")
     return (
-        requests.where(F.col("verdict") == "failed")
+        requests.where(F.col("verdict").isin(*UNANSWERED))
         .groupBy("run", "phase", "op", "outcome", "code", remark.alias("remark"))
         .agg(F.count("*").alias("n"))
         .select("run", "phase", "op", "outcome", "code", "remark", "n")

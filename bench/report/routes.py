@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from bench.report.requests import histogram
+from bench.report.requests import ROUTE_OPS, histogram
 
 ANSWERS: Final = ("routed", "absent")
 """States in which an observer says something about the topic; a refused or silent one contradicts nobody."""
@@ -434,40 +434,30 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
 def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
     """Count which answers were current, by how long ago the change was acknowledged.
 
-    An answer that shows version ``v`` is stale if ``v + 1`` was acknowledged before it was asked for; its age
-    is the time since then. A current one's age is the time since its own version was acknowledged. An answer
-    that overlaps a change counts for neither side.
+    An answer is stale if a later version was acknowledged before it was asked for; its age is the time since
+    then. A current one's age is the time since its own version was acknowledged. An answer that overlaps a
+    change counts for neither side.
 
     In:  ``REQUESTS``; :func:`changes`.
-    Out: one row per (run, op, bin): bin int, half powers of two of a millisecond; n, current long.
+    Out: one row per (run, fault, phase, side, op, bin): bin int, half powers of two of a millisecond; n,
+        current long.
     """
-    after = changed.select(
-        *("run", "topic"),
-        (F.col("version") - 1).alias("version"),
-        F.col("begun_ns").alias("next_begun_ns"),
-        F.col("acked_ns").alias("next_acked_ns"),
-    )
     own = changed.select("run", "topic", "version", F.col("acked_ns").alias("own_acked_ns"))
-    sent = F.col("sent_ns")
-    stale = F.coalesce(F.col("next_acked_ns") <= sent, F.lit(False))
-    overlaps = ~stale & F.coalesce(F.col("next_begun_ns") <= F.col("done_ns"), F.lit(False))
-    age = F.when(stale, sent - F.col("next_acked_ns")).otherwise(sent - F.col("own_acked_ns"))
+    current = F.col("behind_ns").isNull()
+    keys = ("run", "fault", "phase", "side", "op", "bin")
     return (
         requests.where(F.col("version").isNotNull() & (F.col("outcome") == "ok"))
-        .join(after, on=["run", "topic", "version"], how="left")
+        .where(F.col("op").isin(*ROUTE_OPS) & ~(current & F.col("changing")))
         .join(own, on=["run", "topic", "version"], how="left")
-        .where(~overlaps)
-        .select("run", "op", (~stale).alias("current"), age.alias("age_ns"))
+        .withColumn("age_ns", F.coalesce("behind_ns", F.col("sent_ns") - F.col("own_acked_ns")))
         .where(F.col("age_ns") >= 0)
-        .select(
-            "run",
-            "op",
-            "current",
-            F.floor(2 * F.log2(F.greatest(F.col("age_ns") / 1e6, F.lit(1.0)))).cast("int").alias("bin"),
+        .withColumn(
+            "bin",
+            F.floor(2 * F.log2(F.greatest(F.col("age_ns") / 1e6, F.lit(1.0)))).cast("int"),
         )
-        .groupBy("run", "op", "bin")
-        .agg(F.count("*").alias("n"), F.sum(F.col("current").cast("int")).alias("current"))
-        .select("run", "op", "bin", "n", "current")
+        .groupBy(*keys)
+        .agg(F.count("*").alias("n"), F.sum(current.cast("int")).alias("current"))
+        .select(*keys, "n", "current")
     )
 
 

@@ -75,8 +75,9 @@ FAULTS: Final = (
 
 REQUESTS: Final = (
     "run string, op string, target int, side string, topic string, due_ns bigint, sent_ns bigint, "
-    "done_ns bigint, outcome string, code int, remark string, verdict string, queued boolean, version int, "
-    "message bigint, fault int, phase string, offset_ns bigint, struck boolean"
+    "done_ns bigint, outcome string, code int, remark string, verdict string, behind_ns bigint, "
+    "changing boolean, queued boolean, version int, message bigint, fault int, phase string, "
+    "offset_ns bigint, healed boolean, struck boolean"
 )
 """Measured operations, judged; see :func:`bench.report.requests.judged`."""
 

@@ -1,7 +1,7 @@
 """Numbers and findings in words (pure). Nothing here invents a number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bench.report.answers import (
@@ -205,6 +205,44 @@ def range_of(summary: Summary, unit: Unit) -> str:
     if summary.floor and not summary.low and summary.high:
         return f"{_noticed(summary.low, summary, unit)} to {quantity(summary.high, unit)}"
     return between(summary.low, summary.high, unit)
+
+
+OUTCOMES: Final = {
+    "right": "right",
+    "stale": "old",
+    "wrong": "wrong",
+    "returning": "without who has just returned",
+    "refused": "refused",
+    "failed": "without an answer",
+}
+"""How a read may end, in the order in which it is told."""
+
+
+def shares(counted: Mapping[str, int]) -> str:
+    """Say which share of reads ended how: ``62 % right, 38 % old``; what did not occur is not told.
+
+    Args:
+        counted: Number of each of :data:`OUTCOMES`, and ``n`` of all.
+    """
+    n = counted["n"]
+    if not n:
+        return "none"
+    told = [
+        f"{share(counted[key], n)} {word}"
+        for key, word in OUTCOMES.items()
+        if counted[key] or (key == "right" and n)
+    ]
+    return ", ".join(told)
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in per cent; neither all nor nothing unless it is."""
+    per_cent = 100 * part / whole
+    if 0 < per_cent < 1:
+        return "below 1 %"
+    if 99 < per_cent < 100:
+        return "above 99 %"
+    return f"{per_cent:.0f} %"
 
 
 def name(arm: str) -> str:

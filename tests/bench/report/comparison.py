@@ -143,8 +143,8 @@ def _partition(
             run.view(13.9, "end", index=index)
         for due in (4 + 0.1 * number for number in range(90)):
             away = arm != "independent" and due < 9.0
-            run.op("lookup", due, _took(chance), "refused" if away else "ok", client_side="b")
-            run.op("lookup", due + 0.05, _took(chance), client_side="a")
+            run.op("lookup", due, _took(chance), "refused" if away else "ok", client_side="side-b")
+            run.op("lookup", due + 0.05, _took(chance), client_side="side-a")
         _load(run, chance, 14)
 
 

@@ -21,6 +21,7 @@ from bench.events import (
     Truth,
     View,
 )
+from bench.plan import CASES
 from bench.runfolder import Arm, Line, Machine, Manifest, Series, Timer, run_folder, write_manifest
 
 SECOND = 1_000_000_000
@@ -164,7 +165,8 @@ class PlantedRun:
 
     def fault(self, begin: float, until: float, *, healed: float | None = None, **fields: Any) -> None:
         fields.setdefault("case", "kill")
-        fields.setdefault("kind", fields["case"])
+        kinds = {case: kind for cases in CASES.values() for case, kind in cases.items()}
+        fields.setdefault("kind", kinds.get(fields["case"], fields["case"]))
         fields.setdefault("targets", ["nameserver-0"])
         self.add(
             Fault(

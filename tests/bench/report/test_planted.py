@@ -3,6 +3,8 @@
 Each truth of C1 to C10 that today's report got wrong has its case here.
 """
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 from bench.report import answers, measures, words
 from bench.report.gold import Gold, Recovery
 from bench.report.measures import Place
+from bench.report.page import page
 from bench.report.pipeline import compute
 from tests.bench.report.planted import PlantedRun
 
@@ -40,6 +43,8 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         topics_came_to_be,
         processes_counted,
         one_side_of_a_partition,
+        old_on_one_side,
+        old_in_quiet_times,
         undisturbed,
         heartbeats_go_on,
         sampled_in_part,
@@ -56,6 +61,11 @@ def of(gold: Gold, name: str, op: str = "lookup", scope: str = "all") -> Recover
         row for row in gold.recoveries if f"/{name}/" in row.run and (row.op, row.scope) == (op, scope)
     )
     return found
+
+
+def text_of_page(gold: Gold) -> str:
+    whole = page(gold, measures.values(gold))
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", whole)))
 
 
 def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
@@ -597,18 +607,109 @@ def one_side_of_a_partition(root: Path) -> None:
     with PlantedRun(root, scenario="sides") as run:
         run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
         for due in steps(4, 15):
-            for side in "ab":
-                away = side == "b" and 5.0 <= due < 10.0
+            for side in ("side-a", "side-b"):
+                away_side = side == "side-b"
+                away = away_side and 5.0 <= due < 10.0
                 run.op("lookup", due, 0.001, "refused" if away else "ok", client_side=side)
-                run.op("newcomer", due, 0.001, "refused" if away else "ok", target=2 if side == "b" else 0)
-                run.op("announce", due, 0.001, "unknown" if away else "ok", target=2 if side == "b" else 0)
+                run.op("newcomer", due, 0.001, "refused" if away else "ok", target=2 if away_side else 0)
+                run.op("announce", due, 0.001, "unknown" if away else "ok", target=2 if away_side else 0)
 
 
 def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(gold: Gold) -> None:
     assert of(gold, "sides", scope="side-a").recovered_ns == 0
     assert of(gold, "sides", scope="side-b").recovered_ns == pytest.approx(5e9, abs=25e6)
-    assert of(gold, "sides", "newcomer", "struck").failed == 250
-    assert of(gold, "sides", "newcomer", "others").failed == 0
+    assert of(gold, "sides", "newcomer", "struck").refused == 250
+    assert of(gold, "sides", "newcomer", "struck").failed == 0
+    assert of(gold, "sides", "newcomer", "others").refused == 0
     # one registration goes to all servers at once: the first that accepts it ends its waiting
     assert of(gold, "sides", "registration").recovered_ns == 0
     assert of(gold, "sides", "announce", "struck").recovered_ns == pytest.approx(5e9, abs=25e6)
+
+
+def old_on_one_side(root: Path) -> None:
+    """Side b is cut off for 5 s. A topic changes meanwhile: side a is told so, side b 0.1 s after the end.
+
+    Later side a alone is told an old route, 2 ms after a change, which disturbs nobody; one look-up is
+    under way while the topic changes; and of three changes the second is never acknowledged. For 1 s one
+    server refuses to answer new clients.
+    """
+    with PlantedRun(root, scenario="old", seconds=20) as run:
+        run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
+        run.change("t", 2, 5.5, 5.501)
+        run.change("u", 2, 11.0)
+        run.change("u", 3, 12.0, 12.001)
+        for due in steps(3, 15):
+            run.op("lookup", due, 0.001, version=2 if due > 5.5 else 1, client_side="side-a")
+            run.op("lookup", due, 0.001, version=2 if due > 10.09 else 1, client_side="side-b")
+            refused = 6.0 - 1e-6 <= due < 7.0 - 1e-6
+            outcome = "refused" if refused else "ok"
+            run.op("newcomer", due, 0.001, outcome, version=None if refused else 2, client_side="side-b")
+        run.op("lookup", 5.503, 0.0005, version=1, client_side="side-a")
+        run.op("lookup", 5.4995, 0.001, version=1, client_side="side-a")
+        run.op("lookup", 11.5, 0.001, version=1, client_side="side-a", topic="u")
+        run.op("lookup", 12.101, 0.001, version=1, client_side="side-a", topic="u")
+
+
+def test_answer_behind_its_time_is_stale_and_neither_right_nor_wrong(gold: Gold) -> None:
+    counted = {(row.op, row.side, row.stage): row for row in gold.outcomes if "/old/" in row.run and row.n}
+    away = counted["lookup", "side-b", "during"]
+    assert (away.n, away.right, away.stale) == (250, 26, 224)
+    assert (away.wrong, away.refused, away.failed) == (0, 0, 0)
+    healed = counted["lookup", "side-b", "after"]
+    assert (healed.n, healed.right, healed.stale) == (250, 245, 5)
+    assert counted["lookup", "side-b", "before"].right == 100
+    there = counted["lookup", "side-a", "during"]
+    assert (there.n, there.right, there.stale) == (252, 251, 1)
+    later = counted["lookup", "side-a", "after"]
+    assert (later.n - later.right, later.stale) == (1, 1)
+    asked = counted["newcomer", "side-b", "during"]
+    assert (asked.refused, asked.failed, asked.right) == (50, 0, 200)
+
+
+def test_old_answers_disturb_as_waiting_does_and_their_age_is_told(gold: Gold) -> None:
+    away = of(gold, "old", scope="side-b")
+    assert away.stale == 224 + 5
+    assert away.behind_ns == pytest.approx((10.08 - 5.501) * 1e9, abs=1e6)
+    assert away.recovered_ns == pytest.approx(5.101e9, abs=1e6)
+    there = of(gold, "old", scope="side-a")
+    assert (there.stale, there.recovered_ns) == (2, 0)  # 2 ms and 100 ms behind: nobody is disturbed
+    values = measures.values(gold)
+    found = {
+        place.measure: next(iter(arms["raft"].values()))
+        for place, arms in values.items()
+        if place.scenario == "old"
+    }
+    assert found["stale_lookups"] == 224 + 5 + 2
+    assert found["oldest_answer_s"] == pytest.approx(10.08 - 5.501)
+    assert found["failed_lookups"] == found["wrong_lookups"] == found["refused_lookups"] == 0
+
+
+def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None:
+    rows = [row for row in gold.staleness if "/old/" in row.run and row.op == "lookup"]
+    assert {row.fault for row in rows} == {0}
+    old = {
+        side: sum(row.n - row.current for row in rows if row.side == side) for side in ("side-a", "side-b")
+    }
+    assert old == {"side-a": 2, "side-b": 229}
+    said = text_of_page(gold)
+    assert "Route look-ups, side b, while it lasts 10 % right, 90 % old" in said
+    assert "Route look-ups, side b, after the healing 98 % right, 2 % old" in said
+    assert "Route look-ups, side a, while it lasts above 99 % right, below 1 % old" in said
+    assert "New clients, side b, while it lasts 80 % right, 20 % refused" in said
+
+
+def old_in_quiet_times(root: Path) -> None:
+    """Every fourth look-up is told what has been superseded 50 ms ago."""
+    with PlantedRun(root, scenario="idle-300") as run:
+        for version in range(2, 40):
+            run.change("t", version, 0.5 * version - 0.001, 0.5 * version)
+        for version in range(2, 39):
+            for lag in (0.05, 0.1, 0.2, 0.3):
+                shown = version - 1 if lag < 0.1 else version
+                run.op("lookup", 0.5 * version + lag, 0.001, version=shown)
+
+
+def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
+    values = measures.values(gold)
+    found = values[Place("equal", "idle-300", None, "stale_answers")]["raft"]
+    assert list(found.values()) == [pytest.approx(25.0)]
