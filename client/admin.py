@@ -240,13 +240,15 @@ class Admin:
         response = yield from self.call(broker_addr, RequestCode.GET_BROKER_CONFIG, {})
         return properties(response.body)
 
-    def consume_stats(self, broker_addr: str, group: str) -> Operation[ConsumeStats]:
-        """Return how far a group is in the queues of one broker.
+    def consume_stats(
+        self, broker_addr: str, group: str, topic: str | None = None
+    ) -> Operation[ConsumeStats]:
+        """Return how far a group is in the queues of one broker: of all its topics, or of one.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
-        fields = ConsumeStatsFields(consumer_group=group)
+        fields = ConsumeStatsFields(consumer_group=group, topic=topic)
         response = yield from self.call(broker_addr, RequestCode.GET_CONSUME_STATS, fields.to_ext())
         return ConsumeStats.decode(response.body)
 
@@ -301,15 +303,25 @@ class Admin:
         return decode(response.body)
 
     def call(
-        self, addr: str, code: int, ext_fields: Mapping[str, str] = MappingProxyType({}), body: bytes = b""
+        self,
+        addr: str,
+        code: int,
+        ext_fields: Mapping[str, str] = MappingProxyType({}),
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
     ) -> Operation[RemotingCommand]:
         """Ask one server anything, and return its answer.
+
+        Args:
+            timeout_s: Instead of the configured one.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
         request = RemotingCommand.request(code, ext_fields, body)
-        response = yield from invoke(addr, request, self._directory.config.call_timeout_s)
+        timeout_s = self._directory.config.call_timeout_s if timeout_s is None else timeout_s
+        response = yield from invoke(addr, request, timeout_s)
         return ensure_success(response, addr)
 
 

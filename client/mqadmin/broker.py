@@ -7,17 +7,18 @@ from typing import Final
 
 from remoting.errors import RemotingError
 
-from ..admin import all_addrs
+from ..admin import all_addrs, masters
 from ..errors import describe
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
+from .targets import chosen, target_options
 
 _Show = Callable[[str, Mapping[str, str]], None]
 
 
 def _targets(context: Context, args: Arguments) -> list[str]:
-    """Return the address given, or those of the cluster given."""
-    if "b" in args:
+    """Return the address given, or those of the cluster given, each master before its slaves."""
+    if chosen(args) == "b":
         return [args.text("b")]
     addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
     if not addrs:
@@ -34,10 +35,23 @@ def _broker_status(context: Context, args: Arguments) -> int:
 
 
 def _get_broker_config(context: Context, args: Arguments) -> int:
+    master = ""
+    roles: set[str] = set()
+    if chosen(args) == "c":
+        info = context.run(context.client.admin.cluster_info())
+        roles = set(masters(info, args.text("c")).values())
+
     def show(addr: str, table: Mapping[str, str]) -> None:
-        context.line(f"============{addr}============")
+        nonlocal master
+        if addr in roles:
+            master = addr
+            title = f"Master: {addr}"
+        else:
+            title = f"My Master: {master}=====Slave: {addr}" if roles else addr
+        context.line(f"============{title}============")
         for name, value in table.items():
             context.line(f"{name:<50}=  {value}")
+        context.line()
 
     return _each(context, args, show, config=True)
 
@@ -76,11 +90,7 @@ COMMANDS: Final = (
     Command(
         name="getBrokerConfig",
         description="Get broker config by cluster or special broker.",
-        options=(
-            Option(short="b", long="brokerAddr", description="get which broker", group="target"),
-            Option(short="c", long="clusterName", description="get which cluster", group="target"),
-            OUTPUT,
-        ),
+        options=(*target_options("get"), OUTPUT),
         run=_get_broker_config,
         needs_nameserver=False,
     ),

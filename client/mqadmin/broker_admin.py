@@ -13,14 +13,13 @@ from remoting.errors import RemotingError
 from remoting.lenient import as_object, get_int
 from remoting.route import TopicConfig
 
-from ..admin import masters
+from ..admin import all_addrs, masters
 from ..errors import NotApplied, describe
 from . import java
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import ask_each, chosen_masters, document, masters_of_topic
+from .targets import ask_each, chosen, chosen_masters, document, masters_of_topic, target_options
 
-_WHICH: Final = "create topic to which"
 _PERMISSIONS: Final = ("2", "4", "6")
 
 
@@ -34,12 +33,14 @@ def _update_broker_config(context: Context, args: Arguments) -> int:
 
     body = f"{key}={value}\n".encode()
     addrs = chosen_masters(context, args)
+    if "a" in args and chosen(args) == "c":
+        addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
     return ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
 
 
 def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
     def run(context: Context, args: Arguments) -> int:
-        failed = ask_each(context, chosen_masters(context, args), code)
+        failed = ask_each(context, chosen_masters(context, args, everywhere=True), code)
         context.line("false" if failed else "success")
         return failed
 
@@ -66,7 +67,7 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
     admin, perm = context.client.admin, int(text)
     route = context.run(admin.topic_route(topic))
     addrs = masters_of_topic(context, topic)
-    if "c" in args:
+    if chosen(args) == "c":
         inside = masters(context.run(admin.cluster_info()), args.text("c"))
         addrs = {name: addr for name, addr in addrs.items() if inside.get(name) == addr}
     else:
@@ -215,13 +216,14 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
 _SPANS: Final = ("statsDay", "statsHour", "statsMinute")
 
 
-def _cleaning(name: str, description: str, code: RequestCode, cluster: str) -> Command:
+def _cleaning(name: str, description: str, code: RequestCode, cluster: str, *more: Option) -> Command:
     return Command(
         name=name,
         description=description,
         options=(
             Option(short="b", long="brokerAddr", description="Broker address"),
             Option(short="c", long="cluster", description=cluster),
+            *more,
         ),
         run=_clean(code),
         needs_nameserver=False,
@@ -233,8 +235,8 @@ COMMANDS: Final = (
         name="updateBrokerConfig",
         description="Update broker's config.",
         options=(
-            Option(short="b", long="brokerAddr", description="update which broker", group="target"),
-            Option(short="c", long="clusterName", description="update which cluster", group="target"),
+            *target_options("update"),
+            Option(short="a", long="updateAllBroker", description="update all brokers include slave"),
             Option(short="k", long="key", description="config key", required=True),
             Option(short="v", long="value", description="config value", required=True),
         ),
@@ -258,6 +260,7 @@ COMMANDS: Final = (
         "Delete expired CommitLog files.",
         RequestCode.DELETE_EXPIRED_COMMITLOG,
         "clustername",
+        Option(short="n", long="namesrvAddr", description="Name server address"),
     ),
     Command(
         name="topicClusterList",
@@ -269,10 +272,7 @@ COMMANDS: Final = (
         name="updateTopicPerm",
         description="Update topic perm.",
         options=(
-            Option(short="b", long="brokerAddr", description="create topic to which broker", group="target"),
-            Option(
-                short="c", long="clusterName", description="create topic to which cluster", group="target"
-            ),
+            *target_options("create topic to"),
             Option(short="t", long="topic", description="topic name", required=True),
             Option(
                 short="p",

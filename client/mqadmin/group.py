@@ -6,27 +6,31 @@ from datetime import datetime
 from typing import Any, Final
 
 from remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
-from remoting.codes import RETRY_PREFIX
-from remoting.errors import RemotingError
+from remoting.codes import RETRY_PREFIX, RequestCode
+from remoting.errors import RemotingError, ResponseError
+from remoting.lenient import ANSWER, as_object, loads
 
-from ..errors import describe
+from ..errors import NotApplied, describe
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import first_online, masters_of_group, version_text
+from .targets import CLUSTER, document, first_online, masters_of_group, masters_of_topic, version_text
 
-_PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20} {:<20}  {}"
+_PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  "
 
 
 def _consumer_progress(context: Context, args: Arguments) -> int:
     if "g" not in args:
+        for short in "cst":
+            if short in args:
+                raise UsageError(f"-{short} is about one group: give -g")
         return _all_progress(context, args)
-    group = args.text("g")
-    as_json = args.json()
+    group, topic, cluster = args.text("g"), args.get("t"), args.get("c")
+    as_json, with_ip = args.json(), args.flag("s", "showClientIP")
     rows: dict[MessageQueue, ConsumeOffset] = {}
     tps, code = 0.0, 0
-    for addr in masters_of_group(context, group):
+    for addr in _asked_for_progress(context, group, topic, cluster):
         try:
-            stats: ConsumeStats = context.run(context.client.admin.consume_stats(addr, group))
+            stats: ConsumeStats = context.run(context.client.admin.consume_stats(addr, group, topic))
         except RemotingError as error:
             code = context.fail(f"broker {addr}: {describe(error)}")
             continue
@@ -34,37 +38,66 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
         tps += stats.consume_tps
     lag = sum(offset.broker_offset - offset.consumer_offset for offset in rows.values())
     inflight = sum(_inflight(offset) for offset in rows.values())
+    members = _members_of_queues(context, group) if with_ip else {}
     if as_json:
-        queues = [_document(queue, rows[queue]) for queue in sorted(rows)]
+        queues = [
+            _document(queue, rows[queue]) | ({"clientIp": members.get(queue)} if with_ip else {})
+            for queue in sorted(rows)
+        ]
         context.json(
             {"group": group, "consumeTps": tps, "diffTotal": lag, "inflightTotal": inflight, "queues": queues}
         )
         return code
-    context.line(
-        _PROGRESS.format(
-            *("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"),
-            *("#Diff", "#Inflight", "#LastTime"),
-        )
-    )
+    # Apache's title has no blank before its last word
+    title = _PROGRESS.format("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
+    title += f"{'#Client IP':<20} " if with_ip else ""
+    context.line(f"{title}{'#Diff':<20} {'#Inflight':<20}#LastTime")
     for queue in sorted(rows):
         offset = rows[queue]
-        context.line(
-            _PROGRESS.format(
-                queue.topic[:64],
-                queue.broker_name[:32],
-                queue.queue_id,
-                offset.broker_offset,
-                offset.consumer_offset,
-                offset.broker_offset - offset.consumer_offset,
-                _inflight(offset),
-                _time(offset.last_timestamp),
-            )
+        row = _PROGRESS.format(
+            queue.topic[:64],
+            queue.broker_name[:32],
+            queue.queue_id,
+            offset.broker_offset,
+            offset.consumer_offset,
         )
+        row += f"{members.get(queue, 'N/A'):<20} " if with_ip else ""
+        diff = offset.broker_offset - offset.consumer_offset
+        context.line(f"{row}{diff:<20} {_inflight(offset):<20} {_time(offset.last_timestamp)}")
     context.line()
     context.line(f"Consume TPS: {tps:.2f}")
     context.line(f"Consume Diff Total: {lag}")
     context.line(f"Consume Inflight Total: {inflight}")
     return code
+
+
+def _asked_for_progress(context: Context, group: str, topic: str | None, cluster: str | None) -> list[str]:
+    """Return the masters that know a group: those of its retry topic, or else of the topic named."""
+    if topic is None:
+        return masters_of_group(context, group, cluster)
+    try:
+        return masters_of_group(context, group, cluster)
+    except (ResponseError, NotApplied):
+        return list(masters_of_topic(context, topic, cluster).values())
+
+
+def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
+    """Ask each member which queues it has; return the IP of each queue's. Who does not say is left out."""
+    admin = context.client.admin
+    found: dict[MessageQueue, str] = {}
+    for addr in masters_of_group(context, group):
+        online = first_online(context, [addr], group)
+        for member in online.connections if online is not None else ():
+            ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
+            try:
+                info = document(context.run(admin.call(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)))
+            except RemotingError as error:
+                context.fail(f"client {member.client_id}: {describe(error)}")
+                continue
+            for name in as_object(info.get("mqTable") or {}, "queues"):
+                queue = MessageQueue.from_json(loads(name.encode(), ANSWER))
+                found[queue] = member.client_addr.rpartition(":")[0]
+    return found
 
 
 _GROUP: Final = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}"
@@ -194,6 +227,9 @@ COMMANDS: Final = (
         description="Query consumer's progress, speed.",
         options=(
             Option(short="g", long="groupName", description="consumer group name"),
+            Option(short="t", long="topicName", description="topic name"),
+            CLUSTER,
+            Option(short="s", long="showClientIP", description="Show Client IP per Queue"),
             OUTPUT,
         ),
         run=_consumer_progress,

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from remoting.bodies import (
     ClientConnection,
     ConsumeStats,
@@ -13,12 +15,11 @@ from remoting.bodies import (
     ProducerConnection,
     QueueOffsets,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
 )
 from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import RemotingError, ResponseError
-from remoting.lenient import as_object
+from remoting.lenient import ANSWER, as_object, loads
 
 from ..admin import masters
 from ..errors import NotApplied, describe
@@ -26,11 +27,21 @@ from ..queue_reader import QueueReader
 from . import java
 from .context import Context
 from .instants import instant, now_ms
-from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError
-from .targets import ask_each, chosen_masters, document, masters_of_topic, second_text, version_text
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, attributes_of
+from .targets import (
+    CLUSTER,
+    ask_each,
+    chosen_masters,
+    document,
+    masters_of_topic,
+    second_text,
+    target_options,
+    version_text,
+)
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+_TIMEOUT_MS_MAX: Final = 3_600_000
 
 
 def _update_sub_group(context: Context, args: Arguments) -> int:
@@ -51,6 +62,7 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
         else True,
     )
     as_json, done = args.json("O"), list[str]()
+    more = _asked_of_5(args)
 
     def created(addr: str, _answer: RemotingCommand) -> None:
         done.append(addr)
@@ -58,20 +70,73 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
             context.line(f"create subscription group to {addr} success.")
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    failed = ask_each(context, chosen_masters(context, args), code, body=config.encode(), done=created)
+    body = orjson.dumps(config.to_json() | more)
+    failed = ask_each(context, chosen_masters(context, args), code, body=body, done=created)
     if as_json:
-        context.json({"brokers": done, "group": config.to_json()})
+        context.json({"brokers": done, "group": config.to_json() | more})
     elif done:
-        context.line(java.group_config_text(config))
-    return failed
+        context.line(java.group_config_text(config, more))
+    return (_kept(context, done, config.group_name, more) if more else 0) or failed
+
+
+_POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
+
+
+def _asked_of_5(args: Arguments) -> dict[str, Any]:
+    """Return settings that only brokers of 5.x know, by their JSON names."""
+    found: dict[str, Any] = {}
+    if "o" in args:
+        found["consumeMessageOrderly"] = args.flag("o", "consumeMessageOrderly")
+    if "p" in args:
+        text = args.text("p")
+        try:
+            policy = as_object(loads(text.encode(), ANSWER), "policy")
+        except RemotingError as error:
+            raise UsageError(f"groupRetryPolicy={text!r} is no JSON object: {error}") from None
+        if policy.get("type") not in _POLICIES:
+            raise UsageError(f"groupRetryPolicy={text!r}, allowed types {'|'.join(_POLICIES)}")
+        found["groupRetryPolicy"] = policy
+    if "attributes" in args:
+        found["attributes"] = attributes_of(args.text("attributes"))
+    return found
+
+
+def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str, Any]) -> int:
+    """Look whether brokers kept what those of 4.x, and ours, take for unknown and drop."""
+    failed = 0
+
+    def look(addr: str, answer: RemotingCommand) -> None:
+        nonlocal failed
+        have = as_object(_groups(answer).get(group) or {}, "group")
+        for name, value in asked.items():
+            if name == "attributes":
+                kept = as_object(have.get(name) or {}, name)
+                same = all(
+                    kept.get(key[1:]) == (new if key[0] == "+" else None) for key, new in value.items()
+                )
+            elif name == "groupRetryPolicy":
+                policy = as_object(have.get(name) or {}, name)
+                same = {key: policy.get(key) for key in value} == value
+            else:
+                same = have.get(name, False) == value
+            if not same:
+                failed = context.fail(f"broker {addr} did not keep {name}: it knows no such setting")
+
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    return ask_each(context, addrs, code, done=look) or failed if addrs else 0
+
+
+def _groups(answer: RemotingCommand) -> dict[str, Any]:
+    """Return the groups of an answer to 201 as they came."""
+    return as_object(document(answer).get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
 
 
 def _delete_sub_group(context: Context, args: Arguments) -> int:
     group, admin = args.text("g"), context.client.admin
     ext = {"groupName": group, "removeOffset": java.flag(args.flag("r", "removeOffset"))}
     ext["cleanOffset"] = ext["removeOffset"]
-    where = f" in cluster [{args.text('c')}]" if "b" not in args else ""
     addrs = chosen_masters(context, args)
+    where = f" in cluster [{args.text('c')}]" if "b" not in args else ""
 
     def deleted(addr: str, _answer: RemotingCommand) -> None:
         context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
@@ -88,25 +153,31 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
 def _get_consumer_config(context: Context, args: Arguments) -> int:
     group, as_json = args.text("g"), args.json()
     info = context.run(context.client.admin.cluster_info())
-    found: list[tuple[str, str, SubscriptionGroupConfig]] = []
+    found: list[tuple[str, str, SubscriptionGroupConfig, dict[str, Any]]] = []
     code = 0
     for cluster in sorted(info.cluster_addr_table):
         for name, addr in masters(info, cluster).items():
 
             def listed(_addr: str, answer: RemotingCommand, cluster: str = cluster, name: str = name) -> None:
-                config = SubscriptionGroupTable.decode(answer.body).groups.get(group)
-                if config is not None:
-                    found.append((cluster, name, config))
+                members = _groups(answer).get(group)
+                if members is not None:
+                    members = as_object(members, "group")
+                    found.append((cluster, name, SubscriptionGroupConfig.from_json(members), members))
 
             code |= ask_each(context, [addr], RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, done=listed)
     if not found:
         return context.fail(f"no broker knows group {group!r}")
     if as_json:
-        context.json([{"cluster": at, "brokerName": name} | config.to_json() for at, name, config in found])
+        context.json(
+            [
+                {"cluster": at, "brokerName": name} | members | config.to_json()
+                for at, name, config, members in found
+            ]
+        )
         return code
-    for cluster, name, config in found:
+    for cluster, name, config, members in found:
         context.line(f"{'=' * 29}{cluster}:{name}{'=' * 29}")
-        for member, value in java.group_config_members(config).items():
+        for member, value in java.group_config_members(config, members).items():
             context.line(f"{member:<40}=  {'' if value == 'null' else value}")
     return code
 
@@ -125,11 +196,15 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
         begin = f"group[{group}], topic[{topic}], queueId[{queue_id}], broker[{args.text('b')}]"
         chosen = {"queueId": str(queue_id)} | ({"offset": str(offset)} if offset >= 0 else {})
         addrs = {args.text("b"): args.text("b")}
+        if "c" in args:
+            raise UsageError(
+                "-c chooses among the brokers of a topic, and -b has chosen one: give one of them"
+            )
     elif "b" in args or "q" in args or "o" in args:
         raise UsageError("-b, -q and -o belong together: give -b and -q")
     else:
         begin, chosen = f"group[{group}], topic[{topic}], force[{java.flag(force)}]", {}
-        addrs = masters_of_topic(context, topic)
+        addrs = masters_of_topic(context, topic, args.get("c"))
     title = (
         f"start reset consumer offset by specified, {begin}, timestamp(string)[{text}],"
         f" timestamp(long)[{wall_ms}]"
@@ -148,7 +223,7 @@ _ROLLED: Final = (
 def _skip_accumulated(context: Context, args: Arguments) -> int:
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
-    addrs = masters_of_topic(context, topic)
+    addrs = masters_of_topic(context, topic, args.get("c"))
     return _reset(context, group, topic, addrs, -1, force=force, chosen={}, title="", as_json=args.json())
 
 
@@ -253,11 +328,15 @@ _CONSUME_STATS: Final = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  
 
 
 def _broker_consume_stats(context: Context, args: Arguments) -> int:
-    args.number("t", "timeoutMillis", 50_000, low=1, high=_INT64_MAX)
+    timeout_ms = args.number("t", "timeoutMillis", 50_000, low=1, high=_TIMEOUT_MS_MAX)
     level = args.number("l", "level", 0, low=0, high=_INT64_MAX)
     ext = {"isOrder": java.flag(args.flag("o", "order"))}
     as_json = args.json("O")
-    answer = context.run(context.client.admin.call(args.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, ext))
+    answer = context.run(
+        context.client.admin.call(
+            args.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, ext, timeout_s=timeout_ms / 1000
+        )
+    )
     found = document(answer)
     rows: list[tuple[str, MessageQueue, Any]] = []
     for entry in found.get("consumeStatsList") or ():
@@ -407,17 +486,10 @@ def _subscriptions(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [as_object(one, "subscription") for one in info.get("subscriptionSet") or ()]
 
 
-def _target(verb: str) -> tuple[Option, Option]:
-    return (
-        Option(short="b", long="brokerAddr", description=f"{verb} which broker", group="target"),
-        Option(short="c", long="clusterName", description=f"{verb} which cluster", group="target"),
-    )
-
-
-_CLUSTER: Final = Option(
-    short="c",
-    long="cluster",
-    description="Cluster name or lmq parent topic, lmq is used to find the route.",
+_POLICY: Final = (
+    'the json string of retry policy ( exp: {"type":"EXPONENTIAL","exponentialRetryPolicy":'
+    '{"initial":5000,"max":7200000,"multiplier":2}} {"type":"CUSTOMIZED","customizedRetryPolicy":'
+    '{"next":[1000,5000,10000]}} )'
 )
 
 COMMANDS: Final = (
@@ -425,7 +497,7 @@ COMMANDS: Final = (
         name="updateSubGroup",
         description="Update or create subscription group.",
         options=(
-            *_target("create subscription group to"),
+            *target_options("create subscription group to"),
             Option(short="g", long="groupName", description="consumer group name", required=True),
             Option(short="s", long="consumeEnable", description="consume enable"),
             Option(short="m", long="consumeFromMinEnable", description="from min offset"),
@@ -439,6 +511,9 @@ COMMANDS: Final = (
                 description="which broker id when consume slowly",
             ),
             Option(short="a", long="notifyConsumerIdsChanged", description="notify consumerId changed"),
+            Option(short="o", long="consumeMessageOrderly", description="consume message orderly"),
+            Option(short="p", long="groupRetryPolicy", description=_POLICY),
+            Option(short="", long="attributes", description="attribute(+a=b,+c=d,-e)"),
             OUTPUT_LONG,
         ),
         run=_update_sub_group,
@@ -448,7 +523,7 @@ COMMANDS: Final = (
         name="deleteSubGroup",
         description="Delete subscription group from broker.",
         options=(
-            *_target("delete subscription group from"),
+            *target_options("delete subscription group from"),
             Option(short="g", long="groupName", description="subscription group name", required=True),
             Option(short="r", long="removeOffset", description="remove offset"),
         ),
@@ -486,7 +561,7 @@ COMMANDS: Final = (
             Option(
                 short="o", long="offset", description="Expect queue offset, not support old version broker"
             ),
-            _CLUSTER,
+            CLUSTER,
             OUTPUT_LONG,
         ),
         run=_reset_offset_by_time,
@@ -500,7 +575,7 @@ COMMANDS: Final = (
             Option(
                 short="f", long="force", description="set the force rollback by timestamp switch[true|false]"
             ),
-            _CLUSTER,
+            CLUSTER,
             OUTPUT,
         ),
         run=_skip_accumulated,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from remoting.bodies import MessageQueue, SubscriptionGroupConfig
@@ -25,6 +26,13 @@ def perm_text(perm: int) -> str:
 
 def flag(value: bool) -> str:
     return "true" if value else "false"
+
+
+def text(value: Any) -> str:
+    """Return a value of JSON as Java prints it."""
+    if value is None:
+        return "null"
+    return flag(value) if isinstance(value, bool) else str(value)
 
 
 def map_text(values: Mapping[Any, Any]) -> str:
@@ -52,31 +60,51 @@ def topic_config_text(topic: TopicConfig) -> str:
     )
 
 
-def group_config_members(config: SubscriptionGroupConfig) -> dict[str, str]:
-    """Return a group's settings in 5.3's order; what 4.9 has not as 5.3 has it by default."""
+def group_config_members(
+    config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return a group's settings in 5.3's order; what 4.9 has not as 5.3 has it by default.
+
+    Args:
+        more: What :class:`SubscriptionGroupConfig` does not carry, by JSON names.
+    """
+    subscriptions = more.get("subscriptionDataSet")
     return {
         "groupName": config.group_name,
         "consumeEnable": flag(config.consume_enable),
         "consumeFromMinEnable": flag(config.consume_from_min_enable),
         "consumeBroadcastEnable": flag(config.consume_broadcast_enable),
-        "consumeMessageOrderly": "false",
+        "consumeMessageOrderly": flag(more.get("consumeMessageOrderly") is True),
         "retryQueueNums": str(config.retry_queue_nums),
         "retryMaxTimes": str(config.retry_max_times),
-        "groupRetryPolicy": "GroupRetryPolicy{type=CUSTOMIZED, exponentialRetryPolicy=null,"
-        " customizedRetryPolicy=null}",
+        "groupRetryPolicy": _retry_policy_text(more.get("groupRetryPolicy")),
         "brokerId": str(config.broker_id),
         "whichBrokerWhenConsumeSlowly": str(config.which_broker_when_consume_slowly),
         "notifyConsumerIdsChangedEnable": flag(config.notify_consumer_ids_changed_enable),
-        "groupSysFlag": "0",
-        "consumeTimeoutMinute": "15",
-        "subscriptionDataSet": "null",
-        "attributes": "{}",
+        "groupSysFlag": str(more.get("groupSysFlag", 0)),
+        "consumeTimeoutMinute": str(more.get("consumeTimeoutMinute", 15)),
+        "subscriptionDataSet": "null" if subscriptions is None else str(subscriptions),
+        "attributes": map_text(more.get("attributes") or {}),
     }
 
 
-def group_config_text(config: SubscriptionGroupConfig) -> str:
+def group_config_text(config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return a group's settings. Source: SubscriptionGroupConfig.toString, 5.3."""
-    return "SubscriptionGroupConfig" + map_text(group_config_members(config))
+    return "SubscriptionGroupConfig" + map_text(group_config_members(config, more))
+
+
+def _retry_policy_text(policy: Any) -> str:
+    """Source: toString of GroupRetryPolicy and of the two policies it may hold, 5.3."""
+    members = policy if isinstance(policy, Mapping) else {}
+    texts = ["null", "null"]
+    for number, name in enumerate(("exponentialRetryPolicy", "customizedRetryPolicy")):
+        inner = members.get(name)
+        if isinstance(inner, Mapping):
+            texts[number] = name[0].upper() + name[1:] + map_text(inner)
+    return (
+        f"GroupRetryPolicy{{type={members.get('type', 'CUSTOMIZED')}, exponentialRetryPolicy={texts[0]},"
+        f" customizedRetryPolicy={texts[1]}}}"
+    )
 
 
 def queue_text(queue: MessageQueue) -> str:

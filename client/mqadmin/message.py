@@ -15,7 +15,7 @@ from ..queue_reader import PullResult, TopicReader
 from . import java
 from .context import Context
 from .instants import instant
-from .options import OUTPUT, Arguments, Command, Option
+from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
 _COUNT_DEFAULT: Final = 128
@@ -39,7 +39,8 @@ def _send_message(context: Context, args: Arguments) -> int:
         tags=args.get("c") or None,
         keys=(args.get("k") or "").split(),
     )
-    args.flag("m", "msgTraceEnable")  # accepted; tracing is not offered
+    if args.flag("m", "msgTraceEnable"):
+        raise UsageError("msgTraceEnable=true is not offered, allowed false: this client writes no traces")
     producer = context.client.producer(ProducerConfig(group=f"mqadmin-{time.time_ns() // 1_000_000}"))
     queue = None
     if "b" in args:

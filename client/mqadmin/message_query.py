@@ -20,8 +20,8 @@ from . import java
 from .context import Context
 from .instants import instant
 from .message import TOOLS_CONSUMER, pull_status
-from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option
-from .targets import document, masters_of_topic
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError
+from .targets import CLUSTER, document, masters_of_topic
 from .tracks import Track, tracks_of
 
 _INT32_MAX: Final = 2**31 - 1
@@ -29,7 +29,14 @@ _INT64_MAX: Final = 2**63 - 1
 _RESULTS_MAX: Final = 64
 
 
-def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, with_id: bool = True) -> int:
+def _show(
+    context: Context,
+    messages: list[ReceivedMessage],
+    *,
+    as_json: bool,
+    with_id: bool = True,
+    charset: str = "UTF-8",
+) -> int:
     """Print messages one below the other, each with its tracks if a nameserver is named.
 
     The body is printed as text, where Apache's tool names a file it wrote.
@@ -44,14 +51,14 @@ def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, w
     listed = []
     for message in messages:
         if not as_json:
-            _show_one(context, message, with_id=with_id)
+            _show_one(context, message, with_id=with_id, charset=charset)
         tracks: list[Track] = []
         if context.nameservers:
             try:
                 tracks = tracks_of(context, message)
             except RemotingError as error:
                 failed = context.fail(f"which groups have had it is not known: {describe(error)}")
-        listed.append(_document(message) | {"messageTracks": [track.to_json() for track in tracks]})
+        listed.append(_document(message, charset) | {"messageTracks": [track.to_json() for track in tracks]})
         if not as_json:
             for track in tracks:
                 context.line(str(track))
@@ -61,7 +68,7 @@ def _show(context: Context, messages: list[ReceivedMessage], *, as_json: bool, w
     return failed
 
 
-def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool) -> None:
+def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool, charset: str) -> None:
     for name, value in (
         ("OffsetID:", message.offset_message_id),
         ("Topic:", message.topic),
@@ -77,7 +84,7 @@ def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool) -> N
         ("Store Host:", message.store_host),
         ("System Flag:", message.sys_flag),
         ("Properties:", java.map_text(_in_java_order(message))),
-        ("Message Body:", message.body.decode("utf-8", "replace")),
+        ("Message Body:", _text(message.body, charset)),
     ):
         if with_id or name != "OffsetID:":
             context.line(f"{name:<20} {value}")
@@ -88,7 +95,7 @@ def _in_java_order(message: ReceivedMessage) -> dict[str, str]:
     return {name: message.properties[name] for name in java.hash_order(message.properties)}
 
 
-def _document(message: ReceivedMessage) -> dict[str, Any]:
+def _document(message: ReceivedMessage, charset: str = "UTF-8") -> dict[str, Any]:
     return {
         "msgId": message.message_id,
         "offsetMsgId": message.offset_message_id,
@@ -105,36 +112,86 @@ def _document(message: ReceivedMessage) -> dict[str, Any]:
         "bornHost": message.born_host,
         "storeHost": message.store_host,
         "properties": dict(message.properties),
-        "body": message.body.decode("utf-8", "replace"),
+        "body": _text(message.body, charset),
     }
 
 
 def _query_by_id(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+    as_json, charset = args.json(), _charset(args, "f", "bodyFormat")
     found, failed = [], 0
     for message_id in filter(None, (part.strip() for part in args.text("i").split(","))):
-        host, offset = parse_offset_message_id(message_id)
         try:
-            answer = context.run(
-                context.client.admin.call(
-                    str(host),
-                    RequestCode.VIEW_MESSAGE_BY_ID,
-                    {"offset": str(offset), "topic": args.get("t") or ""},
-                )
-            )
+            found += _by_id(context, message_id, args.get("t"), args.get("c"))
         except RemotingError as error:
             failed = context.fail(f"no message. msgId={message_id}: {describe(error)}")
-            continue
-        found += [receive(stored, "") for stored in decode_messages(answer.body)]
-    return _show(context, found, as_json=as_json) or failed
+    if "g" in args or "d" in args:
+        return _consume_directly(context, args, found, as_json=as_json) or failed
+    return _show(context, found, as_json=as_json, charset=charset) or failed
 
 
-def _query(context: Context, topic: str, key: str, ext: dict[str, str]) -> list[ReceivedMessage]:
-    """Ask each broker of a topic for messages with a key."""
+def _by_id(
+    context: Context, message_id: str, topic: str | None, cluster: str | None
+) -> list[ReceivedMessage]:
+    """Return the message at the place that its id names, or else the one of a topic with it as unique id."""
+    try:
+        host, offset = parse_offset_message_id(message_id)
+        ext = {"offset": str(offset), "topic": topic or ""}
+        answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
+        return [receive(stored, "") for stored in decode_messages(answer.body)]
+    except RemotingError:
+        # both kinds of ids are 32 hexadecimal digits: it may be the other one
+        found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
+        if not found:
+            raise
+        return found[:1]
+
+
+def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -> list[ReceivedMessage]:
+    ext = {
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(_INT64_MAX),
+        "_UNIQUE_KEY_QUERY": "true",
+    }
+    return [message for message in _query(context, topic, key, ext, cluster) if message.message_id == key]
+
+
+def _consume_directly(
+    context: Context, args: Arguments, messages: list[ReceivedMessage], *, as_json: bool
+) -> int:
+    """Have one member of a group consume messages now, whatever its offsets say."""
+    if "g" not in args or "d" not in args:
+        raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
+    rows = []
+    for message in messages:
+        ext = {
+            "consumerGroup": args.text("g"),
+            "clientId": args.text("d"),
+            "msgId": message.offset_message_id,
+            "topic": message.topic,
+        }
+        answer = context.run(
+            context.client.admin.call(message.store_host, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        )
+        result = document(answer)
+        rows.append({"msgId": message.message_id} | result)
+        if not as_json:
+            names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
+            members = ", ".join(f"{name}={java.text(result.get(name))}" for name in names)
+            context.line(f"ConsumeMessageDirectlyResult [{members}]")
+    if as_json:
+        context.json(rows)
+    return int(any(row.get("consumeResult") != "CR_SUCCESS" for row in rows))
+
+
+def _query(
+    context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None
+) -> list[ReceivedMessage]:
+    """Ask each broker of a topic, or those of one cluster, for messages with a key."""
     asked = {"topic": topic, "key": key} | ext
     found: list[ReceivedMessage] = []
     failures: list[RemotingError] = []
-    for name, addr in masters_of_topic(context, topic).items():
+    for name, addr in masters_of_topic(context, topic, cluster).items():
         try:
             answer = context.run(context.client.admin.call(addr, RequestCode.QUERY_MESSAGE, asked))
         except ResponseError as error:
@@ -159,7 +216,8 @@ def _query_by_key(context: Context, args: Arguments) -> int:
         "endTimestamp": str(args.number("e", "endTimestamp", _INT64_MAX, low=0, high=_INT64_MAX)),
         "_UNIQUE_KEY_QUERY": "false",
     }
-    found = [message for message in _query(context, args.text("t"), key, ext) if key in message.keys]
+    listed = _query(context, args.text("t"), key, ext, args.get("c"))
+    found = [message for message in listed if key in message.keys]
     if not found:
         return context.fail(f"no message of topic {args.text('t')!r} with key {key!r}")
     if as_json:
@@ -173,15 +231,11 @@ def _query_by_key(context: Context, args: Arguments) -> int:
 
 def _query_by_unique_key(context: Context, args: Arguments) -> int:
     key, as_json = args.text("i"), args.json()
-    ext = {
-        "maxNum": "32",
-        "beginTimestamp": "0",
-        "endTimestamp": str(_INT64_MAX),
-        "_UNIQUE_KEY_QUERY": "true",
-    }
-    found = [message for message in _query(context, args.text("t"), key, ext) if message.message_id == key]
+    found = _by_unique_id(context, args.text("t"), key, args.get("c"))
     if not found:
         return context.fail(f"no message of topic {args.text('t')!r} with id {key!r}")
+    if "g" in args or "d" in args:
+        return _consume_directly(context, args, found[:1], as_json=as_json)
     return _show(context, found if "a" in args else found[:1], as_json=as_json, with_id=False)
 
 
@@ -189,7 +243,7 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     topic, name = args.text("t"), args.text("b")
     queue_id = args.number("i", "queueId", 0, low=0, high=_INT32_MAX)
     offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
-    as_json = args.json("O")
+    as_json, charset = args.json("O"), _charset(args, "f", "bodyFormat")
     queue = MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
     if queue not in context.run(consumer.queues(topic)):
@@ -205,12 +259,12 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     shown = [
         msgspec.structs.replace(message, properties={**message.properties, **limits}) for message in taken
     ]
-    return _show(context, shown, as_json=as_json)
+    return _show(context, shown, as_json=as_json, charset=charset)
 
 
 def _print_msg(context: Context, args: Arguments) -> int:
     topic, expression = args.text("t"), args.get("s") or "*"
-    charset = args.get("c") or "UTF-8"
+    charset = _charset(args, "c", "charsetName")
     with_body = "d" not in args or args.flag("d", "printBody")
     begin_ms, end_ms = instant(args, "b"), instant(args, "e")
     as_json = args.json()
@@ -248,11 +302,22 @@ def _print_msg(context: Context, args: Arguments) -> int:
     return 0
 
 
-def _text(body: bytes, charset: str) -> str:
+def _charset(args: Arguments, short: str, name: str) -> str:
+    """Return the encoding of bodies that was named.
+
+    Raises:
+        UsageError: If there is no such encoding of text.
+    """
+    charset = args.get(short) or "UTF-8"
     try:
-        return body.decode(charset, "replace")
-    except LookupError:
-        raise NotApplied(f"charsetName={charset!r} is no encoding known here") from None
+        _text(b"a", charset)
+    except (LookupError, UnicodeError):
+        raise UsageError(f"{name}={charset!r} is no encoding known here") from None
+    return charset
+
+
+def _text(body: bytes, charset: str) -> str:
+    return body.decode(charset, "replace")
 
 
 def _query_cq(context: Context, args: Arguments) -> int:
@@ -305,6 +370,13 @@ def _entry_text(entry: Mapping[str, Any]) -> str:
 
 
 _TOPIC: Final = Option(short="t", long="topic", description="topic name", required=True)
+_BODY_FORMAT: Final = Option(
+    short="f", long="bodyFormat", description="print message body by the specified format"
+)
+_DIRECTLY: Final = (
+    Option(short="g", long="consumerGroup", description="consumer group name"),
+    Option(short="d", long="clientId", description="The consumer's client id"),
+)
 
 COMMANDS: Final = (
     Command(
@@ -313,6 +385,16 @@ COMMANDS: Final = (
         options=(
             Option(short="t", long="topic", description="topic name"),
             Option(short="i", long="msgId", description="Message Id", required=True),
+            CLUSTER,
+            *_DIRECTLY,
+            _BODY_FORMAT,
+            Option(
+                short="s",
+                long="sendMessage",
+                description="resend message",
+                refused="send what queryMsgById -o json prints with sendMessage, which asks for the topic",
+            ),
+            Option(short="u", long="unitName", description="unit name", refused="this client knows no units"),
             OUTPUT,
         ),
         run=_query_by_id,
@@ -339,6 +421,7 @@ COMMANDS: Final = (
                 long="maxNum",
                 description="The maximum number of messages returned by the query, default:64",
             ),
+            CLUSTER,
             OUTPUT,
         ),
         run=_query_by_key,
@@ -355,6 +438,8 @@ COMMANDS: Final = (
                 description="Print all message, the limit is 32",
                 value=False,
             ),
+            CLUSTER,
+            *_DIRECTLY,
             OUTPUT,
         ),
         run=_query_by_unique_key,
@@ -367,6 +452,7 @@ COMMANDS: Final = (
             Option(short="b", long="brokerName", description="Broker Name", required=True),
             Option(short="i", long="queueId", description="Queue Id", required=True),
             Option(short="o", long="offset", description="Queue Offset", required=True),
+            _BODY_FORMAT,
             OUTPUT_LONG,
         ),
         run=_query_by_offset,
@@ -376,8 +462,8 @@ COMMANDS: Final = (
         description="Print Message Detail.",
         options=(
             _TOPIC,
-            Option(short="c", long="charsetName", description="CharsetName(eg: UTF-8,GBK)"),
-            Option(short="s", long="subExpression", description="Subscribe Expression(eg: TagA || TagB)"),
+            Option(short="c", long="charsetName ", description="CharsetName(eg: UTF-8,GBK)"),
+            Option(short="s", long="subExpression ", description="Subscribe Expression(eg: TagA || TagB)"),
             Option(
                 short="b",
                 long="beginTimestamp ",
@@ -389,6 +475,12 @@ COMMANDS: Final = (
                 description="End timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]",
             ),
             Option(short="d", long="printBody ", description="print body"),
+            Option(
+                short="l",
+                long="lmqParentTopic",
+                description="Lmq parent topic, lmq is used to find the route.",
+                refused="this client reads no light message queues",
+            ),
             OUTPUT,
         ),
         run=_print_msg,

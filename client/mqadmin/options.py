@@ -23,8 +23,10 @@ class Option:
     """One option.
 
     Attributes:
+        short: Empty for one that has only a long name.
         group: Options of the same group exclude each other, and one of them is required.
         own: RouteKeeper's, not RocketMQ's; described below Apache's text.
+        refused: Why this tool cannot do what the option asks for; None if it can.
     """
 
     short: str
@@ -34,14 +36,25 @@ class Option:
     required: bool = False
     group: str | None = None
     own: bool = False
+    refused: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name under which its value is found."""
+        return self.short or self.long
+
+    @property
+    def flag(self) -> str:
+        return f"-{self.short}" if self.short else f"--{self.long}"
 
     @property
     def shape(self) -> str:
-        return f"-{self.short},--{self.long}" + (" <arg>" if self.value else "")
+        short = f"-{self.short}," if self.short else "   "
+        return f"{short}--{self.long}" + (" <arg>" if self.value else "")
 
     @property
     def key(self) -> str:
-        return f"-{self.short}" + (" <arg>" if self.value else "")
+        return self.flag + (" <arg>" if self.value else "")
 
 
 HELP: Final = Option(short="h", long="help", description="Print help", value=False)
@@ -123,7 +136,7 @@ class Command:
     """One subcommand.
 
     Attributes:
-        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top.
+        options: In the order in which missing ones are named; ``-h`` and ``-n`` come on top unless given.
         run: Does it and returns the exit code.
         needs_nameserver: Whether ``-n`` or NAMESRV_ADDR must name one.
     """
@@ -136,7 +149,9 @@ class Command:
     all_options: tuple[Option, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "all_options", (HELP, NAMESRV, *self.options))
+        own = {option.short for option in self.options}
+        above = tuple(option for option in (HELP, NAMESRV) if option.short not in own)
+        object.__setattr__(self, "all_options", above + self.options)
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:
@@ -147,7 +162,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
-        by_name["-" + option.short] = option
+        by_name[option.flag] = option
         by_name["--" + option.long.strip()] = option
     values: dict[str, str] = {}
     rest = list(argv)
@@ -164,17 +179,36 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
                 raise UsageError(f"Unrecognized option: {token}")
             raise UsageError(f"Unrecognized argument: {token}")
         if not found.value:
-            values[found.short] = ""
+            values[found.name] = ""
             continue
         if not mark:
             if not rest or rest[0] in by_name or rest[0].partition("=")[0] in by_name:
-                raise UsageError(f"Missing argument for option: {found.short}")
+                raise UsageError(f"Missing argument for option: {found.name}")
             inline = rest.pop(0)
-        values[found.short] = inline
+        values[found.name] = inline
     if "h" in values:
         return Arguments(values)
+    for option in command.all_options:
+        if option.refused and option.name in values:
+            raise UsageError(f"{option.flag} is not offered: {option.refused}")
     _check_groups(command, values)
     return Arguments(values)
+
+
+def attributes_of(text: str) -> dict[str, str]:
+    """Return ``+a=b,-c`` as ``{"+a": "b", "-c": ""}``.
+
+    Raises:
+        UsageError: If one begins with neither sign.
+    """
+    attributes: dict[str, str] = {}
+    for item in text.split(","):
+        name, _, value = item.strip().partition("=")
+        if name and name[0] not in "+-":
+            raise UsageError(f"attribute {item.strip()!r} must start with + (set) or - (remove)")
+        if name:
+            attributes[name] = value
+    return attributes
 
 
 def _check_groups(command: Command, values: Mapping[str, str]) -> None:
@@ -198,7 +232,7 @@ def _check_groups(command: Command, values: Mapping[str, str]) -> None:
 
 def help_text(command: Command) -> str:
     """Return Apache's description of a subcommand, and after it that of our own options."""
-    theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.short.lower())
+    theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.name.lower())
     ours = [option for option in command.all_options if option.own]
     lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))
     lines += _table(theirs)
@@ -230,12 +264,12 @@ def _table(options: Sequence[Option]) -> list[str]:
 
 
 def _wrap(text: str, indent: int) -> list[str]:
-    """Break at the last blank within the width; continuation lines are indented."""
+    """Break at the last blank within the width, or else at the width; continuation lines are indented."""
     lines = []
     while len(text) > _WIDTH:
         position = text.rfind(" ", indent + 1, _WIDTH + 1)
         if position < 0:
-            break
+            position = _WIDTH
         lines.append(text[:position].rstrip())
         text = " " * indent + text[position:].strip()
     return [*lines, text.rstrip()]

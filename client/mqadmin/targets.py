@@ -13,9 +13,18 @@ from remoting.errors import RemotingError, ResponseError
 from remoting.lenient import ANSWER, as_object, loads
 
 from ..admin import masters
-from ..errors import describe
+from ..errors import NotApplied, describe
 from .context import Context
-from .options import Arguments
+from .options import Arguments, Option, UsageError
+
+#: Chooses brokers among those of a topic. Java's tool heeds it in part of its subcommands only.
+CLUSTER: Final = Option(
+    short="c",
+    long="cluster",
+    description="Cluster name or lmq parent topic, lmq is used to find the route.",
+)
+#: Begin of the names of light message queues, which have no route of their own. Source: MixAll.LMQ_PREFIX.
+_LMQ_PREFIX: Final = "%LMQ%"
 
 #: Names of releases by the number that clients and brokers send. Source: MQVersion.
 _VERSIONS: Final = {
@@ -53,19 +62,50 @@ def version_text(version: int) -> str:
     return _VERSIONS.get(version, str(version))
 
 
-def masters_of_topic(context: Context, topic: str) -> dict[str, str]:
-    """Return broker name to address of the masters that have a topic."""
-    route = context.run(context.client.admin.topic_route(topic))
-    return {
+def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -> dict[str, str]:
+    """Return broker name to address of the masters that have a topic.
+
+    Args:
+        cluster: Of this cluster only. For a light message queue it is the topic that has its route.
+
+    Raises:
+        NotApplied: If no broker of the cluster has the topic.
+    """
+    parent = cluster if cluster is not None and topic.startswith(_LMQ_PREFIX) else None
+    route = context.run(context.client.admin.topic_route(parent or topic))
+    found = {
         data.broker_name: data.broker_addrs[MASTER_ID]
         for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
-        if MASTER_ID in data.broker_addrs
+        if MASTER_ID in data.broker_addrs and (parent or cluster in (None, data.cluster))
     }
+    if cluster is not None and not found:
+        raise NotApplied(f"no master in cluster {cluster!r} has topic {topic!r}")
+    return found
 
 
-def masters_of_group(context: Context, group: str) -> list[str]:
+def masters_of_group(context: Context, group: str, cluster: str | None = None) -> list[str]:
     """Return the masters that know a consumer group: those of its retry topic."""
-    return list(masters_of_topic(context, RETRY_PREFIX + group).values())
+    return list(masters_of_topic(context, RETRY_PREFIX + group, cluster).values())
+
+
+def target_options(verb: str) -> tuple[Option, Option]:
+    """Return Apache's ``-b`` and ``-c`` of a subcommand; :func:`chosen` reads them."""
+    return (
+        Option(short="b", long="brokerAddr", description=f"{verb} which broker"),
+        Option(short="c", long="clusterName", description=f"{verb} which cluster"),
+    )
+
+
+def chosen(args: Arguments) -> str:
+    """Return ``b`` or ``c``, whichever names the brokers meant; a broker counts more than a cluster.
+
+    Raises:
+        UsageError: If neither was given, where Apache's tool does nothing.
+    """
+    for short in ("b", "c"):
+        if short in args:
+            return short
+    raise UsageError("which brokers? Give -b or -c")
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
@@ -79,8 +119,17 @@ def first_online(context: Context, addrs: Iterable[str], group: str) -> Consumer
     return None
 
 
-def chosen_masters(context: Context, args: Arguments) -> list[str]:
-    """Return the broker that -b names, or the masters of the cluster of -c; of all clusters without both."""
+def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = False) -> list[str]:
+    """Return the broker that -b names, or the masters of the cluster of -c.
+
+    Args:
+        everywhere: Without both, those of all clusters.
+
+    Raises:
+        UsageError: If neither was given and not everywhere is meant.
+    """
+    if not everywhere:
+        chosen(args)
     if "b" in args:
         return [args.text("b")]
     info = context.run(context.client.admin.cluster_info())

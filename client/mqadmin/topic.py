@@ -14,7 +14,7 @@ from ..admin import QUEUE_NUMS_MAX, all_addrs, broker_name_of, masters
 from ..errors import describe
 from . import java
 from .context import Context
-from .options import OUTPUT, Arguments, Command, Option, UsageError
+from .options import OUTPUT, Arguments, Command, Option, UsageError, attributes_of
 
 _PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
 _NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
@@ -67,13 +67,6 @@ def _topic_config(args: Arguments) -> TopicConfig:
     perm = args.get("p") or "6"
     if perm not in _PERMISSIONS:
         raise UsageError(f"perm={perm!r}, allowed 2 (W), 4 (R), 6 (RW)")
-    attributes: dict[str, str] = {}
-    for item in (args.get("a") or "").split(","):
-        name, _, value = item.strip().partition("=")
-        if name and name[0] not in "+-":
-            raise UsageError(f"attribute {item.strip()!r} must start with + (set) or - (remove)")
-        if name:
-            attributes[name] = value
     return TopicConfig(
         topic_name=args.text("t"),
         read_queue_nums=args.number("r", "readQueueNums", 8, low=1, high=QUEUE_NUMS_MAX),
@@ -81,7 +74,7 @@ def _topic_config(args: Arguments) -> TopicConfig:
         perm=_PERMISSIONS[perm],
         topic_sys_flag=(1 if args.flag("u", "unit") else 0) | (2 if args.flag("s", "hasUnitSub") else 0),
         order=args.flag("o", "order"),
-        attributes=attributes,
+        attributes=attributes_of(args.get("a") or ""),
     )
 
 

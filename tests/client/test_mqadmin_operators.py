@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,81 @@ def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Cal
             addr = f"127.0.0.1:{closed.getsockname()[1]}"
         code, out, err = tool.run(name, "-b", addr)
         assert (code, out, addr in err) == (1, "false\n", True)
+
+
+def test_a_member_consumes_a_message_on_demand(
+    tool: Tool, broker: Any, eventually: Callable[..., None]
+) -> None:
+    (sent,) = send(tool, "again")
+    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    with Client(config) as started:
+        seen: list[bytes] = []
+        group = ConsumerConfig(group="direct", consume_from=ConsumeFrom.FIRST_OFFSET)
+        started.consume(
+            group, {tool.topic: "*"}, lambda batch: seen.extend(message.body for message in batch)
+        )
+        eventually(lambda: seen == [b"again"], "consumed")
+        member = ("-g", "direct", "-d", started.core.client_id)
+        for number, (command, message_id) in enumerate(
+            (("queryMsgById", "offsetMsgId"), ("queryMsgByUniqueKey", "msgId")), 2
+        ):
+            out = tool.ok(command, "-t", tool.topic, "-i", sent[message_id], *member)
+            assert "consumeResult=CR_SUCCESS, remark=" in out
+            assert seen == [b"again"] * number
+        progress = ("consumerProgress", "-g", "direct", "-t", tool.topic)
+        rows = [line.split() for line in tool.ok(*progress, "-s", "true").splitlines()[1:3]]
+        assert [row[5] for row in rows] == ["127.0.0.1"] * 2
+        shown = tool.json(*progress, "-s", "true", "-c", "DefaultCluster")
+        assert {(row["topic"], row["clientIp"]) for row in shown["queues"]} == {(tool.topic, "127.0.0.1")}
+        assert "'Elsewhere'" in tool.fails(*progress, "-c", "Elsewhere")
+    assert "give -g" in tool.fails("consumerProgress", "-s", "true")
+    assert "belong together" in tool.fails("queryMsgById", "-i", sent["offsetMsgId"], "-g", "direct")
+    # no message lies at the place that the id names: it is looked for as a unique id
+    assert "Message Body:" in tool.ok("queryMsgById", "-t", tool.topic, "-i", sent["msgId"])
+
+
+def test_bodies_are_shown_in_the_encoding_named(tool: Tool) -> None:
+    (sent,) = send(tool, "gr\u00fcn")
+    by_id = ("queryMsgById", "-i", sent["offsetMsgId"])
+    assert f"{'Message Body:':<20} gr\u00fcn\n" in tool.ok(*by_id)
+    assert f"{'Message Body:':<20} gr\u00c3\u00bcn\n" in tool.ok(*by_id, "-f", "ISO-8859-1")
+    offset = ("queryMsgByOffset", "-t", tool.topic, "-b", "broker-a", "-i", "0", "-o", "0")
+    assert tool.json(*offset, "-f", "GBK", flag="-O")[0]["body"] == "gr\u00fcn".encode().decode(
+        "GBK", "replace"
+    )
+    assert "bodyFormat='none' is no encoding" in tool.fails(*by_id, "-f", "none")
+
+
+def test_a_cluster_chooses_among_the_brokers_of_a_topic(tool: Tool, broker: Any) -> None:
+    (sent,) = send(tool, "one")
+    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Chosen")
+    for argv in (
+        ("queryMsgByKey", "-t", tool.topic, "-k", "one"),
+        ("queryMsgByUniqueKey", "-t", tool.topic, "-i", sent["msgId"]),
+        ("resetOffsetByTime", "-t", tool.topic, "-g", "Chosen", "-s", "0"),
+        ("skipAccumulatedMessage", "-t", tool.topic, "-g", "Chosen"),
+    ):
+        tool.ok(*argv, "-c", "DefaultCluster")
+        assert f"no master in cluster 'Elsewhere' has topic '{tool.topic}'" in tool.fails(*argv, "-c", "Elsewhere")  # fmt: skip  # noqa: E501
+
+
+def test_settings_of_groups_that_a_broker_drops_are_named(tool: Tool, broker: Any) -> None:
+    for argv, name in (
+        (("-o", "true"), "consumeMessageOrderly"),
+        (("-p", '{"type":"EXPONENTIAL"}'), "groupRetryPolicy"),
+        (("--attributes", "+a=b"), "attributes"),
+    ):
+        code, out, err = tool.run("updateSubGroup", "-b", broker.addr, "-g", "Dropped", *argv)
+        assert (code, f"did not keep {name}: it knows no such setting" in err) == (1, True)
+        assert "SubscriptionGroupConfig{" in out
+    tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Dropped", "-o", "false")
+    policy = tool.run("updateSubGroup", "-b", broker.addr, "-g", "Dropped", "-p", '{"type":"LINEAR"}')[2]
+    assert "allowed types EXPONENTIAL|CUSTOMIZED" in policy
+
+
+def test_the_time_limit_of_a_question_is_the_one_given(new_peer: Callable[..., Any], nameserver: Any) -> None:
+    silent = new_peer(lambda request: None)
+    begin = time.monotonic()
+    err = Tool(nameserver.addr).fails("brokerConsumeStats", "-b", silent.addr, "-t", "300")
+    assert "no answer within the deadline" in err
+    assert time.monotonic() - begin < 4
