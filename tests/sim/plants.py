@@ -226,12 +226,6 @@ def acknowledgement_comes_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftLog, "durable_index", always, raising=False)
 
 
-def a_write_that_takes_longer_counts_as_done(patch: pytest.MonkeyPatch) -> None:
-    """The loop has waited for the disk in vain, and answers the leader nevertheless."""
-    real = Writer.wait
-    patch.setattr(Writer, "wait", lambda writer, position: real(writer, position) or position)
-
-
 def _syncs_are_left_out(patch: pytest.MonkeyPatch, of: str) -> None:
     real = DiskFile.sync
 
@@ -574,13 +568,6 @@ PLANTS: Final = _named(
         likely=2,
         oracles=(Oracle.AGREEMENT,),
         faults=("kill all", "disk hangs"),
-    ),
-    Planted(
-        install=a_write_that_takes_longer_counts_as_done,
-        likely=67,
-        oracles=(Oracle.AGREEMENT,),
-        faults=("kill all", "disk hangs"),
-        durability="fsync",
     ),
     Planted(
         install=what_a_full_disk_took_of_a_frame_is_left_there,

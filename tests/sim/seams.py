@@ -36,8 +36,6 @@ from .disk import Crashed, Disk, DiskFiles, User
 from .net import Listener
 
 WRITE_S = (5e-5, 4e-3)
-AWAITED = 0.6
-"""How often a write is done while the loop waits for it."""
 BEGINS_S = 1e-5
 """Until the journal's thread sees what it was given."""
 
@@ -139,7 +137,6 @@ class WriterThread:
         self._waits: float | None = NEXT_ITEM
         self._due = 0  # number of what is to happen next; what was to happen before does not
         self._parked = True
-        self._signalled = False
         self.closing = False
 
     def start(self, steps: Steps) -> None:
@@ -159,23 +156,6 @@ class WriterThread:
         if not self._items:
             raise queue.Empty
         return self._items.popleft()
-
-    def signal(self) -> None:
-        self._signalled = True
-
-    def await_signal(self, seconds: float) -> bool:
-        """On a quick disk all is done while the loop stands still; nothing else happens meanwhile."""
-        here = self._machine
-        if not self._parked and not here.cannot_write and here.clock.rng.random() < AWAITED:
-            while not (self._signalled or self._parked or self._has_work_of_another_kind):
-                self._go_on()
-        signalled, self._signalled = self._signalled, False
-        assert signalled or seconds >= 0, "nobody will signal"
-        return signalled
-
-    @property
-    def _has_work_of_another_kind(self) -> bool:
-        return any(not isinstance(item, tuple) for item in self._items)
 
     def close(self) -> None:
         """Everything that waits is done first."""

@@ -154,8 +154,6 @@ class Driver:
         self.perform()
         self._closed = True
         self._promises.close()
-        if self._writes is not None:
-            self._writes.stop_waiting()
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
@@ -348,8 +346,9 @@ class Driver:
 
     def _write(self, wanted: Write) -> None:
         assert self._writes is not None
-        alone = len(self.engine.voters) == 1
-        self._writes.write(wanted.position, wanted.ops, leads=wanted.leads, alone=alone)
+        # A leader hears from others before it can commit, and asks then.
+        asked = wanted.leads and len(self.engine.voters) > 1
+        self._writes.write(wanted.position, wanted.ops, asked=asked)
 
     def _durable(self, position: int) -> None:
         if not self._promises.kept:
@@ -363,8 +362,8 @@ class Driver:
         held, position = self._promises.take_held()
         for member, kind, message in held:
             self.transport.send(member, kind, message)
-        if position and self._writes is not None:
-            self._writes.durable(position)
+        if position:
+            self._durable(position)
         if self._removal:
             self._on_removed(self._removal)
 

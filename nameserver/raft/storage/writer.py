@@ -1,10 +1,8 @@
 """The journal's thread, and how the loop learns from it at little cost.
 
 Every write and every sync is the thread's: on a frozen disk even a write into the page cache waits (also with
-RWF_NOWAIT, also when handed to the kernel's AIO), and the loop must not. What the thread costs is handing
-over: it gets the interpreter only when the loop gives it up, and the loop learns of the end through a
-descriptor that it polls. A loop with nothing else to do waits for the thread itself, for a moment; one that
-will be woken by something else anyway asks then.
+RWF_NOWAIT, also when handed to the kernel's AIO), and the loop must not. The loop learns of the end through
+a descriptor that it polls; where something else will wake it anyway, it asks then.
 
 What the thread does is :meth:`Writer.steps`, a generator: it says where it waits, and whoever runs it waits.
 Here that is a thread; in the simulator it is the virtual time.
@@ -19,17 +17,14 @@ from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
 from nameserver.raft.consensus.log import Op
+from nameserver.raft.storage.files import StorageFull
 
-from .files import StorageFull
 from .journal import Journal
 
 logger = logging.getLogger(__name__)
 
 #: How often a write that found the disk full is tried again.
 FULL_RETRY_S: Final = 0.5
-#: The loop waits no longer for one write; a sync takes a fifth of it on a good disk.
-WAIT_S: Final = 0.001
-
 
 #: A position and what becomes durable as it; something to call; None to end.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
@@ -41,26 +36,19 @@ Steps: TypeAlias = Generator[float | None, Item, None]
 
 
 class WriterThread:
-    """A thread that runs steps, the way to it, and its signal back."""
+    """A thread that runs steps, and the way to it."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._signal = threading.Lock()  # held, but for the moment between two sides of a wait
-        self._signal.acquire()
         self._thread: threading.Thread | None = None
         self.put = self._items.put
         self.empty = self._items.empty
         self.get_nowait = self._items.get_nowait
-        self.signal = self._signal.release
 
     def start(self, steps: Steps) -> None:
         self._thread = threading.Thread(target=self._run, args=(steps,), name="raft journal", daemon=True)
         self._thread.start()
-
-    def await_signal(self, seconds: float) -> bool:
-        """On the loop; for ever if negative."""
-        return self._signal.acquire(timeout=seconds)
 
     @property
     def closing(self) -> bool:
@@ -92,8 +80,7 @@ class Writer:
     """Writes in order. What waits while one write is synced goes together in the next (group commit).
 
     Args:
-        done: Called on the thread with the position up to which all is durable, unless :meth:`wait` says so
-            or the write is a silent one.
+        done: Called on the thread with the position up to which all is durable, unless the write is silent.
         failed: Called on the thread, which ends: the process must end.
     """
 
@@ -107,7 +94,6 @@ class Writer:
         self._lock = threading.Lock()
         self._handed = self._written = 0
         self._silent = False
-        self._awaited = self._making_room = False
         self.wrote_all = False  # it has ended, and all is written that was handed over
 
     def start(self) -> None:
@@ -130,25 +116,6 @@ class Writer:
     def call(self, work: Callable[[], None]) -> None:
         """Run something of the journal's between two writes."""
         self._thread.put(work)
-
-    def wait(self, position: int) -> int | None:
-        """On the loop: wait for a write, at most ``WAIT_S``.
-
-        Returns:
-            The position up to which all is durable, of which ``done`` is not told then; None if the write
-            takes longer; 0 if waiting made no sense. ``done`` is told in both cases.
-        """
-        with self._lock:
-            if self._written >= position or self._making_room:
-                return 0
-            self._awaited = True
-        if not self._thread.await_signal(WAIT_S):
-            with self._lock:
-                if self._awaited:
-                    self._awaited = False
-                    return None
-            self._thread.await_signal(-1)  # it came in the very moment
-        return self._written
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
@@ -188,10 +155,8 @@ class Writer:
     def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
         if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
-            self._making_room = True
             self._journal.make_room()
             yield DISK
-            self._making_room = False
         return (yield NEXT_ITEM)
 
     def _next(self) -> Item:
@@ -203,11 +168,8 @@ class Writer:
     def _tell(self, position: int) -> None:
         with self._lock:
             self._written = position
-            awaited, self._awaited = self._awaited, False
             silent = self._silent
-        if awaited:
-            self._thread.signal()
-        elif not silent:
+        if not silent:
             self._done(position)
 
     def _append(self, ops: list[Op]) -> Generator[float | None, Item, bool]:

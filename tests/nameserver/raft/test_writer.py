@@ -1,4 +1,4 @@
-"""The journal's thread says of everything that it is durable, in order, to whoever wants to know."""
+"""The journal's thread says of everything that it is durable, in order."""
 
 from __future__ import annotations
 
@@ -95,31 +95,6 @@ def test_what_waits_while_the_disk_stands_still_goes_together(running: Running) 
     assert running.told == [1, 11]
 
 
-def test_a_wait_ends_soon_on_a_disk_that_stands_still_and_the_end_is_told(running: Running) -> None:
-    running.disk.moves.clear()
-    position = running.write()
-    before = time.thread_time()
-    assert running.writer.wait(position) is None  # comes back though the disk does not
-    assert time.thread_time() - before < 0.5  # and does not spin
-    assert running.told == []
-    running.disk.moves.set()
-    until(lambda: running.told == [position])
-    assert running.writer.wait(position) == 0
-
-
-def test_whoever_waits_learns_of_every_write_exactly_one_way(running: Running) -> None:
-    waited = 0
-    for _ in range(300):
-        position = running.write()
-        found = running.writer.wait(position)
-        if found:
-            assert found == position
-            waited += 1
-        else:
-            until(lambda at=position: at in running.told)  # type: ignore[misc]
-    assert waited + len(running.told) == 300
-
-
 def test_who_asks_too_early_is_told_in_the_end(running: Running) -> None:
     running.disk.moves.clear()
     position = running.write(silent=True)
@@ -145,8 +120,7 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
 
 def test_a_failed_sync_ends_the_thread_and_says_so(running: Running) -> None:
     running.disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
-    position = running.write()
-    assert not running.writer.wait(position)
+    running.write()
     until(lambda: running.failures == ["journal: Input/output error"])
     assert running.told == []
 
