@@ -20,10 +20,10 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from nameserver.disk.threads import DiskThread
 from nameserver.modes.group import Operations
 from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
-from nameserver.raft.storage.threads import DiskThread
 from nameserver.settings.declared import ConfigError, split_address
 
 from . import answers

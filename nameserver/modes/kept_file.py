@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from nameserver.raft.storage.threads import DiskThread
+from nameserver.disk.threads import DiskThread
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ that an editor broke falls back to ``.bak``. Formats are RocketMQ's, so a file c
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import stat
@@ -17,6 +16,7 @@ from typing import Final, TypeVar
 
 import orjson
 
+from nameserver.disk.files import DISK, File, make_directories, replace_file
 from remoting.properties import escape_properties, parse_properties
 
 logger = logging.getLogger(__name__)
@@ -42,23 +42,22 @@ class DirectoryError(Exception):
     """A data directory cannot be used, is in use, or belongs to another mode."""
 
 
-def hold_directory(root: Path, *, mode: str) -> int:
-    """Lock a data directory for this process and bind it to ``mode``; return the lock's descriptor.
+def hold_directory(root: Path, *, mode: str) -> File:
+    """Lock a data directory for this process and bind it to ``mode``; return what holds the lock.
 
-    The lock is flock on ``ROOT/lock`` and ends with the process or the descriptor; ``ROOT/identity.json``
-    names the mode. Raft members hold theirs by themselves, with more in the same two files.
+    ``ROOT/lock`` is locked, ``ROOT/identity.json`` names the mode. Raft members hold theirs by themselves,
+    with more in the same two files.
 
     Raises:
         DirectoryError: If another process holds it, it belongs to another mode, or it cannot be written.
     """
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_directories(DISK, root)
+        lock = DISK.lock(root / "lock")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _claim(root / "identity.json", mode)
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
     except BlockingIOError:
         raise DirectoryError(f"data directory {root} is in use by another process") from None
@@ -159,27 +158,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         OSError: If a step fails; the target is then unchanged.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.tmp")
-    fresh.unlink(missing_ok=True)  # what a crash has left
-    # For its owner only, and never through a name that somebody else has put there.
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    backup = path.with_name(f"{path.name}.bak")
-    if path.exists():
-        # A link, not a rename: at every instant there is a file under the target's name.
-        spare = path.with_name(f"{path.name}.bak.tmp")
-        spare.unlink(missing_ok=True)
-        os.link(path, spare)
-        os.replace(spare, backup)
-    os.replace(fresh, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    make_directories(DISK, path.parent)
+    replace_file(DISK, path, [content], backup=path.with_name(f"{path.name}.bak"))
 
 
 # -- reading ----------------------------------------------------------------------------------------------

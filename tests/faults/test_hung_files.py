@@ -28,10 +28,10 @@ SYNCS_HANG = """
 import os, pathlib, runpy, sys, threading
 
 flag = pathlib.Path(sys.argv.pop(1))
-real = os.fsync
+real = os.fdatasync
 
 
-def fsync(descriptor):
+def sync(descriptor):
     name = os.readlink(f"/proc/self/fd/{descriptor}")
     if name.endswith(("kvConfig.json.tmp", "namesrv.properties.tmp")):
         with flag.open("a") as file:
@@ -40,7 +40,7 @@ def fsync(descriptor):
     real(descriptor)
 
 
-os.fsync = fsync
+os.fdatasync = sync
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from nameserver import handlers
 from nameserver.commands import Evict, Update, encode_command, format_of
+from nameserver.disk.files import StorageFull
 from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.core import RaftCore
@@ -29,7 +30,6 @@ from nameserver.raft.library import LEADER
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
 from nameserver.raft.node.recovery import Joined
-from nameserver.raft.storage.files import StorageFull
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay

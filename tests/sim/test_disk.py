@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nameserver.disk.files import Files, StorageFull
 from nameserver.raft.consensus.log import OP_ENTRY, REGULAR, Op
-from nameserver.raft.storage.files import Files, StorageFull
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Snapshots
 from nameserver.raft.storage.journal import Journal

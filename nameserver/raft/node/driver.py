@@ -11,6 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from nameserver.disk.files import DISK
+from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus import effects
 from nameserver.raft.consensus.applying import Stopped
 from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
@@ -20,8 +22,6 @@ from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials
 from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
 from nameserver.raft.links.transport import Transport
-from nameserver.raft.storage.files import DISK
-from nameserver.raft.storage.threads import DiskThread
 from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
 
 from . import clock

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
 from nameserver.raft.storage.images import Snapshots, parse
-from nameserver.raft.storage.threads import DiskThread
 from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
 
 from .recovery import Storage

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from nameserver.disk.files import FULL_ERRNOS
+from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus.members import Standing
-from nameserver.raft.storage.files import FULL_ERRNOS
 from nameserver.raft.storage.identity import DataDirectory
-from nameserver.raft.storage.threads import DiskThread
 from nameserver.raft.storage.writer import FULL_RETRY_S
 
 logger = logging.getLogger(__name__)

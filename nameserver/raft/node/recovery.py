@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from nameserver.disk.files import Files, StorageFull
 from nameserver.raft.consensus.log import (
     CONFIGURATION,
     FIRST_INDEX,
@@ -14,7 +15,6 @@ from nameserver.raft.consensus.log import (
     Recovered,
 )
 from nameserver.raft.consensus.members import decode_configuration, encode_configuration, founding
-from nameserver.raft.storage.files import Files, StorageFull
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image, Snapshots
 from nameserver.raft.storage.journal import Journal, Replay

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from nameserver.disk.files import StorageFull
 from nameserver.raft.consensus.log import Op
-from nameserver.raft.storage.files import StorageFull
 from nameserver.raft.storage.journal import Journal
 from nameserver.raft.storage.writer import Writer
 

@@ -1,11 +1,9 @@
 """What a member keeps on disk, and the thread that writes it; what to keep is decided in ``consensus``.
 
-files.py           the one way to the disk: what is promised of bytes and names, and this machine's side of it
 journal.py         entries
 images.py          state images
 slots.py           a small value, replaced in place
 votes.py           term and vote
 identity.py        the data directory: lock, identity, standing
 writer.py          the journal's thread
-threads.py         threads that wait for the disk in place of the loop
 """

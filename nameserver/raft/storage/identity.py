@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
+from nameserver.disk.files import DISK, File, Files, make_directories, replace_file
 from nameserver.raft.consensus.members import Standing, cluster_id
 from nameserver.raft.types import RaftConfig, RaftStartError
 from remoting.lenient import UNREADABLE
 
-from .files import DISK, File, Files, make_directories, replace_file
 from .journal import Journal
 from .slots import Damaged, Slots
 from .votes import Votes

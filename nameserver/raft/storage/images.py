@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nameserver.disk.files import DISK, File, Files, replace_file
 from nameserver.raft.types import RaftStartError
-
-from .files import DISK, File, Files, replace_file
 
 logger = logging.getLogger(__name__)
 

@@ -33,10 +33,9 @@ from typing import Any, Final
 
 import msgspec
 
+from nameserver.disk.files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
 from nameserver.raft.consensus.log import FIRST_INDEX, OP_COMMIT, OP_ENTRY, OP_RESET, OP_TRUNCATE, Entry, Op
 from nameserver.raft.types import RaftStartError
-
-from .files import DISK, FULL_ERRNOS, File, Files, StorageFull, write_all
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
+from nameserver.disk.files import Files
 from nameserver.raft.types import RaftStartError
 
-from .files import Files
 from .slots import BLOCK, Damaged, Slots
 
 FORMAT: Final = 2

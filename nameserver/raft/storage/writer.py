@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
+from nameserver.disk.files import StorageFull
 from nameserver.raft.consensus.log import Op
-from nameserver.raft.storage.files import StorageFull
 
 from .journal import Journal
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.raft.storage.files import DISK
+from nameserver.disk.files import DISK
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.journal import Journal
 from nameserver.raft.types import RaftConfig, RaftStartError, split_address

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from nameserver.disk.files import DISK
 from nameserver.raft.consensus.log import (
     OP_COMMIT,
     OP_ENTRY,
@@ -29,7 +30,6 @@ from nameserver.raft.consensus.log import (
 )
 from nameserver.raft.node.recovery import join
 from nameserver.raft.storage import journal as journal_module
-from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.images import Image, Snapshots
 from nameserver.raft.storage.journal import Corrupt, Journal, Replay, encode_frame, encode_header, scan
 from nameserver.raft.types import RaftStartError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from nameserver.disk.files import DISK
 from nameserver.raft import Durability, RaftConfig, RaftMember, RaftStartError, Role, StopMember
-from nameserver.raft.storage.files import DISK
 from nameserver.raft.storage.journal import Journal
 from tests.nameserver.raft.cluster import SECRET, Machine, cluster_of, run, until
 

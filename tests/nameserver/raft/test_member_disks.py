@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import pytest
 
+from nameserver.disk.files import File, Files
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.raft.node import driver as node_driver
-from nameserver.raft.storage.files import File, Files
 from nameserver.raft.storage.votes import Votes
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 
@@ -248,7 +248,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
 _STANDS_STILL = """
     import signal, threading
     from nameserver.raft.node import driver
-    from nameserver.raft.storage.files import Files
+    from nameserver.disk.files import Files
 
     class Still(Files):
         moves = True

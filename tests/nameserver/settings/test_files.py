@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nameserver.disk import files as disk
 from nameserver.settings.files import (
     FILE_SIZE_MAX,
     TOKEN_SIZE_MAX,
@@ -108,7 +109,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(disk, "_sync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"

@@ -1,7 +1,7 @@
-"""The one way to the disk: journal, votes, standing, images and identity use nothing else.
+"""The one way to the disk: journal, votes, standing, images, identity, settings and KV file use nothing else.
 
-The real side is thin. The simulator has another one, on which bytes and names are unsure until they are
-synced, and on which every call can fail. What is said of durability holds for both:
+The real side is thin. The simulator has another one for the raft mode's files, on which bytes and names are
+unsure until they are synced, and on which every call can fail. What is said of durability holds for both:
 
 - bytes are sure after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
 - a new, renamed or removed name is sure after :meth:`Files.sync_directory` of its directory;
@@ -110,6 +110,19 @@ class Files:
         """Within one directory, over what is there."""
         os.rename(old, new)
 
+    def keep_as(self, path: Path, other: Path) -> None:
+        """Have ``other`` name what ``path`` names now, over what is there; nothing if ``path`` is not there.
+
+        By a link: at every instant there is a file under both names.
+        """
+        spare = other.with_name(f"{other.name}.tmp")
+        self.unlink(spare)
+        try:
+            os.link(path, spare)
+        except FileNotFoundError:
+            return
+        self.rename(spare, other)
+
     def unlink(self, path: Path) -> None:
         """Nothing if it is not there."""
         path.unlink(missing_ok=True)
@@ -149,8 +162,13 @@ def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> 
         view = view[written:]
 
 
-def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
+def replace_file(
+    files: Files, path: Path, parts: Iterable[bytes | bytearray], *, backup: Path | None = None
+) -> None:
     """Have ``path`` hold ``parts``, durably: whoever reads it finds the old or the new content.
+
+    Args:
+        backup: Keeps the old content.
 
     Raises:
         OSError: The old content is there; after a failed sync of the directory perhaps the new one.
@@ -167,6 +185,8 @@ def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -
             file.sync()
         finally:
             file.close()
+        if backup is not None:
+            files.keep_as(path, backup)
         files.rename(temporary, path)
     except OSError:
         files.unlink(temporary)
