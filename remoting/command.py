@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remoting.bounds import REQUEST_HEADER_MAX
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, ResponseCode
-from remoting.errors import RemoteProtocolError
+from remoting.errors import RemoteProtocolError, RemotingError
 from remoting.frame import Frame, encode_frame, split_frame
 from remoting.header import (
     LANGUAGES,
@@ -79,6 +79,11 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
             codec=self.codec,
         )
 
+    def failed(self, error: Exception) -> RemotingCommand:
+        """Make the response of a handler that raised: an error of ours speaks for itself."""
+        words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
+        return self.reply(ResponseCode.SYSTEM_ERROR, remark=words)
+
     @property
     def is_response(self) -> bool:
         return bool(self.flag & FLAG_RESPONSE)
@@ -99,19 +104,17 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             LocalProtocolError: If it is above the frame's limits or a number does not fit.
         """
-        codec = self.codec
-        members = (
-            self.code,
-            self.language,
-            self.version,
-            self.opaque if opaque is None else opaque,
-            self.flag,
-            self.remark,
-            self.ext_fields or None,
-        )
-        if codec is _JSON:
-            return encode_frame(encode_json(*members), self.body, codec=codec)
-        return encode_frame(encode_header(Header(*members), codec), self.body, codec=codec)
+        language = "JAVA" if self.language is None else self.language._name_  # the name, without a descriptor
+        opaque = self.opaque if opaque is None else opaque
+        arguments = self.ext_fields or None
+        if self.codec is _JSON:
+            header = encode_json(self.code, language, self.version, opaque, self.flag, self.remark, arguments)
+        else:
+            spelt = dict(arguments) if arguments is not None else None
+            header = encode_header(
+                Header(self.code, language, self.version, opaque, self.flag, self.remark, spelt), self.codec
+            )
+        return encode_frame(header, self.body, codec=self.codec)
 
 
 def encode_done(request: RemotingCommand) -> bytes:
@@ -189,7 +192,7 @@ def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
         code=header.code,
         opaque=header.opaque,
         flag=header.flag,
-        language=LANGUAGES.get(header.language_name),
+        language=LANGUAGES.get(header.language),
         version=header.version,
         remark=header.remark,
         ext_fields=header.ext_fields or {},
@@ -208,7 +211,7 @@ def decode_command(frame: Frame) -> RemotingCommand:
         code=header.code,
         opaque=header.opaque,
         flag=header.flag,
-        language=header.language,
+        language=LANGUAGES.get(header.language),
         version=header.version,
         remark=header.remark,
         ext_fields=header.ext_fields or {},

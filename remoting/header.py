@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 import orjson
@@ -24,40 +24,29 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 LANGUAGES: Final = {language.name: language for language in LanguageCode}
 
 
-class Header(NamedTuple):
-    """Header of one request or response.
+_Arguments = Annotated[dict[str, str], msgspec.Meta(max_length=ARGUMENTS_MAX)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True):
+    """Header of one request or response, with the members that known peers write.
 
     Attributes:
         code: Request or response code, int32 (int16 in the binary form).
-        language: Sender's language; None if it named one that we do not know.
+        language: Name of the sender's language, whatever it is; see :data:`LANGUAGES`.
         version: Ordinal of the sender's release.
         opaque: Correlation id, int32; the response repeats the request's.
         flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.
         remark: Text for people, or None.
         ext_fields: Arguments, text to text; None and empty are different on the wire only.
+        serialize_type: What a JSON header says of itself; nobody asks.
     """
 
-    code: int
-    language: LanguageCode | None
-    version: int
-    opaque: int
-    flag: int
-    remark: str | None
-    ext_fields: Mapping[str, str] | None
-
-
-_Arguments = Annotated[dict[str, str], msgspec.Meta(max_length=ARGUMENTS_MAX)]
-_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-
-
-class PlainHeader(msgspec.Struct, forbid_unknown_fields=True):
-    """A JSON header as known peers write it: their members, each of its own type. For :func:`read_plain`."""
-
     code: _Int32 = 0
-    flag: _Int32 = 0
-    language_name: str = msgspec.field(default="JAVA", name="language")
-    opaque: _Int32 = 0
+    language: str = "JAVA"
     version: _Int32 = 0
+    opaque: _Int32 = 0
+    flag: _Int32 = 0
     remark: str | None = None
     ext_fields: _Arguments | None = msgspec.field(default=None, name="extFields")
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
@@ -65,7 +54,7 @@ class PlainHeader(msgspec.Struct, forbid_unknown_fields=True):
 
 #: Reads a JSON header in one go. Raises one of :data:`UNUSUAL` if it is unusual or wrong; then
 #: :func:`decode_header` reads it, or tells what is wrong. What this reads, that reads alike.
-read_plain: Final = msgspec.json.Decoder(PlainHeader).decode
+read_plain: Final = msgspec.json.Decoder(Header).decode
 UNUSUAL: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
@@ -75,7 +64,17 @@ def encode_header(header: Header, codec: HeaderCodec) -> bytes:
     Raises:
         LocalProtocolError: If a number does not fit the codec's field.
     """
-    return encode_json(*header) if codec is HeaderCodec.JSON else _encode_binary(header)
+    if codec is not HeaderCodec.JSON:
+        return _encode_binary(header)
+    return encode_json(
+        header.code,
+        header.language,
+        header.version,
+        header.opaque,
+        header.flag,
+        header.remark,
+        header.ext_fields,
+    )
 
 
 def decode_header(data: bytes, codec: HeaderCodec) -> Header:
@@ -89,7 +88,7 @@ def decode_header(data: bytes, codec: HeaderCodec) -> Header:
 
 def encode_json(
     code: int,
-    language: LanguageCode | None,
+    language: str,
     version: int,
     opaque: int,
     flag: int,
@@ -102,7 +101,7 @@ def encode_json(
     if ext_fields is not None:
         members["extFields"] = ext_fields if type(ext_fields) is dict else dict(ext_fields)
     members["flag"] = flag
-    members["language"] = "JAVA" if language is None else language._name_  # as name, without a descriptor
+    members["language"] = language
     members["opaque"] = opaque
     if remark is not None:
         members["remark"] = remark
@@ -113,18 +112,9 @@ def encode_json(
 
 def _decode_json(data: bytes) -> Header:
     try:
-        plain = read_plain(data)
+        return read_plain(data)
     except UNUSUAL:
         return read_any_json(data)
-    return Header(
-        plain.code,
-        LANGUAGES.get(plain.language_name),
-        plain.version,
-        plain.opaque,
-        plain.flag,
-        plain.remark,
-        plain.ext_fields,
-    )
 
 
 def read_any_json(data: bytes) -> Header:
@@ -139,7 +129,7 @@ def read_any_json(data: bytes) -> Header:
         raise RemoteProtocolError(f"header of {len(data)} bytes is not JSON: {error}") from None
     if type(members) is not dict:
         raise RemoteProtocolError(f"header is a JSON {type(members).__name__}, must be an object")
-    remark = members.get("remark")
+    remark, language = members.get("remark"), members.get("language", "JAVA")
     ext_fields = members.get("extFields")
     if ext_fields is not None:
         if type(ext_fields) is not dict:
@@ -151,7 +141,7 @@ def read_any_json(data: bytes) -> Header:
                 break
     return Header(
         _int32(members, "code"),
-        LANGUAGES.get(members.get("language", "JAVA")) if _is_text(members.get("language", "")) else None,
+        language if type(language) is str else "",
         _int32(members, "version"),
         _int32(members, "opaque"),
         _int32(members, "flag"),
@@ -163,10 +153,6 @@ def read_any_json(data: bytes) -> Header:
 def _check_count(count: int) -> None:
     if count > ARGUMENTS_MAX:
         raise RemoteProtocolError(f"header has {count} arguments or more, allowed are {ARGUMENTS_MAX}")
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
 
 
 def _spelt(value: object) -> str:
@@ -214,7 +200,7 @@ def _encode_binary(header: Header) -> bytes:
         _INT16.pack(len(key)) + key + _INT32.pack(len(value)) + value
         for key, value in ((name.encode(), text.encode()) for name, text in (header.ext_fields or {}).items())
     )
-    language = header.language if header.language is not None else LanguageCode.JAVA
+    language = LANGUAGES.get(header.language, LanguageCode.JAVA)
     fixed = _FIXED.pack(header.code, language, header.version, header.opaque, header.flag, len(remark))
     return fixed + remark + _INT32.pack(len(entries)) + entries
 
@@ -240,10 +226,9 @@ def _decode_binary(data: bytes) -> Header:
             _check_count(len(ext_fields))
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"binary header of {len(data)} bytes is malformed: {error}") from None
-    known = language <= LanguageCode.NODE_JS
     return Header(
         code,
-        LanguageCode(language) if known else None,
+        LanguageCode(language).name if language <= LanguageCode.NODE_JS else "",
         version,
         opaque,
         flag,

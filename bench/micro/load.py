@@ -74,7 +74,7 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
     """Write the request as a Java or Go client of that release writes it."""
     language = LanguageCode.JAVA if version == _QUOTED_VERSION else LanguageCode.GO
     header = Header(
-        RequestCode.GET_ROUTEINFO_BY_TOPIC, language, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, language.name, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
     )
     data = encode_frame(encode_header(header, codec), codec=codec)
     binary = codec is HeaderCodec.ROCKETMQ

@@ -24,6 +24,8 @@ import struct
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
 from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
@@ -579,13 +581,13 @@ def _opaque_is_where_it_seems(header_bytes: bytes, header: Header) -> bool:
         changed = decode_header(before + mark + other + comma + rest, HeaderCodec.JSON)
     except RemoteProtocolError:
         return False
-    return changed == header._replace(opaque=int(other))
+    return changed == replace(header, opaque=int(other))
 
 
 def _split_answer_header(codec: HeaderCodec) -> tuple[bytes, bytes]:
     """Return the header of a successful answer, before and after its opaque."""
     whole = encode_header(
-        Header(ResponseCode.SUCCESS, LanguageCode.PYTHON, VERSION, 1, FLAG_RESPONSE, None, None), codec
+        Header(ResponseCode.SUCCESS, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, None, None), codec
     )
     if codec is HeaderCodec.JSON:
         before, mark, after = whole.partition(_OPAQUE)

@@ -222,7 +222,7 @@ class RemotingClient:
                 connection.answer(request, result)
                 return
         except Exception as error:  # the boundary of one request of a peer
-            connection.answer(request, _failure(request, error))
+            connection.answer(request, _failed(request, error))
             return
         task = asyncio.get_running_loop().create_task(self._serve_later(connection, request, result))
         self._work.add(task)
@@ -234,7 +234,7 @@ class RemotingClient:
         try:
             connection.answer(request, await result)
         except Exception as error:  # the boundary of one request of a peer
-            connection.answer(request, _failure(request, error))
+            connection.answer(request, _failed(request, error))
 
 
 class _Connection(asyncio.Protocol):
@@ -375,7 +375,7 @@ class _Connection(asyncio.Protocol):
             self._idle = self._loop.call_later(max(left, 1.0), self._check_idle)
 
 
-def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
+def _failed(request: RemotingCommand, error: Exception) -> RemotingCommand:
     if not isinstance(error, RemotingError):
         log.error("handler of a peer's request failed code=%s", request.code, exc_info=error)
-    return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+    return request.failed(error)

@@ -403,7 +403,7 @@ class _Connection:
             except Exception as error:  # the boundary of one request of a peer
                 if not isinstance(error, RemotingError):
                     log.exception("handler of a peer's request failed code=%s", request.code)
-                answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+                answer = request.failed(error)
         if answer is not None and not request.is_oneway:
             try:
                 self._send(answer.encode(), time.monotonic() + TIMEOUT_S)

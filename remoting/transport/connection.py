@@ -517,7 +517,7 @@ class ServerProtocol(asyncio.Protocol):
             try:
                 result = handler(self, request)
             except Exception as error:  # the boundary of one request; the connection lives on
-                answer = self._failure(request, error)
+                answer = self._failed(request, error)
             else:
                 if isinstance(result, DeferredReply):
                     self.unanswered += 1
@@ -543,7 +543,7 @@ class ServerProtocol(asyncio.Protocol):
         try:
             answer = await result
         except Exception as error:  # the boundary of one request; the connection lives on
-            answer = self._failure(request, error)
+            answer = self._failed(request, error)
         finally:
             self.unanswered -= 1
         frame = self._encode(request, answer)
@@ -552,14 +552,19 @@ class ServerProtocol(asyncio.Protocol):
         if self._finishing:
             self._finish()
 
-    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+    def _failed(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         if isinstance(error, RemotingError):
             log.debug("request refused code=%s reason=%s", request.code, error)
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        self.server.say(
-            self, "handler failed code=%s peer=%s", request.code, self.peer, level=logging.ERROR, error=error
-        )
-        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        else:
+            self.server.say(
+                self,
+                "handler failed code=%s peer=%s",
+                request.code,
+                self.peer,
+                level=logging.ERROR,
+                error=error,
+            )
+        return request.failed(error)
 
     def _encode(self, request: RemotingCommand, answer: RemotingCommand | None) -> bytes | None:
         if answer is None or request.flag & FLAG_ONEWAY:

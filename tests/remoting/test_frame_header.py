@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from remoting.bounds import REQUEST_HEADER_MAX
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, HeaderCodec, LanguageCode
@@ -17,7 +18,6 @@ from remoting.command import RemotingCommand, decode_command, encode_done, read_
 from remoting.errors import LocalProtocolError, RemoteProtocolError
 from remoting.frame import FRAME_SIZE_MAX, Frame, FrameDecoder, encode_frame, split_frame
 from remoting.header import (
-    LANGUAGES,
     UNUSUAL,
     Header,
     decode_header,
@@ -32,7 +32,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 headers = st.builds(
     Header,
     code=int16,
-    language=st.sampled_from(LanguageCode),
+    language=st.sampled_from([language.name for language in LanguageCode]),
     version=int16,
     opaque=int32,
     flag=int32,
@@ -131,15 +131,15 @@ def test_smaller_limit_holds() -> None:
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ({}, Header(0, LanguageCode.JAVA, 0, 0, 0, None, None)),
-        ({"language": "KLINGON"}, Header(0, None, 0, 0, 0, None, None)),
-        ({"language": 7}, Header(0, None, 0, 0, 0, None, None)),
-        ({"code": "105", "opaque": None}, Header(105, LanguageCode.JAVA, 0, 0, 0, None, None)),
+        ({}, Header(0, "JAVA", 0, 0, 0, None, None)),
+        ({"language": "KLINGON"}, Header(0, "KLINGON", 0, 0, 0, None, None)),
+        ({"language": 7}, Header(0, "", 0, 0, 0, None, None)),
+        ({"code": "105", "opaque": None}, Header(105, "JAVA", 0, 0, 0, None, None)),
         (
             {"extFields": {"d": 4, "k": False, "n": None, "f": 1.5}},
-            Header(0, LanguageCode.JAVA, 0, 0, 0, None, {"d": "4", "k": "false", "f": "1.5"}),
+            Header(0, "JAVA", 0, 0, 0, None, {"d": "4", "k": "false", "f": "1.5"}),
         ),
-        ({"unheard": [1], "remark": "r"}, Header(0, LanguageCode.JAVA, 0, 0, 0, "r", None)),
+        ({"unheard": [1], "remark": "r"}, Header(0, "JAVA", 0, 0, 0, "r", None)),
     ],
     ids=["empty", "unknown language", "language no text", "text and null", "raw arguments", "unknown member"],
 )
@@ -216,15 +216,7 @@ def read_alike(data: bytes) -> bool:
         plain = read_plain(data)
     except UNUSUAL:
         return False
-    assert read_any_json(data) == Header(
-        plain.code,
-        LANGUAGES.get(plain.language_name),
-        plain.version,
-        plain.opaque,
-        plain.flag,
-        plain.remark,
-        plain.ext_fields,
-    )
+    assert read_any_json(data) == replace(plain, serialize_type="JSON")
     return True
 
 
@@ -335,15 +327,15 @@ def test_answer_may_have_a_header_of_any_size(size: int, codec: HeaderCodec) -> 
 
 
 def test_binary_header_of_an_unknown_language_is_served() -> None:
-    data = bytearray(encode_header(Header(1, LanguageCode.JAVA, 1, 1, 0, None, None), HeaderCodec.ROCKETMQ))
+    data = bytearray(encode_header(Header(1, "JAVA", 1, 1, 0, None, None), HeaderCodec.ROCKETMQ))
     data[2] = 99
-    assert decode_header(bytes(data), HeaderCodec.ROCKETMQ).language is None
+    assert decode_header(bytes(data), HeaderCodec.ROCKETMQ).language == ""
 
 
 @pytest.mark.parametrize("field", ["code", "version"])
 def test_number_too_large_for_a_binary_header_is_refused_before_it_is_sent(field: str) -> None:
-    blank = Header(0, LanguageCode.JAVA, 0, 0, 0, None, None)
-    header = blank._replace(code=200050) if field == "code" else blank._replace(version=200050)
+    blank = Header(0, "JAVA", 0, 0, 0, None, None)
+    header = replace(blank, code=200050) if field == "code" else replace(blank, version=200050)
     with pytest.raises(LocalProtocolError):
         encode_header(header, HeaderCodec.ROCKETMQ)
     assert decode_header(encode_header(header, HeaderCodec.JSON), HeaderCodec.JSON) == header

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from bench.micro.raft.wire import Answer, WireError
-from remoting.codes import HeaderCodec, LanguageCode, RequestCode
+from remoting.codes import HeaderCodec, RequestCode
 from remoting.fields import RegisterBrokerFields
 from remoting.frame import encode_frame
 from remoting.header import Header, encode_header
@@ -159,7 +159,7 @@ class RemotingWire:
 
 
 def _header(code: RequestCode, ext: dict[str, str]) -> bytes:
-    header = Header(code, LanguageCode.JAVA, VERSION, _FIRST_OPAQUE, 0, None, ext)
+    header = Header(code, "JAVA", VERSION, _FIRST_OPAQUE, 0, None, ext)
     return encode_header(header, HeaderCodec.JSON)
 
 

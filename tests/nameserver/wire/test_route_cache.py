@@ -20,7 +20,7 @@ from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterN
 from nameserver.verdicts import Applied
 from nameserver.wire import route_cache
 from nameserver.wire.route_cache import BATCH_BYTES, BATCH_MAX, TAIL_MAX, RouteCache, RouteReader
-from remoting.codes import HeaderCodec, LanguageCode
+from remoting.codes import HeaderCodec
 from remoting.command import decode_command
 from remoting.errors import RemoteProtocolError
 from remoting.frame import FrameDecoder, encode_frame
@@ -90,7 +90,7 @@ def request(
     **ext: str,
 ) -> bytes:
     arguments = {"topic": topic, **ext} if topic is not None else ext
-    header = Header(code, LanguageCode.JAVA, version, opaque, flag, None, arguments or None)
+    header = Header(code, "JAVA", version, opaque, flag, None, arguments or None)
     return encode_frame(encode_header(header, codec), body, codec=codec)
 
 
