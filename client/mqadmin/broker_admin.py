@@ -24,24 +24,35 @@ _PERMISSIONS: Final = ("2", "4", "6")
 
 
 def _update_broker_config(context: Context, args: Arguments) -> int:
-    key, value = args.text("k"), args.text("v")
+    key, value, as_json = args.text("k"), args.text("v"), args.json()
+    done: list[str] = []
     if "\n" in key + value or "=" in key:
         raise UsageError(f"key {key!r} or value {value!r} holds a line break or '='")
 
     def updated(addr: str, _answer: RemotingCommand) -> None:
-        context.line(f"update broker config success, {addr}")
+        done.append(addr)
+        if not as_json:
+            context.line(f"update broker config success, {addr}")
 
     body = f"{key}={value}\n".encode()
     addrs = chosen_masters(context, args)
     if "a" in args and chosen(args) == "c":
         addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
-    return ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
+    failed = ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
+    if as_json:
+        context.json({"key": key, "value": value, "brokers": done})
+    return failed
 
 
 def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
     def run(context: Context, args: Arguments) -> int:
-        failed = ask_each(context, chosen_masters(context, args, everywhere=True), code)
-        context.line("false" if failed else "success")
+        as_json, done = args.json(), list[str]()
+        addrs = chosen_masters(context, args, everywhere=True)
+        failed = ask_each(context, addrs, code, done=lambda addr, _answer: done.append(addr))
+        if as_json:
+            context.json({addr: addr in done for addr in addrs})
+        else:
+            context.line("false" if failed else "success")
         return failed
 
     return run
@@ -61,7 +72,7 @@ def _topic_cluster_list(context: Context, args: Arguments) -> int:
 
 
 def _update_topic_perm(context: Context, args: Arguments) -> int:
-    topic, text = args.text("t"), args.text("p")
+    topic, text, as_json = args.text("t"), args.text("p"), args.json()
     if text not in _PERMISSIONS:
         raise UsageError(f"perm={text!r}, allowed {'|'.join(_PERMISSIONS)}")
     admin, perm = context.client.admin, int(text)
@@ -75,12 +86,16 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
     if not addrs:
         raise NotApplied("updateTopicPerm error broker not exit or broker is not master!.")
     failed = 0
+    changes: list[dict[str, Any]] = []
     for data in route.queue_datas:
         addr = addrs.get(data.broker_name)
         if addr is None:
             continue
+        change = {"brokerName": data.broker_name, "brokerAddr": addr, "from": data.perm, "to": perm}
         if data.perm == perm:
-            context.line("new perm equals to the old one!")
+            changes.append(change)
+            if not as_json:
+                context.line("new perm equals to the old one!")
             continue
         config = TopicConfig(
             topic_name=topic,
@@ -94,32 +109,39 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
         except RemotingError as error:
             failed = context.fail(f"broker {addr}: {describe(error)}")
             continue
-        context.line(f"update topic perm from {data.perm} to {perm} in {addr} success.")
-        if "b" in args:
-            context.line(f"{java.topic_config_text(config)}.")
+        changes.append(change)
+        if not as_json:
+            context.line(f"update topic perm from {data.perm} to {perm} in {addr} success.")
+            if "b" in args:
+                context.line(f"{java.topic_config_text(config)}.")
+    if as_json:
+        context.json(changes)
     return failed
 
 
 def _update_order_conf(context: Context, args: Arguments) -> int:
     topic, method, admin = args.text("t"), args.text("m"), context.client.admin
+    as_json, value = args.json(), args.get("v")
     match method:
         case "get":
             value = context.run(admin.kv_get(ORDER_TOPIC_NAMESPACE, topic))
             if value is None:
                 return context.fail(f"topic {topic!r} has no order configuration")
-            context.line(f"get orderConf success. topic=[{topic}], orderConf=[{value}] ")
-            return 0
+            failed, done = 0, f"get orderConf success. topic=[{topic}], orderConf=[{value}] "
         case "put":
-            if "v" not in args:
+            if value is None:
                 raise UsageError("please set orderConf with option -v.")
-            failed = context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic, args.text("v"))))
-            done = f"update orderConf success. topic=[{topic}], orderConf=[{args.text('v')}]"
+            failed = context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic, value)))
+            done = f"update orderConf success. topic=[{topic}], orderConf=[{value}]"
         case "delete":
+            value = None
             failed = context.report(context.run(admin.kv_delete(ORDER_TOPIC_NAMESPACE, topic)))
             done = f"delete orderConf success. topic=[{topic}]"
         case _:
             raise UsageError(f"method={method!r}, allowed put|get|delete")
-    if not failed:
+    if not failed and as_json:
+        context.json({"topic": topic, "orderConf": value})
+    elif not failed:
         context.line(done)
     return failed
 
@@ -224,6 +246,7 @@ def _cleaning(name: str, description: str, code: RequestCode, cluster: str, *mor
             Option(short="b", long="brokerAddr", description="Broker address"),
             Option(short="c", long="cluster", description=cluster),
             *more,
+            OUTPUT,
         ),
         run=_clean(code),
         needs_nameserver=False,
@@ -239,6 +262,7 @@ COMMANDS: Final = (
             Option(short="a", long="updateAllBroker", description="update all brokers include slave"),
             Option(short="k", long="key", description="config key", required=True),
             Option(short="v", long="value", description="config value", required=True),
+            OUTPUT,
         ),
         run=_update_broker_config,
         needs_nameserver=False,
@@ -280,6 +304,7 @@ COMMANDS: Final = (
                 description="set topic's permission(2|4|6), intro[2:W; 4:R; 6:RW]",
                 required=True,
             ),
+            OUTPUT,
         ),
         run=_update_topic_perm,
     ),
@@ -294,6 +319,7 @@ COMMANDS: Final = (
                 description="set order conf [eg. brokerName1:num;brokerName2:num]",
             ),
             Option(short="m", long="method", description="option type [eg. put|get|delete", required=True),
+            OUTPUT,
         ),
         run=_update_order_conf,
     ),

@@ -137,11 +137,16 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
     ext["cleanOffset"] = ext["removeOffset"]
     addrs = chosen_masters(context, args)
     where = f" in cluster [{args.text('c')}]" if "b" not in args else ""
+    as_json, done = args.json(), list[str]()
 
     def deleted(addr: str, _answer: RemotingCommand) -> None:
-        context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
+        done.append(addr)
+        if not as_json:
+            context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
 
     failed = ask_each(context, addrs, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, done=deleted)
+    if as_json:
+        context.json({"group": group, "brokers": done})
     if "b" in args or failed:
         return failed
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
@@ -317,9 +322,14 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
     source, target, topic = args.text("s"), args.text("d"), args.text("t")
     ext = {"srcGroup": source, "destGroup": target, "topic": topic}
     ext["offline"] = java.flag(args.flag("o", "offline"))
-    addrs = masters_of_topic(context, topic)
-    failed = ask_each(context, addrs.values(), RequestCode.CLONE_GROUP_OFFSET, ext)
-    if not failed:
+    as_json, done = args.json("O"), list[str]()
+    addrs = masters_of_topic(context, topic).values()
+    failed = ask_each(
+        context, addrs, RequestCode.CLONE_GROUP_OFFSET, ext, done=lambda addr, _answer: done.append(addr)
+    )
+    if as_json:
+        context.json({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": done})
+    elif not failed:
         context.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
     return failed
 
@@ -526,6 +536,7 @@ COMMANDS: Final = (
             *target_options("delete subscription group from"),
             Option(short="g", long="groupName", description="subscription group name", required=True),
             Option(short="r", long="removeOffset", description="remove offset"),
+            OUTPUT,
         ),
         run=_delete_sub_group,
         needs_nameserver=False,
@@ -588,6 +599,7 @@ COMMANDS: Final = (
             Option(short="d", long="destGroup", description="set destination consumer group", required=True),
             Option(short="t", long="topic", description="set the topic", required=True),
             Option(short="o", long="offline", description="the group or the topic is offline"),
+            OUTPUT_LONG,
         ),
         run=_clone_group_offset,
     ),

@@ -372,3 +372,54 @@ def test_the_time_limit_of_a_question_is_the_one_given(new_peer: Callable[..., A
     err = Tool(nameserver.addr).fails("brokerConsumeStats", "-b", silent.addr, "-t", "300")
     assert "no answer within the deadline" in err
     assert time.monotonic() - begin < 4
+
+
+def test_each_of_them_prints_json() -> None:
+    assert [name for name in ASKED if "output" not in {o.long for o in COMMANDS[name].all_options}] == []
+
+
+def test_what_was_changed_is_told_as_json(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
+    at_broker = ("-b", broker.addr)
+    made = tool.json("updateSubGroup", *at_broker, "-g", "Json", "-r", "3", flag="-O")
+    assert (made["brokers"], made["group"]["retryMaxTimes"]) == ([broker.addr], 3)
+    (queue, other) = tool.json("skipAccumulatedMessage", "-g", "Json", "-t", tool.topic)
+    assert [(one["brokerName"], one["queueId"], one["offset"]) for one in (queue, other)] == [
+        ("broker-a", 0, 0),
+        ("broker-a", 1, 0),
+    ]
+    clone = ("cloneGroupOffset", "-s", "Json", "-d", "JsonTwin", "-t", tool.topic)
+    assert tool.json(*clone, flag="-O") == {
+        "srcGroup": "Json",
+        "destGroup": "JsonTwin",
+        "topic": tool.topic,
+        "brokers": [broker.addr],
+    }
+    removed = tool.json("deleteSubGroup", *at_broker, "-g", "Json")
+    assert removed == {"group": "Json", "brokers": [broker.addr]}
+    changed = tool.json("updateBrokerConfig", *at_broker, "-k", "traceOn", "-v", "true")
+    assert changed == {"key": "traceOn", "value": "true", "brokers": [broker.addr]}
+    for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert tool.json(name, *at_broker) == {broker.addr: True}
+        code, out, _ = tool.run(name, "-b", "127.0.0.1:1", "-o", "json")
+        assert (code, json.loads(out)) == (1, {"127.0.0.1:1": False})
+    perm = ("updateTopicPerm", *at_broker, "-t", tool.topic, "-p")
+    change = {"brokerName": "broker-a", "brokerAddr": broker.addr}
+    assert tool.json(*perm, "4") == [change | {"from": 6, "to": 4}]
+    eventually(lambda: '"perm":4' in tool.ok("topicRoute", "-t", tool.topic), "routed")
+    assert tool.json(*perm, "4") == [change | {"from": 4, "to": 4}]
+    order = ("updateOrderConf", "-t", tool.topic, "-m")
+    known = {"topic": tool.topic, "orderConf": "broker-a:2"}
+    assert tool.json(*order, "put", "-v", "broker-a:2") == known
+    assert tool.json(*order, "get") == known
+    assert tool.json(*order, "delete") == known | {"orderConf": None}
+    config = ClientConfig(nameservers=(tool.namesrv,), timer_divisor=10)
+    with Client(config) as started:
+        tool.ok(*perm, "6")
+        eventually(lambda: '"perm":6' in tool.ok("topicRoute", "-t", tool.topic), "routed")
+        started.producer("json-pg").send(Message(topic=tool.topic, body=b"x"))
+        client_id = started.core.client_id
+        eventually(lambda: client_id in tool.run("producer", *at_broker)[1], "producer known")
+        (member,) = tool.json("producerConnection", "-g", "json-pg", "-t", tool.topic)
+        assert (member["clientId"], member["clientAddr"][:10]) == (client_id, "127.0.0.1:")
+        listed = tool.json("producer", *at_broker)["json-pg"]
+        assert [one["clientId"] for one in listed] == [client_id]
