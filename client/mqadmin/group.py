@@ -82,7 +82,10 @@ def _asked_for_progress(context: Context, group: str, topic: str | None, cluster
 
 
 def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
-    """Ask each member which queues it has; return the IP of each queue's. Who does not say is left out."""
+    """Ask each member which queues it has; return the IP in the client id of each queue's.
+
+    Who does not say is left out.
+    """
     admin = context.client.admin
     found: dict[MessageQueue, str] = {}
     for addr in masters_of_group(context, group):
@@ -96,7 +99,7 @@ def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
                 continue
             for name in as_object(info.get("mqTable") or {}, "queues"):
                 queue = MessageQueue.from_json(loads(name.encode(), ANSWER))
-                found[queue] = member.client_addr.rpartition(":")[0]
+                found[queue] = member.client_id.partition("@")[0]
     return found
 
 

@@ -3,7 +3,7 @@ cloneGroupOffset, brokerConsumeStats, producerConnection, producer, consumerStat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -450,14 +450,16 @@ def _consumer_status(context: Context, args: Arguments) -> int:
         [args.text("b")] if "b" in args else list(masters_of_topic(context, RETRY_PREFIX + group).values())
     )
     clients: dict[str, tuple[str, int]] = {}
+    broadcast = False
     for addr in addrs:
         try:
-            connections = context.run(admin.consumer_connection(addr, group)).connections
+            online = context.run(admin.consumer_connection(addr, group))
         except ResponseError as error:
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise
             continue
-        clients |= {found.client_id: (addr, found.version) for found in connections}
+        clients |= {found.client_id: (addr, found.version) for found in online.connections}
+        broadcast = online.message_model == "BROADCASTING"
     if "i" in args:
         clients = {name: where for name, where in clients.items() if name == args.text("i")}
     if not clients:
@@ -485,11 +487,26 @@ def _consumer_status(context: Context, args: Arguments) -> int:
         for info in infos.values()
     }
     context.line()
+    context.line()
     if len(wanted) > 1:
         context.line("WARN: Different subscription in the same group of consumer!!!")
         return 1
     context.line("Same subscription in the same group of consumer")
-    return failed
+    context.line()
+    twice = [] if broadcast else held_twice(infos.values())
+    context.line(f"Rebalance {'Failed' if twice else 'OK'}")
+    for queue in twice:
+        context.line(f"{queue} has more than one member")
+    return 1 if twice else failed
+
+
+def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the queues that more than one member says it has; Apache's tool looks at nothing of this."""
+    holders: dict[str, int] = {}
+    for info in infos:
+        for queue in as_object(info.get("mqTable") or {}, "queues"):
+            holders[queue] = holders.get(queue, 0) + 1
+    return [queue for queue, count in sorted(holders.items()) if count > 1]
 
 
 def _subscriptions(info: Mapping[str, Any]) -> list[dict[str, Any]]:

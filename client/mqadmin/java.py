@@ -175,6 +175,11 @@ def route_document(route: TopicRouteData) -> dict[str, Any]:
     }
 
 
+def json_text(value: Any) -> str:
+    """Return a value as fastjson prints it for people: tuples, for Java's sets, in one line."""
+    return _pretty(value, 0)
+
+
 def _broker(data: BrokerData) -> dict[str, Any]:
     return {
         "brokerAddrs": dict(sorted(data.broker_addrs.items())),
@@ -211,6 +216,8 @@ def _pretty(value: Any, depth: int) -> str:
         known = ((key, item) for key, item in value.items() if item is not None)
         members = (f"{_quoted(str(key))}:{_pretty(item, depth + 1)}" for key, item in known)
         return "{" + inner + ("," + inner).join(members) + outer + "}"
+    if isinstance(value, tuple):
+        return "[" + ",".join(_pretty(item, depth + 1) for item in value) + "]"
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             return "[]"

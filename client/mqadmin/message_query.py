@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -58,8 +57,14 @@ def _show(
                 tracks = tracks_of(context, message)
             except RemotingError as error:
                 failed = context.fail(f"which groups have had it is not known: {describe(error)}")
+            else:
+                if not tracks and not as_json:
+                    context.line()
+                    context.line("WARN: No Consumer")
         listed.append(_document(message, charset) | {"messageTracks": [track.to_json() for track in tracks]})
         if not as_json:
+            if tracks:
+                context.line()
             for track in tracks:
                 context.line(str(track))
             context.line()
@@ -339,7 +344,9 @@ def _query_cq(context: Context, args: Arguments) -> int:
     line = "=" * 38
     if found.get("subscriptionData") is not None:
         context.line("Subscription data: ")
-        context.line(json.dumps(found["subscriptionData"]))
+        members = as_object(found["subscriptionData"], "subscriptionData")
+        sets = {name: tuple(value) for name, value in members.items() if isinstance(value, list)}
+        context.page(java.json_text({**members, **sets}))
         context.line(line)
     if found.get("filterData") is not None:
         context.line("Filter data: ")

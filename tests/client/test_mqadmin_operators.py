@@ -15,6 +15,7 @@ import pytest
 from client.blocking import Client
 from client.config import ClientConfig, ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import COMMANDS, main
+from client.mqadmin.group_admin import held_twice
 from client.mqadmin.tracks import kind_of
 from client.producer import Message
 from client.queue_reader import ReceivedMessage
@@ -122,6 +123,7 @@ def test_messages_are_found_in_every_way(tool: Tool, broker: Any) -> None:
         shown = f"{'OffsetID:':<20} {one['offsetMsgId']}\n" in out
         assert shown == (argv[0] != "queryMsgByUniqueKey")
         assert f"{'Keys:':<20} [one all]\n" in out
+        assert out.endswith("\n\n\nWARN: No Consumer\n\n")
         assert f"{'Message Body:':<20} one\n" in out
         flag = "-O" if argv[0] == "queryMsgByOffset" else "-o"
         (found,) = tool.json(*argv, flag=flag)
@@ -263,6 +265,12 @@ def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Ca
     ]
 
 
+def test_a_queue_that_two_members_have_is_named() -> None:
+    queue, other = '{"queueId":0}', '{"queueId":1}'
+    assert held_twice([{"mqTable": {queue: {}}}, {"mqTable": {other: {}}}, {}]) == []
+    assert held_twice([{"mqTable": {queue: {}, other: {}}}, {"mqTable": {other: {}}}]) == [other]
+
+
 def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Callable[..., None]) -> None:
     out = tool.ok("updateTopicPerm", "-b", broker.addr, "-t", tool.topic, "-p", "4")
     assert out.startswith(
@@ -317,9 +325,10 @@ def test_a_member_consumes_a_message_on_demand(
             assert seen == [b"again"] * number
         progress = ("consumerProgress", "-g", "direct", "-t", tool.topic)
         rows = [line.split() for line in tool.ok(*progress, "-s", "true").splitlines()[1:3]]
-        assert [row[5] for row in rows] == ["127.0.0.1"] * 2
+        host = started.core.client_id.partition("@")[0]
+        assert [row[5] for row in rows] == [host] * 2
         shown = tool.json(*progress, "-s", "true", "-c", "DefaultCluster")
-        assert {(row["topic"], row["clientIp"]) for row in shown["queues"]} == {(tool.topic, "127.0.0.1")}
+        assert {(row["topic"], row["clientIp"]) for row in shown["queues"]} == {(tool.topic, host)}
         assert "'Elsewhere'" in tool.fails(*progress, "-c", "Elsewhere")
     assert "give -g" in tool.fails("consumerProgress", "-s", "true")
     assert "belong together" in tool.fails("queryMsgById", "-i", sent["offsetMsgId"], "-g", "direct")
