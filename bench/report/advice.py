@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.report import answers, words
 from bench.report.conditions import Conditions
 from bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
+from bench.runfolder import Line
 
 
 class NoReport(Exception):
@@ -43,10 +45,20 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
     table = {row.place: row for row in answers.rows(found, below, shared.crowded)}
+    lines = answers.primaries(_lines(folder), MAIN_SERIES, found, shared.crowded)
     return [
         (chosen.need.words, words.choice(chosen), words.because(chosen))
-        for chosen in answers.choices(table, MAIN_SERIES)
+        for chosen in answers.choices(table, MAIN_SERIES, lines)
     ]
+
+
+def _lines(folder: Path) -> list[Line]:
+    """Read the primary lines; none, of a report that did not write them down."""
+    try:
+        rows = pq.read_table(folder / "marts" / "lines.parquet").to_pylist()
+    except (OSError, pa.ArrowInvalid):
+        return []
+    return [msgspec.convert(row, Line) for row in rows]
 
 
 def _conditions(folder: Path) -> Conditions:

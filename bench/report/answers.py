@@ -1,7 +1,8 @@
 """What the values say: rows of the tables, primary lines, the four claims, and what to choose (pure).
 
-Every difference is the first arm's value minus the second's. Nothing is called better without a primary line
-of ten blocks; with fewer, the words are "in 6 of 6 blocks" or "mixed".
+Every difference is the first arm's value minus the second's. All words about a claim or a choice come from
+the primary lines, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
+Nothing is called better without ten blocks; with fewer, the words are "in 6 of 6 blocks" or "mixed".
 """
 
 import math
@@ -9,7 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench.report.blocks import Estimate, Line, Split, Verdict, differences, estimate, judge, split
+from bench.report.blocks import (
+    VERDICT_BLOCKS_MIN,
+    Estimate,
+    Line,
+    Split,
+    Verdict,
+    differences,
+    estimate,
+    judge,
+    split,
+)
 from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
 from bench.runfolder import Line as NamedLine
 
@@ -91,6 +102,9 @@ class Row:
         return next((each for each in self.pairs if each.arms == (first, second)), None)
 
 
+Found = Literal["better", "worse", "equivalent", "open", "unjudged", "not measured"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
     """One primary line as it came out."""
@@ -99,6 +113,46 @@ class Primary:
     series: str
     pair: Pair
     unjudged: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it rests on."""
+        return 0 if self.pair.estimate is None else self.pair.estimate.blocks
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it has so many blocks that what it says is a verdict."""
+        return self.blocks >= VERDICT_BLOCKS_MIN
+
+    @property
+    def found(self) -> Found:
+        """What the line says of its first arm: the one rule from which all words of claims and choices come.
+
+        With fewer than ten blocks ``better`` and ``worse`` mean: so it was in every block, and the middle of
+        it matters. That is told as such and is no verdict; see :attr:`is_verdict`.
+        """
+        told = self.pair.estimate
+        if self.unjudged:
+            return "unjudged"
+        if told is None:
+            return "not measured"
+        match self.pair.verdict:
+            case "better" | "worse" | "equivalent" as said:
+                return said
+            case _ if self.is_verdict or self.pair.leaning == "none":
+                return "open"
+            case _:
+                lower = self.pair.leaning == "lower"
+                return "better" if lower == (self.named.better == "lower") else "worse"
+
+    @property
+    def winner(self) -> str | None:
+        """The arm that did better; None if neither did."""
+        return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
+
+    def is_about(self, scenario: str, case: str | None, measure: str) -> bool:
+        """Whether it compares this figure."""
+        return (self.named.scenario, self.named.case, self.named.measure) == (scenario, case, measure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,22 +283,22 @@ def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
     return found
 
 
-Holds = Literal["holds", "holds in part", "does not hold", "not shown", "not measured"]
+Holds = Literal[
+    "holds", "holds in part", "does not hold", "equivalent", "not shown", "described", "not measured"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One figure on which a claim rests.
+    """One figure that is shown beside a claim; it decides where a primary line compares it.
 
-    ``against``: arms with which ``independent`` is compared. ``speaks``: whether a lower value of
-    ``independent`` speaks for the claim, or against it.
+    ``lower_speaks_for``: whether ``independent``, if it did better, speaks for the claim, or against it.
     """
 
     scenario: str
     case: str | None
     measure: str
     words: str
-    against: tuple[str, ...] = ("raft", "zookeeper")
     lower_speaks_for: bool = True
 
 
@@ -259,6 +313,8 @@ class Claim:
     """What no figure shows, or what the figures do not show."""
     of_asking: bool = False
     """Whether its figures rest on how often clients ask."""
+    by_design: bool = False
+    """Whether it says what is built, which nothing that is measured can show or refute."""
 
 
 CLAIMS: Final = (
@@ -318,6 +374,7 @@ CLAIMS: Final = (
     ),
     Claim(
         letter="c",
+        by_design=True,
         said="No other middleware has to be run and maintained.",
         evidence=(
             Evidence(
@@ -334,11 +391,9 @@ CLAIMS: Final = (
             ),
         ),
         note=(
-            "By design, not measured: independent and raft run nothing beside RocketMQ's nameservers; "
-            "ZooKeeper "
-            "puts three servers of another system in their place. Raft and ZooKeeper need a disk, "
-            "independent "
-            "needs none."
+            "Not measured: independent and raft run nothing beside RocketMQ's nameservers; ZooKeeper puts "
+            "three servers of another system in their place. Raft and ZooKeeper need a disk, independent "
+            "needs none. The figures show what the servers cost."
         ),
     ),
     Claim(
@@ -386,13 +441,11 @@ CLAIMS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One piece of evidence as it came out."""
+    """One figure beside a claim as it came out, and the primary lines that compare it with others."""
 
     evidence: Evidence
     row: Row
-    for_it: tuple[str, ...]
-    """Arms against which it speaks for the claim."""
-    against_it: tuple[str, ...]
+    lines: tuple[Primary, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,40 +456,57 @@ class Answer:
     holds: Holds
     found: list[Judged]
 
+    @property
+    def lines(self) -> list[Primary]:
+        """The primary lines on which it rests."""
+        return [line for each in self.found for line in each.lines]
 
-def answer(claim: Claim, table: Mapping[Place, Row], series: str) -> Answer:
-    """Say whether a claim holds: if all that differs in every block speaks for it."""
+    @property
+    def is_verdict(self) -> bool:
+        """Whether every line that says something has so many blocks that this is a verdict."""
+        saying = [line for line in self.lines if line.winner is not None] or self.lines
+        return bool(saying) and all(line.is_verdict for line in saying)
+
+
+def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
+    """Say whether a claim holds, by the primary lines that compare ``independent`` with another arm."""
     found = []
     for evidence in claim.evidence:
         row = table.get(Place(series, evidence.scenario, evidence.case, evidence.measure))
         if row is None or "independent" not in row.arms:
             continue
-        speaks: dict[bool, list[str]] = {True: [], False: []}
-        for arm in evidence.against:
-            pair = row.pair(arm, "independent")
-            if pair is not None and pair.leaning != "none":
-                independent_is_lower = pair.leaning == "higher"
-                speaks[independent_is_lower == evidence.lower_speaks_for].append(arm)
-        found.append(
-            Judged(evidence=evidence, row=row, for_it=tuple(speaks[True]), against_it=tuple(speaks[False]))
+        mine = tuple(
+            line
+            for line in lines
+            if line.is_about(evidence.scenario, evidence.case, evidence.measure)
+            and "independent" in line.pair.arms
         )
+        found.append(Judged(evidence=evidence, row=row, lines=mine))
     return Answer(claim=claim, holds=_holds(found), found=found)
 
 
 def _holds(found: Sequence[Judged]) -> Holds:
     if not found:
         return "not measured"
-    supported, opposed = any(each.for_it for each in found), any(each.against_it for each in found)
-    if supported and opposed:
+    speaks: set[bool] = set()
+    said: set[Found] = set()
+    for each in found:
+        for line in each.lines:
+            said.add(line.found)
+            if line.winner is not None:
+                speaks.add((line.winner == "independent") == each.evidence.lower_speaks_for)
+    if not said:
+        return "described"
+    if speaks == {True, False}:
         return "holds in part"
-    if supported:
-        return "holds"
-    return "does not hold" if opposed else "not shown"
+    if speaks:
+        return "holds" if True in speaks else "does not hold"
+    return "equivalent" if said == {"equivalent"} else "not shown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a reader may care about most, and the figure that decides it."""
+    """What a reader may care about most, and the figure that tells of it."""
 
     words: str
     scenario: str
@@ -482,6 +552,12 @@ NEEDS: Final = (
         measure="announce_again_s",
     ),
     Need(
+        words="Routes must be right again soon after the server in charge was killed",
+        scenario="leader-fails",
+        case="kill",
+        measure="right_again_s",
+    ),
+    Need(
         words="Look-ups must not stall when a server is paused",
         scenario="leader-fails",
         case="freeze",
@@ -506,30 +582,23 @@ NEEDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which arms serve a need: those that no other beats in every block; all of them: it does not matter."""
+    """What the primary lines say of a need; without any it is described only."""
 
     need: Need
     row: Row
-    arms: tuple[str, ...]
+    lines: tuple[Primary, ...]
 
 
-def choices(table: Mapping[Place, Row], series: str) -> list[Choice]:
-    """Return a choice per need that was measured in at least two arms."""
+def choices(table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> list[Choice]:
+    """Return a choice per need that was measured in at least two arms; those with a primary line first."""
     found = []
     for need in NEEDS:
         row = table.get(Place(series, need.scenario, need.case, need.measure))
-        if row is None:
+        if row is None or sum(arm in row.arms for arm in ARMS) < 2:
             continue
-        if sum(arm in row.arms for arm in ARMS) < 2:
-            continue
-        measured = [arm for arm in ARMS if arm in row.arms and arm not in row.unjudged]
-        beaten = set()
-        for pair in row.pairs:
-            if pair.leaning != "none" and set(pair.arms) <= set(measured):
-                beaten.add(pair.arms[1] if pair.leaning == "lower" else pair.arms[0])
-        best = tuple(arm for arm in measured if arm not in beaten)
-        found.append(Choice(need=need, row=row, arms=best or tuple(measured)))
-    return found
+        mine = tuple(line for line in lines if line.is_about(need.scenario, need.case, need.measure))
+        found.append(Choice(need=need, row=row, lines=mine))
+    return sorted(found, key=lambda each: not each.lines)
 
 
 def endless(value: float) -> bool:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -19,10 +20,11 @@ from bench.report import answers, storage
 from bench.report.conditions import conditions
 from bench.report.gold import Gold
 from bench.report.measures import Place, Values, floors, values
-from bench.report.page import page
+from bench.report.page import named_lines, page
 from bench.report.pipeline import compute
 from bench.report.session import interrupted, is_small, open_session, submitted
 from bench.report.silver import NoRuns
+from bench.runfolder import Line
 
 
 def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], None]) -> str:
@@ -48,6 +50,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         found = values(gold)
         write_values(spark, out, found, floors(gold), conditions(gold).crowded)
         write_conditions(spark, out, gold)
+        write_lines(spark, out, named_lines([each for each in gold.sources if each.left_out is None]))
         path = storage.join(out, "report.html")
         storage.write(spark, path, page(gold, found).encode())
         progress(f"report: done after {time.monotonic() - began:.0f} s")
@@ -105,6 +108,18 @@ def write_values(
     ]
     for name, rows in (("values", each), ("differences", pairs)):
         storage.write_table(spark, storage.join(out, "marts"), name, pa.Table.from_pylist(rows))
+
+
+def write_lines(spark: SparkSession, out: str, lines: Sequence[Line]) -> None:
+    """Write the primary lines, which were named before anything ran."""
+    rows = [msgspec.to_builtins(line) for line in lines]
+    texts = ("name", "scenario", "case", "measure", "unit", "better")
+    columns = pa.schema(
+        [(name, pa.string()) for name in texts] + [("arms", pa.list_(pa.string())), ("margin", pa.float64())]
+    )
+    storage.write_table(
+        spark, storage.join(out, "marts"), "lines", pa.Table.from_pylist(rows, schema=columns)
+    )
 
 
 def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:

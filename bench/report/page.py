@@ -68,6 +68,7 @@ def page(gold: Gold, values: Values) -> str:
     blocks = len({(source.batch, source.block) for source in used if source.series == MAIN_SERIES})
     arms = _arms(used)
     compared = len(arms) > 1
+    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded)
     context: dict[str, Any] = {
         "css": Markup(_read("page.css")),
         "arms": arms,
@@ -78,11 +79,12 @@ def page(gold: Gold, values: Values) -> str:
         "warnings": _warnings(used, blocks, shared),
         "disturbed": disturbed,
         "blocks": blocks,
-        "answers": [answers.answer(claim, table, MAIN_SERIES) for claim in answers.CLAIMS]
+        "main_series": words.series_label(MAIN_SERIES),
+        "answers": [answers.answer(claim, table, MAIN_SERIES, lines) for claim in answers.CLAIMS]
         if compared
         else [],
-        "choices": answers.choices(table, MAIN_SERIES) if compared else [],
-        "primaries": _primaries(used, values, shared) if compared else [],
+        "choices": answers.choices(table, MAIN_SERIES, lines) if compared else [],
+        "primaries": _primaries(lines) if compared else [],
         "scenarios": _scenarios(gold, used, every, told=not disturbed),
         "timers": _timers(used, values),
         "controls": controls,
@@ -106,11 +108,10 @@ def environment() -> Environment:
         middle_of=words.middle_of,
         range_of=words.range_of,
         verdict=words.verdict,
-        verdict_sentence=words.verdict_sentence,
         choice=words.choice,
         because=words.because,
+        described=words.described,
         leaning=words.leaning,
-        best=best,
         W=drawing.WIDTH,
         H=drawing.HEIGHT,
         LEFT=drawing.LEFT,
@@ -127,8 +128,10 @@ def _read(name: str) -> str:
 
 
 def holds_class(answer: Answer) -> str:
-    """Return how a claim's word is coloured: green is good for the independent design."""
+    """Return how a claim's word is coloured: green is good for the independent design; only verdicts are."""
     price = answer.claim.of_asking
+    if not answer.is_verdict:
+        return "open"
     match answer.holds:
         case "holds":
             return "no" if price else "yes"
@@ -138,15 +141,6 @@ def holds_class(answer: Answer) -> str:
             return "part"
         case _:
             return "open"
-
-
-def best(row: Row) -> tuple[str, ...]:
-    """Return the arms that no other beats, if any arm is beaten."""
-    beaten = set()
-    for pair in row.pairs:
-        if pair.leaning != "none" and set(pair.arms) <= set(ARMS):
-            beaten.add(pair.arms[1] if pair.leaning == "lower" else pair.arms[0])
-    return tuple(arm for arm in ARMS if arm in row.arms and arm not in beaten) if beaten else ()
 
 
 def _arms_sentence(used: Sequence[Source]) -> str:
@@ -249,7 +243,8 @@ def _title(scenario: str) -> str:
     return words.SCENARIO_TITLES.get(scenario, scenario)
 
 
-def _named_lines(used: Sequence[Source]) -> list[Line]:
+def named_lines(used: Sequence[Source]) -> list[Line]:
+    """Return the primary lines that the runs of the main series name, each once."""
     found: dict[tuple[object, ...], Line] = {}
     for source in used:
         if source.manifest is not None and source.series == MAIN_SERIES:
@@ -258,9 +253,9 @@ def _named_lines(used: Sequence[Source]) -> list[Line]:
     return list(found.values())
 
 
-def _primaries(used: Sequence[Source], values: Values, shared: Conditions) -> list[dict[str, Any]]:
+def _primaries(lines: Sequence[answers.Primary]) -> list[dict[str, Any]]:
     drawn = []
-    for line in answers.primaries(_named_lines(used), MAIN_SERIES, values, shared.crowded):
+    for line in lines:
         unit: Unit = MEASURES[line.named.measure].unit if line.named.measure in MEASURES else "count"
         told = line.pair.estimate
         interval = ""
@@ -560,10 +555,12 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
             "divisor (if it is all "
             "timer)."
         )
+    label = words.series_label(*(divisors or [MAIN_SERIES]))
     folded = len(divisors) == 1  # of one divisor only bounds are known
     return {
         "sentence": sentence,
         "rows": rows,
+        "label": label,
         "folded": folded,
         "used": [(key, *told) for key, told in used_timers.items()],
     }
@@ -625,7 +622,7 @@ def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str
         found.append(
             {
                 "id": f"series-{series}",
-                "title": words.SERIES_TITLES.get(series, series),
+                "label": words.series_label(series),
                 "blocks": blocks,
                 "rows": rows,
             }
@@ -688,11 +685,13 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
             "concluded."
         )
     compared = [pair for row in every for pair in row.pairs if pair.estimate is not None]
-    if compared:
+    most = max((pair.estimate.blocks for pair in compared if pair.estimate is not None), default=0)
+    if most >= answers.LEANING_BLOCKS_MIN:
         found.append(
-            f"{len(compared)} pairs of figures were compared. Of pairs that do not differ at all, one "
-            "in 32 agrees in all "
-            "six blocks by chance: believe a pattern, and the primary lines, more than a single figure."
+            f"{len(compared)} pairs of figures stand on this page. Of pairs that do not differ at all, one "
+            f"in {2 ** (most - 1):,} agrees in all {most} blocks by chance. So the answers above and the "
+            "choices rest on the primary lines alone, which were named before anything ran; all else is "
+            "description."
         )
     return found
 

@@ -9,7 +9,6 @@ from bench.report.answers import (
     LEANING_BLOCKS_MIN,
     Answer,
     Choice,
-    Judged,
     Pair,
     Primary,
     Row,
@@ -126,11 +125,12 @@ OP_TITLES: Final = {
     "send_once": "Sends without retries",
     "first_send": "First sends to a new topic",
 }
-SERIES_TITLES: Final = {
-    "equal": "equal detection times",
-    "equal-undivided": "equal detection times, timers not divided",
+SERIES_MEANINGS: Final = {
+    "equal": "timers alike in every arm",
+    "equal-tenth": "timers alike, divided by less",
+    "equal-undivided": "timers alike, not divided",
     "defaults": "each system's own timers",
-    "equal-watches": "equal detection times, ZooKeeper's clients watch",
+    "equal-watches": "timers alike, ZooKeeper's clients watch",
 }
 _SUFFIX: Final[dict[Unit, str]] = {
     "s": " s",
@@ -245,6 +245,13 @@ def share(part: int, whole: int) -> str:
     return f"{per_cent:.0f} %"
 
 
+def series_label(*series: str) -> str:
+    """Return how every figure's series is labelled: ``Series “equal”: timers alike in every arm``."""
+    told = listed([f"“{each}”" for each in series])
+    meaning = SERIES_MEANINGS.get(series[0], "") if len(series) == 1 else ""
+    return f"Series {told}{': ' if meaning else ''}{meaning}"
+
+
 def name(arm: str) -> str:
     """Return an arm's name."""
     return ARM_NAMES.get(arm, arm)
@@ -277,96 +284,50 @@ def _blocks(pair: Pair) -> str:
 
 def verdict(primary: Primary) -> str:
     """Say what a primary line says, in a few words."""
-    pair = primary.pair
-    first, second = (name(arm) for arm in pair.arms)
-    found = pair.estimate
-    if found is None:
-        return "not measured"
-    if primary.unjudged:
-        return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
-    match pair.verdict:
-        case "better":
-            return f"{first} is better than {second}"
-        case "worse":
-            return f"{second} is better than {first}"
+    first, second = (name(arm) for arm in primary.pair.arms)
+    told = primary.pair.estimate
+    match primary.found:
+        case "not measured":
+            return "not measured"
+        case "unjudged":
+            return f"no verdict: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
+        case "better" | "worse" if primary.is_verdict:
+            better, worse = (first, second) if primary.found == "better" else (second, first)
+            return f"{better} is better than {worse}"
+        case "better" | "worse":
+            assert told is not None
+            return f"{first} {'lower' if told.below else 'higher'} in {_blocks(primary.pair)}; no verdict"
         case "equivalent":
             return "equivalent: the difference is too small to matter"
-        case "inconclusive":
+        case _ if primary.is_verdict:
             return "inconclusive"
-        case "all blocks":
-            return f"{first} {'lower' if found.below else 'higher'} in {_blocks(pair)}; no verdict"
-        case _ if not found.below and not found.above and found.value == 0:
-            return f"no difference in any of {found.blocks} blocks"
         case _:
-            lower = f"{first} lower in {found.below}, higher in {found.above} of {found.blocks} blocks"
-            return f"mixed: {lower}"
+            return _undecided(primary)
 
 
-def verdict_sentence(answer: Answer) -> str:
-    """Say on what the word beside a claim rests."""
-    for_it = [each for each in answer.found if each.for_it]
-    against = [each for each in answer.found if each.against_it]
-    if not answer.found:
-        return "None of its figures was measured in this report."
-    if not any(each.row.can_tell for each in answer.found):
-        return f"Too few blocks to tell: {LEANING_BLOCKS_MIN} are needed."
-    parts = [
-        f"{len(each)} of {len(answer.found)} figures {'speaks' if len(each) == 1 else 'speak'} {way}: {who}"
-        for each, way, who in (
-            (for_it, "for it", _who_did_better(for_it, for_it=True)),
-            (against, "against it", _who_did_better(against, for_it=False)),
-        )
-        if each
-    ]
-    full = sorted({arm for each in answer.found for arm in each.row.unjudged})
-    judged = _judged_in_all(answer) if full else []
-    among = f" between {listed([name(arm) for arm in judged])}" if len(judged) > 1 else ""
-    rest = len(answer.found) - len({id(each) for each in (*for_it, *against)})
-    if not parts:
-        parts.append(f"No figure differs{among} in every block by as much as would matter")
-    elif rest:
-        parts.append(f"{rest} show{'s' if rest == 1 else ''} no difference that matters{among}")
-    for arm in full:
-        times = sum(arm in each.row.unjudged for each in answer.found)
-        parts.append(f"{name(arm)} is not judged in {times}, because its runs filled the machine")
-    return "; ".join(parts) + "."
-
-
-def _judged_in_all(answer: Answer) -> list[str]:
-    """Return the arms that are judged by every figure of a claim."""
-    rows = [each.row for each in answer.found]
-    return [arm for arm in ARMS if all(arm in row.arms and arm not in row.unjudged for row in rows)]
-
-
-def _who_did_better(found: Sequence[Judged], *, for_it: bool) -> str:
-    """Say it of figures that speak for a claim, or against it; lower is better in all of them."""
-    better: set[str] = set()
-    worse: set[str] = set()
-    for each in found:
-        arms = each.for_it if for_it else each.against_it
-        if each.evidence.lower_speaks_for == for_it:
-            worse.update(arms)
-        else:
-            better.update(arms)
-    said = []
-    if worse:
-        said.append(f"independent did better than {listed([*map(name, sorted(worse))])}")
-    if better:
-        said.append(f"{listed([*map(name, sorted(better))])} did better than independent")
-    alike = [arm for arm in ARMS if all(_alike(each, arm) for each in found)]
-    told = " and ".join(said)
-    return f"{told}, no different from {listed([*map(name, alike)])}" if alike else told
-
-
-def _alike(judged: Judged, arm: str) -> bool:
-    """Whether an arm was compared with ``independent`` and did not differ."""
-    compared = judged.row.pair(arm, "independent") is not None and arm in judged.evidence.against
-    return compared and arm not in (*judged.for_it, *judged.against_it)
+def _undecided(primary: Primary) -> str:
+    """Say it of a line of fewer than ten blocks that do not all say the same, or say too little."""
+    first, told = name(primary.pair.arms[0]), primary.pair.estimate
+    assert told is not None
+    if told.blocks < LEANING_BLOCKS_MIN:
+        return f"too few blocks to tell: {told.blocks} of {LEANING_BLOCKS_MIN}"
+    if not told.below and not told.above and told.value == 0:
+        return f"no difference in any of {told.blocks} blocks"
+    if told.blocks in (told.below, told.above):
+        way = "lower" if told.below else "higher"
+        return f"{first} {way} in {_blocks(primary.pair)}, by less than matters; no verdict"
+    return f"mixed: {first} lower in {told.below}, higher in {told.above} of {told.blocks} blocks; no verdict"
 
 
 def holds(answer: Answer) -> str:
     """Say in a word or two whether a claim holds. That clients learn late is a price, not a promise."""
     late = answer.claim.of_asking
+    if answer.holds == "not measured":
+        return "Not measured here."
+    if answer.holds == "described":
+        return "By design." if answer.claim.by_design else "Described only: no primary line compares it."
+    if not answer.is_verdict:
+        return _in_all_blocks(answer)
     match answer.holds:
         case "holds":
             return "True: later than elsewhere." if late else "Holds."
@@ -374,36 +335,77 @@ def holds(answer: Answer) -> str:
             return "Not later than elsewhere." if late else "Does not hold."
         case "holds in part":
             return "True in part." if late else "Holds in part."
+        case "equivalent":
+            return "No difference that matters."
         case "not shown":
             return "Not shown either way."
-        case "not measured":
-            return "Not measured here."
+
+
+def _in_all_blocks(answer: Answer) -> str:
+    """Say what the blocks say where they are too few for a verdict."""
+    late = answer.claim.of_asking
+    saying = [line for line in answer.lines if line.winner is not None]
+    numbers = {line.blocks for line in saying}
+    blocks = f"{min(numbers)} of {min(numbers)} blocks" if len(numbers) == 1 else "all blocks"
+    match answer.holds:
+        case "holds":
+            return f"{'Later than elsewhere' if late else 'So it was'} in {blocks}; no verdict."
+        case "does not hold":
+            return f"{'Not later than elsewhere' if late else 'Not so'} in {blocks}; no verdict."
+        case "holds in part":
+            return f"So in part, in {blocks}; no verdict."
+        case _ if max((line.blocks for line in answer.lines), default=0) < LEANING_BLOCKS_MIN:
+            return f"Too few blocks to tell: {LEANING_BLOCKS_MIN} are needed."
+        case _:
+            return "Mixed; no verdict."
 
 
 def choice(chosen: Choice) -> str:
-    """Say which arms serve a need."""
-    if not chosen.row.can_tell:
-        return "too few blocks to tell"
-    row = chosen.row
-    measured = [arm for arm in ARMS if arm in row.arms and arm not in row.unjudged]
-    if len(measured) < 2:
-        return "not told: the runs filled the machine"
-    left = "".join(f"; {name(arm)} is not judged" for arm in row.unjudged)
-    told = " or ".join(name(arm) for arm in chosen.arms)
-    if len(chosen.arms) < len(measured):
-        return f"{told}{left}"
-    return f"{told if left else 'any'}: no difference that matters in every block{left}"
+    """Say which arms serve a need, by its primary lines: of each line the two arms that it compares."""
+    return "; ".join(_rather(line) for line in chosen.lines) or f"described only: {described(chosen)}"
+
+
+def _rather(line: Primary) -> str:
+    first, second = (name(arm) for arm in line.pair.arms)
+    match line.found:
+        case "better" | "worse":
+            better, worse = (first, second) if line.found == "better" else (second, first)
+            told = "" if line.is_verdict else f" in {_blocks(line.pair)}: no verdict"
+            return f"{better} rather than {worse}{told}"
+        case "equivalent":
+            return f"{first} or {second}: the difference is too small to matter"
+        case "unjudged":
+            return f"not told: runs of {listed([*map(name, line.unjudged)])} filled the machine"
+        case "not measured":
+            return f"not measured between {first} and {second}"
+        case _ if line.is_verdict:
+            return f"not decided between {first} and {second}"
+        case _ if line.blocks < LEANING_BLOCKS_MIN:
+            return "too few blocks to tell"
+        case _:
+            return f"mixed between {first} and {second}: no verdict"
 
 
 def because(chosen: Choice) -> str:
     """Say by which figures."""
     row = chosen.row
     values = ", ".join(
-        f"{name(arm)} {middle_of(row.arms[arm], row.measure.unit)}"
-        for arm in ("independent", "raft", "zookeeper")
-        if arm in row.arms
+        f"{name(arm)} {middle_of(row.arms[arm], row.measure.unit)}" for arm in ARMS if arm in row.arms
     )
     return f"{row.measure.title}: {values}"
+
+
+def described(chosen: Choice) -> str:
+    """Say how the arms differ in a figure that no primary line compares: description, not a verdict."""
+    row = chosen.row
+    told = [
+        text
+        for pair in row.pairs
+        if set(pair.arms) <= set(ARMS) and (text := leaning(pair, row.measure.unit))
+    ]
+    if not row.can_tell:
+        return "too few blocks to tell"
+    return "; ".join(told) or "no difference that matters in every block"
 
 
 def no_difference(rows: Sequence[Row]) -> str:

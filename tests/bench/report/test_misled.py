@@ -24,6 +24,7 @@ from bench.report.measures import Place, Values
 from bench.report.page import page
 from bench.report.silver import Source
 from bench.runfolder import Arm, read_manifest
+from bench.runfolder import Line as NamedLine
 from tests.bench.report.planted import PlantedRun
 
 BLOCKS = range(1, 7)
@@ -32,8 +33,7 @@ BLOCKS = range(1, 7)
 def values_of(place: Place, **arms: list[float]) -> Values:
     return {
         place: {
-            arm: {("b", block): value for block, value in zip(BLOCKS, found, strict=True)}
-            for arm, found in arms.items()
+            arm: {("b", block): value for block, value in enumerate(found, 1)} for arm, found in arms.items()
         }
     }
 
@@ -118,21 +118,36 @@ def test_c6_how_much_of_a_fixed_schedule_was_served_is_no_figure(tmp_path: Path)
     assert "/s better" not in html
 
 
+def a_line(scenario: str, case: str | None, measure: str, margin: float, *arms: Arm) -> NamedLine:
+    first, second = arms or ("raft", "independent")
+    unit = measures.MEASURES[measure].unit
+    return NamedLine(
+        name=f"{measure} of {first}",
+        scenario=scenario,
+        case=case,
+        measure=measure,
+        arms=(first, second),
+        unit=unit,
+        margin=margin,
+    )
+
+
 def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     place = Place("equal", "quiet", None, "rss_mib")
-    table = {
-        row.place: row for row in answers.rows(values_of(place, independent=[150.0] * 6, raft=[150.2] * 6))
-    }
-    (chosen,) = (each for each in answers.choices(table, "equal") if each.need.measure == "rss_mib")
-    assert chosen.arms == ("independent", "raft")
-    assert words.choice(chosen) == "any: no difference that matters in every block"
+    values = values_of(place, independent=[150.0] * 6, raft=[150.2] * 6)
+    table = {row.place: row for row in answers.rows(values)}
+    lines = answers.primaries([a_line("quiet", None, "rss_mib", 64)], "equal", values)
+    (chosen,) = (each for each in answers.choices(table, "equal", lines) if each.lines)
+    assert words.choice(chosen) == "mixed between raft and independent: no verdict"
+    assert words.verdict(lines[0]) == "raft higher in 6 of 6 blocks, by less than matters; no verdict"
     judged = next(claim for claim in answers.CLAIMS if claim.letter == "c")
-    assert answers.answer(judged, table, "equal").holds == "not shown"
+    assert answers.answer(judged, table, "equal", lines).holds == "not shown"
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
     """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
     values: Values = {}
+    named = []
     for measure, scenario, case, independent, raft in (
         ("cpu_s_per_min", "quiet", None, 3.0, 3.1),
         ("newcomer_right_s", "nameserver-restarts", "one-empty", 1.0, 1.1),
@@ -140,9 +155,11 @@ def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
     ):
         place = Place("equal", scenario, case, measure)
         values |= values_of(place, independent=[independent] * 6, raft=[raft] * 6)
+        named.append(a_line(scenario, case, measure, measures.MEASURES[measure].material))
     table = {row.place: row for row in answers.rows(values)}
     claim = next(claim for claim in answers.CLAIMS if claim.letter == "b")
-    assert answers.answer(claim, table, "equal").holds == "does not hold"
+    lines = answers.primaries(named, "equal", values)
+    assert answers.answer(claim, table, "equal", lines).holds == "does not hold"
 
 
 @pytest.mark.parametrize("name", ["compare"])

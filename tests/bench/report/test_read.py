@@ -17,12 +17,12 @@ from bench.report.advice import NoReport, advice
 from bench.report.blocks import Line, differences, estimate, judge
 from bench.report.conditions import conditions
 from bench.report.gold import Bucket, Cost, Gold, LinkBytes, Recovery
-from bench.report.job import write_conditions, write_values
+from bench.report.job import write_conditions, write_lines, write_values
 from bench.report.measures import Place, Values
 from bench.report.page import holds_class, page
 from bench.report.silver import Source
 from bench.runfolder import Line as NamedLine
-from tests.bench.report.test_misled import a_source, gold_of, values_of
+from tests.bench.report.test_misled import a_line, a_source, gold_of, values_of
 
 SECOND: Final = 10**9
 
@@ -31,37 +31,38 @@ def claim(letter: str) -> answers.Claim:
     return next(each for each in answers.CLAIMS if each.letter == letter)
 
 
-def judged(letter: str, values: Values) -> answers.Answer:
+def judged(values: Values, letter: str, *named: NamedLine) -> answers.Answer:
     table = {row.place: row for row in answers.rows(values)}
-    return answers.answer(claim(letter), table, "equal")
+    lines = answers.primaries(named, "equal", values)
+    return answers.answer(claim(letter), table, "equal", lines)
 
 
-def killed(measure: str, **arms: float) -> Values:
-    place = Place("equal", "broker-dies", "kill", measure)
-    return values_of(place, **{arm: [value] * 6 for arm, value in arms.items()})
-
-
-def test_who_did_better_is_told_where_a_late_client_speaks_for_the_claim() -> None:
+@pytest.mark.parametrize(
+    ("blocks", "later", "sooner"),
+    [
+        (
+            6,
+            "Later than elsewhere in 6 of 6 blocks; no verdict.",
+            "Not later than elsewhere in 6 of 6 blocks",
+        ),
+        (10, "True: later than elsewhere.", "Not later than elsewhere."),
+    ],
+)
+def test_who_did_better_is_told_where_a_late_client_speaks_for_the_claim(
+    blocks: int, later: str, sooner: str
+) -> None:
     """Claim (d) is the price of asking: of later clients it was said that they did better."""
-    found = judged("d", killed("left_by_clients_s", independent=0.4, raft=0.4, zookeeper=2.0))
-    assert found.holds == "does not hold"
-    said = words.verdict_sentence(found)
-    assert said == (
-        "1 of 1 figures speaks against it: independent did better than ZooKeeper, no different from raft."
-    )
-    assert words.holds(found) == "Not later than elsewhere."
-    assert holds_class(found) == "yes"
-    found = judged("d", killed("left_by_clients_s", independent=2.0, raft=0.4, zookeeper=2.0))
-    assert words.verdict_sentence(found) == (
-        "1 of 1 figures speaks for it: raft did better than independent, no different from ZooKeeper."
-    )
-
-
-def test_who_did_better_is_told_of_the_other_claims() -> None:
-    place = Place("equal", "partition", "1-2", "disagree_s")
-    found = judged("b", values_of(place, independent=[3.0] * 6, raft=[0.0] * 6, zookeeper=[0.0] * 6))
-    said = words.verdict_sentence(found)
-    assert said == "1 of 1 figures speaks against it: raft and ZooKeeper did better than independent."
+    place = Place("equal", "broker-dies", "kill", "left_by_clients_s")
+    named = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
+    for independent, holds, said, colour in (
+        (2.9, "holds", later, "no"),
+        (0.4, "does not hold", sooner, "yes"),
+    ):
+        values = values_of(place, independent=[independent] * blocks, zookeeper=[1.6] * blocks)
+        found = judged(values, "d", named)
+        assert found.holds == holds
+        assert words.holds(found).startswith(said)
+        assert holds_class(found) == (colour if blocks == 10 else "open")
 
 
 def primary(first: list[float], second: list[float]) -> answers.Primary:
@@ -154,7 +155,7 @@ def test_bytes_to_brokers_are_no_cost_of_nameservers(tmp_path: Path) -> None:
 def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "independent-again": 100, "apache": 100})
     whole = page(gold, measures.values(gold))
-    assert "<h1>Controls of the comparison</h1>" in whole
+    assert "<h1>Controls of the comparison <small>" in whole
     assert "nothing here to compare it with" not in whole
     said = text_of(gold, "controls", "trust")
     assert "Apache's own and independent" in said
@@ -249,7 +250,12 @@ def raft_is_slower(tmp_path: Path) -> Gold:
     return replace(gold, sources=sources, recoveries=recoveries)
 
 
-CONCLUSIONS: Final = ("Holds.", "raft higher in 6 of 6 blocks", "more than independent", '<td class="best">')
+CONCLUSIONS: Final = (
+    "So it was in 6 of 6 blocks; no verdict.",
+    "raft higher in 6 of 6 blocks; no verdict",
+    "independent rather than raft in 6 of 6 blocks",
+    "more than independent",
+)
 
 
 @pytest.mark.parametrize(
@@ -324,25 +330,24 @@ def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp
         assert ("ZooKeeper filled the machine" in whole) is not judged_too
         assert ("not judged: machine full" in whole) is not judged_too
         assert ("ZooKeeper higher in 6 of 6 blocks; no verdict" in whole) is judged_too
-        assert ("independent did better than ZooKeeper" in whole) is judged_too
+        assert ("independent rather than ZooKeeper in 6 of 6 blocks" in whole) is judged_too
         assert ("more than independent" in whole) is judged_too
         assert "The machine was busy" not in whole
         assert "<td>5 s" in whole, "the figure is shown all the same"
     assert "(2 of 6 runs)" in whole
     assert "no verdict: runs of ZooKeeper filled the machine" in whole
-    assert (
-        "No figure differs between independent and raft in every block by as much as would matter; ZooKeeper "
-        "is not judged in 1, because its runs filled the machine."
-    ) in whole
+    assert "not told: runs of ZooKeeper filled the machine" in whole
 
 
 def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path, spark: Any) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[0.0] * 6, zookeeper=[5.0] * 6)
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.2, "zookeeper", "independent")
+    write_lines(spark, str(tmp_path), [line])
     for runs, said in (
-        (1, "independent or raft"),
-        (2, "independent or raft: no difference that matters in every block; ZooKeeper is not judged"),
+        (1, "independent rather than ZooKeeper in 6 of 6 blocks: no verdict"),
+        (2, "not told: runs of ZooKeeper filled the machine"),
     ):
         full = filled_by(gold, "zookeeper", runs)
         write_values(spark, str(tmp_path), found, {}, conditions(full).crowded)
@@ -371,3 +376,41 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
         else:
             with pytest.raises(NoReport, match="the machine was busy, so nothing follows: programs that"):
                 advice(tmp_path)
+
+
+def test_series_is_named_in_the_heading_on_the_first_screen_and_above_each_table(
+    tmp_path: Path, raft_is_slower: Gold
+) -> None:
+    """Which timers made a figure was said of other series alone, nowhere of the page's own."""
+    own = [
+        replace(source, series="defaults", run=source.run.replace("/equal/", "/defaults/"))
+        for source in raft_is_slower.sources
+        if source.block == 1
+    ]
+    also = [
+        replace(row, run=row.run.replace("/equal/", "/defaults/"))
+        for row in raft_is_slower.recoveries
+        if "/1/" in row.run
+    ]
+    faults = [
+        replace(row, run=row.run.replace("/equal/", "/defaults/"))
+        for row in raft_is_slower.faults
+        if "/1/" in row.run
+    ]
+    gold = replace(
+        raft_is_slower,
+        sources=[*raft_is_slower.sources, *own],
+        recoveries=[*raft_is_slower.recoveries, *also],
+        faults=[*raft_is_slower.faults, *faults],
+    )
+    whole = html.unescape(page(gold, measures.values(gold)))
+    label = "Series “equal”: timers alike in every arm"
+    assert label in whole[whole.index("<h1>") : whole.index("</h1>")]
+    assert label in whole[whole.index('id="claims"') : whole.index("<article")]
+    tables = re.findall(r"<table[^>]*>(<caption>(.*?)</caption>)?(.*?)</table>", whole, re.DOTALL)
+    assert len(tables) > 5
+    for _, caption, body in tables:
+        assert caption.startswith(("Series “", "All series")), body[:200]
+    of_defaults = whole[whole.index('id="series-defaults"') : whole.index('id="trust"')]
+    assert of_defaults.count("Series “defaults”: each system's own timers") == 2  # heading and table
+    assert label not in of_defaults

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
-
 import pytest
 
-from bench.report import words
-from bench.report.answers import LEANING_BLOCKS_MIN, Answer, Choice, Judged, Row, Summary
-
-
-@dataclass
-class Stands:
-    """For what these sentences do not look at."""
-
-    words: str = ""
-
-
-def row(blocks: int) -> Row:
-    summary = Summary(middle=1.0, low=1.0, high=1.0, blocks=blocks)
-    anything = cast(Any, Stands())
-    arms = {"independent": summary, "raft": summary, "zookeeper": summary}
-    return Row(place=anything, measure=anything, arms=arms, pairs=[])
+from bench.report import answers, words
+from bench.report.answers import LEANING_BLOCKS_MIN
+from bench.report.measures import Place
+from tests.bench.report.test_misled import a_line, values_of
 
 
 @pytest.mark.parametrize(
     ("blocks", "few"), [(1, True), (LEANING_BLOCKS_MIN - 1, True), (LEANING_BLOCKS_MIN, False)]
 )
 def test_few_blocks_are_not_taken_for_no_difference(blocks: int, few: bool) -> None:
-    anything = cast(Any, Stands())
-    judged = Judged(evidence=anything, row=row(blocks), for_it=(), against_it=())
-    sentence = words.verdict_sentence(Answer(claim=anything, holds="not shown", found=[judged]))
-    chosen = words.choice(Choice(need=anything, row=row(blocks), arms=("independent", "raft", "zookeeper")))
-    assert sentence.startswith("Too few blocks" if few else "No figure differs")
-    assert chosen.startswith("too few blocks" if few else "any: no difference")
+    place = Place("equal", "leader-fails", "kill", "announce_again_s")
+    values = values_of(place, independent=[1.0] * blocks, raft=[1.0] * blocks)
+    table = {row.place: row for row in answers.rows(values)}
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.2)], "equal", values)
+    answer = answers.answer(answers.CLAIMS[0], table, "equal", lines)
+    (chosen,) = answers.choices(table, "equal", lines)
+    (undecided,) = answers.choices(table, "equal", [])
+    assert words.holds(answer).startswith("Too few blocks" if few else "Mixed; no verdict")
+    assert words.choice(chosen).startswith("too few blocks" if few else "mixed between")
+    assert words.choice(undecided).startswith(
+        "described only: too few blocks" if few else "described only: no difference"
+    )
+    assert words.verdict(lines[0]).startswith("too few blocks" if few else "no difference in any")
