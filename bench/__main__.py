@@ -106,6 +106,11 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
         raise
 
 
+def report_roots(out: Path) -> list[str]:
+    """Return where a comparison's runs and its void attempts lie: its page tells of both."""
+    return [str(out / name) for name in ("runs", "void") if name == "runs" or (out / name).is_dir()]
+
+
 def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     out, comparison = asked_for(arguments, command)
     make_runs(out, comparison)
@@ -113,7 +118,7 @@ def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         print("mqbench: there is no run to report", file=sys.stderr)
         return 1
     print("mqbench: runs are done, making the report", file=sys.stderr)
-    code = make_report([str(out / "runs")], str(out))
+    code = make_report(report_roots(out), str(out))
     page = out / "report.html"
     if code == 0 and arguments.open:
         webbrowser.open(page.resolve().as_uri())

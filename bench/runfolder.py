@@ -30,7 +30,7 @@ FORMAT: Final = 2
 """Version of the manifest and of the events beside it; a report refuses a newer one."""
 
 Arm = Literal["independent", "raft", "zookeeper", "apache", "independent-again"]
-Series = Literal["equal", "equal-undivided", "equal-watches", "defaults"]
+Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "defaults"]
 Durability = Literal["memory", "journal", "fsync"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

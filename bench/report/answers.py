@@ -36,7 +36,7 @@ Leaning = Literal["lower", "higher", "none"]
 Setting = tuple[str, str, str]
 """Series, scenario and arm."""
 
-COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "s/min", "MiB/min", "KiB/s"})
+COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "KiB/s"})
 """What is used of the machine can be told of one that is full; how soon something happens cannot."""
 
 
@@ -155,17 +155,36 @@ class Primary:
         return (self.named.scenario, self.named.case, self.named.measure) == (scenario, case, measure)
 
 
+TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
+"""Series that differ in nothing but what their timers are divided by."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """One recovery of one arm, taken apart into what the timers scale and what they do not.
 
-    ``split``: None if there was no end to it in the middle block.
+    ``split``: made without what was measured at divisor 1, where that is possible; None if there was no end
+    to it in the middle block of one of its divisors. ``measured``: the middle of the blocks at divisor 1.
     """
 
     place: Place
     arm: str
     split: Split | None
     divisors: tuple[float, ...]
+    """Those from which ``split`` was made."""
+    measured: float | None = None
+
+    @property
+    def is_prediction(self) -> bool:
+        """Whether two divisors other than 1 say what it is at divisor 1."""
+        return len(self.divisors) > 1 and 1 not in self.divisors
+
+    @property
+    def off(self) -> float | None:
+        """By how much more was measured at divisor 1 than was predicted for it; None if either is missing."""
+        if self.measured is None or self.split is None or not self.is_prediction:
+            return None
+        return self.measured - self.split.low
 
 
 def rows(
@@ -263,8 +282,11 @@ def primaries(
 def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
     """Take each recovery apart by the series that differ in nothing but the timers' divisor.
 
+    Two divisors other than 1 predict what it is at divisor 1, which is then compared with what was measured
+    there. Without a second one the divisor 1 itself has to serve, and nothing is left to check it by.
+
     Args:
-        divisors: Series to divisor, of ``equal`` and ``equal-undivided`` as far as they were run.
+        divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
     """
     found = []
     for place, arms in values.items():
@@ -277,9 +299,18 @@ def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
                 blocks = list(values.get(same, {}).get(arm, {}).values())
                 if blocks:
                     measured[divisor] = summary(blocks).middle
-            apart = split(measured)
+            divided = {divisor: value for divisor, value in measured.items() if divisor != 1}
+            used = divided if len(divided) > 1 else measured
             if measured and max(measured.values()) > 0:
-                found.append(Taken(place=place, arm=arm, split=apart, divisors=tuple(sorted(measured))))
+                found.append(
+                    Taken(
+                        place=place,
+                        arm=arm,
+                        split=split(used),
+                        divisors=tuple(sorted(used)),
+                        measured=measured.get(1.0),
+                    )
+                )
     return found
 
 

@@ -60,6 +60,35 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
+def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
+    """Say what each role used in each fault's window; what was started in it counts from the beginning.
+
+    In:  good process rows with run; ``RUNS``.
+    Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last in
+        its window; started long, processes that began in it.
+    """
+    window = F.col("window")
+    at = F.col("t_ns") - F.col("measure_begin_ns")
+    before = at <= window["begin_ns"]
+    each = (
+        samples.join(F.broadcast(runs), on="run", how="inner")
+        .withColumn("window", F.explode("windows"))
+        .where(at < window["until_ns"])
+        .groupBy("run", window["fault"].alias("fault"), "role", "pid")
+        .agg(
+            (F.max("cpu_ns") - F.coalesce(F.max(F.when(before, F.col("cpu_ns"))), F.min("cpu_ns"))).alias(
+                "cpu_ns"
+            ),
+            F.max((~before & (F.col("event") == "start")).cast("int")).alias("started"),
+        )
+    )
+    return (
+        each.groupBy("run", "fault", "role")
+        .agg(F.sum("cpu_ns").alias("cpu_ns"), F.sum("started").alias("started"))
+        .select("run", "fault", "role", "cpu_ns", "started")
+    )
+
+
 def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
     """Say how many bytes went over the links of the harness's proxy while measuring.
 

@@ -222,6 +222,17 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCost:
+    """What one role used in one fault's window."""
+
+    run: str
+    fault: int
+    role: str
+    cpu_ns: int
+    started: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkBytes:
     """Bytes over one link."""
 
@@ -291,6 +302,7 @@ class Gold:
     currency: list[Currency] = field(default_factory=list)
     new_topics: list[NewTopic] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
+    fault_costs: list[FaultCost] = field(default_factory=list)
     links: list[LinkBytes] = field(default_factory=list)
     messages: list[Messages] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)

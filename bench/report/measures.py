@@ -19,7 +19,7 @@ from bench.report.silver import Source
 MAIN_SERIES: Final = "equal"
 """Claims, choices and primary lines rest on it."""
 
-Unit = Literal["s", "ms", "count", "MiB", "s/min", "MiB/min", "KiB/s", "%"]
+Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "KiB/s", "%"]
 Block = tuple[str, int]
 """Result folder and block number: blocks of several comparisons count together."""
 
@@ -156,6 +156,11 @@ MEASURES: Final = {
             "Real brokers that no nameserver lists for the topic when the window ends.",
         ),
         _measure(
+            *("restart_cpu_s", "CPU s", 0.5, "CPU of all servers meanwhile, starts included"),
+            "User and system time of all nameservers or ZooKeeper servers from the fault until its window "
+            "ends; a process that was started again counts from its first instruction.",
+        ),
+        _measure(
             *("lost_messages", "count", 1, "Messages lost"),
             "Acknowledged to the producer and never handed to the consumer group.",
         ),
@@ -262,6 +267,7 @@ def values(gold: Gold) -> Values:
         *_of_messages(gold, cases),
         *_of_new_topics(gold, cases, by_run),
         *_of_quiet_times(gold, by_run),
+        *_of_restarts(gold, cases),
         *_of_staleness(gold, by_run),
     ):
         if run in by_run:
@@ -467,6 +473,19 @@ def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
             continue
         if row.n >= SHARE_MIN:
             yield row.run, None, f"stale_{row.observer}s", 100 * (1 - row.current / row.n)
+
+
+RESTARTS: Final = ("stop", "kill", "empty", "rolling")
+"""Kinds of faults after which what was struck is started again."""
+
+
+def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
+    for row in gold.fault_costs:
+        fault = faults.get((row.run, row.fault))
+        if fault is None or row.role != "nameserver":
+            continue
+        if fault.kind in RESTARTS and strikes_servers(fault):
+            yield row.run, fault.case, "restart_cpu_s", row.cpu_ns / 1e9
 
 
 def _life(source: Source) -> tuple[str, str, int, str]:

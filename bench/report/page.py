@@ -517,15 +517,16 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
     divisors = {
         source.series: source.manifest.divisor
         for source in used
-        if source.manifest is not None and source.series in (MAIN_SERIES, "equal-undivided")
+        if source.manifest is not None and source.series in answers.TIMER_SERIES
     }
+    predicted = len(set(divisors.values()) - {1.0}) > 1
     by_row: dict[tuple[str, str], dict[str, answers.Taken]] = defaultdict(dict)
     for taken in answers.taken_apart(values, divisors):
         title = f"{_title(taken.place.scenario)}, {_case_title(taken.place.case)}"
         by_row[title, MEASURES[taken.place.measure].title][taken.arm] = taken
     rows = []
     for (where, what), arms in by_row.items():
-        cells = [_taken(arms[arm]) if arm in arms else ("not disturbed", "") for arm in _arms(used)]
+        cells = [_taken(arms[arm]) if arm in arms else ("not disturbed", []) for arm in _arms(used)]
         rows.append({"title": f"{where}: {what}", "cells": cells})
     used_timers: dict[str, tuple[str, str]] = {}
     for source in used:
@@ -539,13 +540,25 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
                     timer if source.arm in ("independent", "raft") else f"{timer} ({words.name(source.arm)})"
                 )
                 used_timers.setdefault(key, (f"{words.quantity(told.used_ms, 'ms')}, {scaled}", documented))
+    by = words.listed([f"{divisor:g}" for divisor in sorted(set(divisors.values()) - {1.0}, reverse=True)])
     if all(divisor == 1 for divisor in divisors.values()):
         sentence = "The timers of clients and simulated brokers were RocketMQ's own."
+    elif predicted:
+        sentence = (
+            f"Recoveries were measured with timers divided by {by}. From these follows which part a timer "
+            "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both. "
+        ) + (
+            "Below each prediction stands what was then measured with undivided timers, and how far the "
+            "prediction is off."
+            if 1.0 in divisors.values()
+            else "That was not checked with undivided timers."
+        )
     elif len(divisors) > 1:
         sentence = (
             "Recoveries were measured with divided and with undivided timers. From both follows which "
             "part a timer "
-            "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both."
+            "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both. "
+            "That is no prediction: what was measured with RocketMQ's own timers is one of the two."
         )
     else:
         sentence = (
@@ -576,14 +589,20 @@ def _case_title(case: str | None) -> str:
     return words.CASE_TITLES.get(case, case) if case is not None else ""
 
 
-def _taken(taken: answers.Taken) -> tuple[str, str]:
-    apart = taken.split
+def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
+    """Say what a recovery takes with RocketMQ's own timers, of which parts, and how far that is off."""
+    apart, measured = taken.split, taken.measured
     if apart is None:
-        return words.NEVER, ""
+        return words.NEVER, []
     if apart.fixed is None or apart.scaled is None:
-        return f"{words.quantity(apart.low, 's')} to {words.quantity(apart.high, 's')}", ""
+        return f"{words.quantity(apart.low, 's')} to {words.quantity(apart.high, 's')}", []
     fixed, scaled = (words.quantity(max(part, 0), "s") for part in (apart.fixed, apart.scaled))
-    return words.quantity(max(apart.low, 0), "s"), f"{fixed} fixed, {scaled} by timers"
+    told = [f"{fixed} fixed, {scaled} by timers"]
+    if taken.is_prediction and measured is not None:
+        off = taken.off
+        assert off is not None
+        told.append(f"measured: {words.quantity(measured, 's')}, {words.off_by(off, apart.low)}")
+    return words.quantity(max(apart.low, 0), "s"), told
 
 
 def _controls(every: Sequence[Row], *, told: bool) -> list[dict[str, str]]:

@@ -88,6 +88,7 @@ def compute(
         currency=rows("currency", gold.Currency),
         new_topics=rows("new_topics", gold.NewTopic),
         costs=rows("costs", gold.Cost),
+        fault_costs=rows("fault_costs", gold.FaultCost),
         links=rows("links", gold.LinkBytes),
         messages=rows("messages", gold.Messages),
         reasons=rows("reasons", gold.Reason),
@@ -137,6 +138,7 @@ def _frames(
         "visible_histogram": routes.visible_histogram(routes.visibility(first, runs)),
         "currency": routes.currency(first, changed, runs),
         "costs": costs.process_costs(good["processes"], runs),
+        "fault_costs": costs.fault_costs(good["processes"], runs),
         "links": costs.link_bytes(good["links"], runs),
     }
     empty = {
@@ -144,6 +146,7 @@ def _frames(
         "new_topics": not new_topics,
         "links": "links" not in kinds,
         "costs": "processes" not in kinds,
+        "fault_costs": "processes" not in kinds,
     }
     return kept, {name: frame.limit(0) if empty.get(name) else frame for name, frame in frames.items()}
 

@@ -137,6 +137,7 @@ _SUFFIX: Final[dict[Unit, str]] = {
     "ms": " ms",
     "count": "",
     "MiB": " MiB",
+    "CPU s": " s",
     "s/min": " s/min",
     "MiB/min": " MiB/min",
     "KiB/s": " KiB/s",
@@ -180,6 +181,16 @@ def signed(value: float, unit: Unit) -> str:
     if math.isinf(value):
         return "without end" if value > 0 else f"{MINUS} without end"
     return f"{'+' if value > 0 else ''}{quantity(value, unit)}"
+
+
+def off_by(more: float, predicted: float) -> str:
+    """Say how far a measurement lies from what was predicted for it, in seconds and as a share."""
+    if math.isinf(more):
+        return "it never ended"
+    if not round(more, 3):
+        return "as predicted"
+    share_of = f" ({abs(more) / predicted:.0%})" if predicted > 0 else ""
+    return f"{quantity(abs(more), 's')} {'more' if more > 0 else 'less'} than predicted{share_of}"
 
 
 def between(low: float, high: float, unit: Unit) -> str:

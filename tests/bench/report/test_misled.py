@@ -13,8 +13,13 @@ test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import pytest
 
 from bench.plan import load_plan
@@ -197,3 +202,66 @@ def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> Non
     assert taken.split.fixed == pytest.approx(0.3)
     assert taken.split.scaled == pytest.approx(5.0)
     assert taken.split.low == taken.split.high == pytest.approx(5.3)
+
+
+TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
+
+
+def of_timers(measure: str, **series: float) -> Values:
+    """One arm's recovery in each of the series, whose names end as given."""
+    values: Values = {}
+    for name, seconds in series.items():
+        whole = "equal" if name == "equal" else f"equal-{name}"
+        values |= values_of(Place(whole, "broker-dies", "kill", measure), raft=[seconds] * 2)
+    return values
+
+
+def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_was_measured() -> None:
+    """0.3 s whatever the timers and 120 s of lease, seen at divisors 60 and 10; at 1 it took 118 s."""
+    values = of_timers("left_by_clients_s", equal=2.3, tenth=12.3, undivided=118.0)
+    (taken,) = answers.taken_apart(values, TIMERS)
+    assert taken.split is not None
+    assert taken.split.fixed == pytest.approx(0.3)
+    assert taken.split.scaled == pytest.approx(120.0)
+    assert taken.split.low == pytest.approx(120.3)  # not 118 s: what is predicted was not used for it
+    assert taken.is_prediction
+    assert taken.off == pytest.approx(-2.3)
+    assert words.off_by(-2.3, 120.3) == "2.30 s less than predicted (2%)"
+    unchecked = of_timers("left_by_clients_s", equal=2.3, undivided=118.0)
+    (taken,) = answers.taken_apart(unchecked, {"equal": 60.0, "equal-undivided": 1.0})
+    assert not taken.is_prediction
+    assert taken.off is None
+    never = of_timers("left_by_clients_s", equal=2.3, tenth=12.3, undivided=math.inf)
+    (taken,) = answers.taken_apart(never, TIMERS)
+    assert taken.off == math.inf
+    assert words.off_by(math.inf, 120.3) == "it never ended"
+
+
+def test_c9_page_shows_the_prediction_beside_the_measurement(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, {"raft": 100, "independent": 100})
+    sources, faults, recoveries = [], [], []
+    for series, divisor, seconds in (
+        ("equal", 60.0, 2.3),
+        ("equal-tenth", 10.0, 12.3),
+        ("equal-undivided", 1.0, 118.0),
+    ):
+        for source in gold.sources:
+            assert source.manifest is not None
+            sources.append(
+                dataclasses.replace(
+                    source,
+                    series=series,
+                    run=source.run.replace("/equal/", f"/{series}/"),
+                    manifest=msgspec.structs.replace(source.manifest, divisor=divisor),
+                )
+            )
+        for fault in gold.faults:
+            faults.append(dataclasses.replace(fault, run=fault.run.replace("/equal/", f"/{series}/")))
+        for row in gold.recoveries:
+            run = row.run.replace("/equal/", f"/{series}/")
+            recoveries.append(dataclasses.replace(row, run=run, recovered_ns=round(seconds * 1e9)))
+    changed = dataclasses.replace(gold, sources=sources, faults=faults, recoveries=recoveries)
+    whole = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page(changed, measures.values(changed))))
+    assert "120 s 300 ms fixed, 120 s by timers measured: 118 s, 2.30 s less than predicted (2%)" in whole
+    assert "timers divided by 60 and 10" in whole
+    assert "how far the prediction is off" in whole

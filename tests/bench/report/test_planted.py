@@ -8,14 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.report import answers, measures, words
+from bench.__main__ import report_roots
+from bench.report import answers, measures, silver, words
 from bench.report.gold import Gold, Recovery
 from bench.report.measures import Place
 from bench.report.page import page
 from bench.report.pipeline import compute
+from bench.runfolder import void_folder, write_manifest
 from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
@@ -45,6 +48,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         one_side_of_a_partition,
         old_on_one_side,
         old_in_quiet_times,
+        server_started_again,
         undisturbed,
         heartbeats_go_on,
         sampled_in_part,
@@ -713,3 +717,57 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
     values = measures.values(gold)
     found = values[Place("equal", "idle-300", None, "stale_answers")]["raft"]
     assert list(found.values()) == [pytest.approx(25.0)]
+
+
+def server_started_again(root: Path) -> None:
+    """A server is killed at 5 s and starts at 6 s: 0.9 s of CPU; the other uses 0.1 s a second."""
+    with PlantedRun(root, scenario="nameserver-restarts") as run:
+        run.fault(5.0, 12.0, case="one-empty", healed=5.9)
+        run.op("lookup", 6.0, 0.001)
+        run.used("nameserver", 0, 4.9, 10.0)
+        run.used("nameserver", 0, 5.0, 10.0, event="exit", wanted=True, code=-9)
+        run.used("nameserver", 0, 6.0, 0.0, pid=900, event="start")
+        run.used("nameserver", 0, 6.5, 0.8, pid=900)
+        run.used("nameserver", 0, 11.9, 0.9, pid=900)
+        run.used("nameserver", 0, 19.0, 3.9, pid=900)
+        for at in (1.0, 4.9, 11.9, 19.0):
+            run.used("nameserver", 1, at, 20.0 + 0.1 * at)
+
+
+def test_what_a_restart_costs_is_a_figure(gold: Gold) -> None:
+    (found,) = (row for row in gold.fault_costs if "/nameserver-restarts/" in row.run)
+    assert found.cpu_ns == pytest.approx((0.9 + 0.7) * 1e9)
+    assert (found.role, found.started) == ("nameserver", 1)
+    values = measures.values(gold)
+    cost = values[Place("equal", "nameserver-restarts", "one-empty", "restart_cpu_s")]["raft"]
+    assert list(cost.values()) == [pytest.approx(1.6)]
+    (row,) = (row for row in answers.rows(values) if row.place.measure == "restart_cpu_s")
+    assert words.middle_of(row.arms["raft"], "CPU s") == "1.60 s"
+    assert "CPU of all servers meanwhile, starts included 1.60 s" in text_of_page(gold)
+
+
+def test_page_tells_how_many_operations_waited_for_a_free_user_inside_fault_windows(gold: Gold) -> None:
+    """C4: 807 ms late, and the page said 5.8 ms."""
+    inside = [row for row in gold.recoveries if row.scope == "all"]
+    total = sum(row.n for row in inside)
+    assert (
+        f"Inside fault windows 50 of {total:,} operations had to wait for a free user of the generator; the "
+        "latest left 807 ms after it was due (route look-ups, equal late 1 raft)."
+    ) in text_of_page(gold)
+
+
+def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    with PlantedRun(tmp_path, scenario="quiet", attempt=2) as run:
+        run.op("lookup", 1.0, 0.001)
+    assert report_roots(tmp_path) == [str(tmp_path / "runs")]
+    first = msgspec.structs.replace(run.manifest, attempt=1, void="the proxy is gone")
+    aside = void_folder(tmp_path, first)
+    aside.mkdir(parents=True)
+    write_manifest(aside, first)
+    sources = silver.find(spark, report_roots(tmp_path))
+    used, void = sorted(sources, key=lambda source: source.left_out or "")
+    assert (used.left_out, void.left_out) == (None, "the harness failed: the proxy is gone")
+    said = text_of_page(Gold(sources=sources))
+    assert "/quiet/1/raft/attempt=1 the harness failed: the proxy is gone" in said
