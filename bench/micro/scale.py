@@ -38,6 +38,7 @@ import uvloop
 
 from bench.micro.raft.figures import percentile
 from bench.micro.raft.systems import MEMBERS, RouteKeeper
+from bench.micro.raft.timers import SERIES
 from nameserver.commands import Evict, RegisterBroker, decode_command, encode_command
 from nameserver.handlers import decide_registration
 from nameserver.raft.node.images import TURN_S
@@ -242,7 +243,7 @@ class Group(RouteKeeper):
     """Three members with administration over HTTP."""
 
     def __init__(self, folder: Path, *, durability: str) -> None:
-        super().__init__(folder, durability=durability)
+        super().__init__(folder, SERIES["defaults"], durability=durability)
         self.token = secrets.token_hex(16)
         self._token_file = folder / "token"
         self._token_file.write_text(self.token)

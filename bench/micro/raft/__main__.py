@@ -1,7 +1,8 @@
-"""RouteKeeper's raft mode against ZooKeeper 3.8 and etcd 3.4, three members each, in one interleaved run.
+"""RouteKeeper's raft mode against ZooKeeper 3.9 and etcd, three members each, in one interleaved run.
 
     python -m bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
-    python -m bench.micro.raft --parts failover --only routekeeper-fsync --kills 30
+    python -m bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
+    python -m bench.micro.raft --parts idle [--timers equal] [--idle-seconds 60]
     python -m bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
     python -m bench.micro.raft --elections 20
     python -m bench.micro.raft --against TREE --rounds 16 [--parts ack,writes]
@@ -17,7 +18,6 @@ import json
 import os
 import platform
 import random
-import re
 import shlex
 import shutil
 import signal
@@ -25,30 +25,41 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from bench.micro.raft.counters import Connection, moved, payloads
 from bench.micro.raft.figures import percentile
-from bench.micro.raft.load import HEARTBEAT_S, Plan
+from bench.micro.raft.job import Plan
 from bench.micro.raft.remoting_wire import RemotingWire
 from bench.micro.raft.report import OTHER, OURS, tables, targets
 from bench.micro.raft.systems import FACTORIES, MEMBERS, Missing, RouteKeeper, System, Unhealthy, fdatasync_ms
+from bench.micro.raft.timers import SERIES
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.transport.blocking import BlockingClient
 
-PARTS: Final = ("ack", "writes", "visible", "ack-large", "writes-large", "reads", "failover", "idle")
+PARTS: Final = (
+    *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
+    *("failover", "failover-stop", "idle"),
+)
+#: Each leader's end, one after the other in the whole run, and the signal that is it.
+ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
 #: What is asked of another tree beside this one.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
 CONNECTIONS: Final = 64
 VALUE_SIZES: Final = {"small": 200, "large": 20_000}
 TOPICS_SMALL: Final = 10
 BROKERS_IDLE: Final = 300
-#: Kills of each leader in a run of everything; 30 of ours are for a run of their own.
+#: Watchers at each member.
+WATCHERS: Final = {"watch": 1, "watch-many": 100, "poll": 100}
+#: Ends of each leader by each signal in a run of everything; 30 are for a run of their own.
 KILLS: Final = 5
+#: A JVM that has just started compiles for a while.
+IDLE_SETTLE_S: Final = 20.0
 #: A JVM compiles what it runs often: it gets its time before it is measured first.
 WARM_FIRST_S: Final = {"zookeeper": 15.0}
 #: What a load has left behind (brokers gone, sessions closed) is over by then.
@@ -65,19 +76,34 @@ class Bench:
         self.failures: list[str] = []
         self.order = random.Random(arguments.seed)
         self.topics_large = _topics_for(VALUE_SIZES["large"])
+        self.timers = SERIES[arguments.timers]
 
     def make(self, name: str, label: str = "") -> System:
         folder = self.root / (name + label)
         if self.arguments.against is not None:
             tree = self.arguments.against if name == OTHER else Path(__file__).parents[3]
-            system = RouteKeeper(folder, durability="fsync", interpreter=_interpreter_of(tree))
+            system = RouteKeeper(folder, self.timers, durability="fsync", interpreter=_interpreter_of(tree))
             system.name = name
             return system
         if name.startswith("routekeeper-"):
             return RouteKeeper(
-                folder, durability=name.removeprefix("routekeeper-"), interpreter=self.arguments.python
+                folder,
+                self.timers,
+                durability=name.removeprefix("routekeeper-"),
+                interpreter=self.arguments.python,
             )
-        return FACTORIES[name](folder)
+        return FACTORIES[name](folder, self.timers)
+
+    def start(self, system: System, stack: contextlib.ExitStack) -> None:
+        """Start it, to be stopped with ``stack``, and note its version and timers."""
+        stack.callback(system.stop)
+        system.start()
+        version, borne = system.version(), self.timers.borne_ms(system.name)
+        self.samples.append({"part": "version", "system": system.name, "version": version, "borne_ms": borne})
+        print(
+            f"{system.name} {version}: a leader's silence is borne for {borne[0]} to {borne[1]} ms",
+            flush=True,
+        )
 
     def load(self, system: System, **plan: Any) -> dict[str, Any]:
         """Run one load process; return its figures.
@@ -91,7 +117,14 @@ class Bench:
         return figures
 
     def record(self, part: str, system: System, round_: int, figures: dict[str, Any]) -> None:
-        sample = {"part": part, "system": system.name, "round": round_, "load": os.getloadavg()[0], **figures}
+        sample = {
+            "part": part,
+            "system": system.name,
+            "round": round_,
+            "timers": self.timers.series,
+            "load": os.getloadavg()[0],
+            **figures,
+        }
         self.samples.append(sample)
         self.save()
         shown = " ".join(f"{k}={v:.4g}" for k, v in figures.items() if isinstance(v, float))
@@ -126,6 +159,29 @@ class Bench:
                 figures = self.load(
                     system, job="visible", connections=1, warm_s=0.4, measure_s=seconds, **sizes
                 )
+            case "watch" | "watch-many":
+                figures = self.load(
+                    system,
+                    job="watch",
+                    connections=1,
+                    warm_s=0.6,
+                    measure_s=seconds,
+                    watched=system.watched,
+                    watchers=WATCHERS[part],
+                    **sizes,
+                )
+            case "poll":
+                if system.name != OURS or round_:
+                    return  # the period decides, whatever the system
+                figures = self.load(
+                    system,
+                    job="poll",
+                    connections=1,
+                    warm_s=0.5,
+                    measure_s=0.0,
+                    watchers=WATCHERS[part],
+                    **sizes,
+                )
             case "reads":
                 figures = self._reads(system)
                 if not figures:
@@ -157,52 +213,67 @@ class Bench:
             _set_freshness(system, "stale")
         return found
 
-    def kill_leader(self, system: System, round_: int) -> None:
-        """Kill the leader under load, note when the next write was acknowledged, bring it back."""
+    def end_leader(self, part: str, system: System, round_: int) -> None:
+        """End the leader under load, note when the next write was acknowledged, bring it back."""
         system.wait_healthy()
         leader = system.leader()
         assert leader is not None, "a healthy cluster has a leader"
         survivors = [addr for index, addr in enumerate(system.clients) if index != leader]
         plan = _plan(system, job="failover", connections=1, warm_s=0.5, measure_s=0.0)
-        plan.members, plan.victim, plan.pids = survivors, system.pid(leader), []
+        plan.members, plan.victim, plan.pids, plan.by = survivors, system.pid(leader), [], ENDS[part]
         output = _run(plan)
-        system.reap(leader)
-        self.record("failover", system, round_, _figures(system, output))
-        system.launch(leader)
+        system.bring_back(leader, stopped=plan.by == signal.SIGSTOP)
+        self.record(part, system, round_, _figures(system, output))
         system.wait_healthy()
 
-    def idle(self, system: RouteKeeper) -> None:
+    def idle(self, system: System) -> None:
         """Measure what 300 brokers of 10 topics cost that only send their heartbeats."""
+        before_mb = system.resident_mb()
         plan = _plan(
             system,
             job="heartbeats",
             connections=BROKERS_IDLE,
-            warm_s=5.0,
+            warm_s=IDLE_SETTLE_S,
             measure_s=self.arguments.idle_seconds,
+            lease_s=self.timers.lease_s,
         )
         with _process(plan) as process:
             assert process.stdin is not None
             assert process.stdout is not None
-            if process.stdout.readline().strip() != b"steady":
-                raise Unhealthy(f"{system.name}: the brokers could not register")
-            counts = [(time.monotonic(), raft_bytes(system))]
+            first = process.stdout.readline()
+            if first.strip() != b"steady":
+                _figures(system, first)
+                raise Unhealthy(f"{system.name}: the brokers could not be listed")
+            counts = [(time.monotonic(), _payloads(), system.written_bytes())]
             process.stdin.write(b"\n")
             process.stdin.flush()
             process.stdout.readline()
-            counts.append((time.monotonic(), raft_bytes(system)))
+            counts.append((time.monotonic(), _payloads(), system.written_bytes()))
+            resident_mb = system.resident_mb()
             process.stdin.write(b"\n")
             figures = _figures(system, process.communicate()[0])
-        (began, before), (ended, after) = counts
+        (began, payloads_before, disk_before), (ended, payloads_after, disk_after) = counts
         seconds = ended - began
-        per_member: list[float | None] = [None] * MEMBERS
-        if before is not None and after is not None:
-            per_member = [(b - a) / seconds / 1e3 for a, b in zip(before, after, strict=True)]
+        leader = system.leader()
         figures |= {
             "brokers": BROKERS_IDLE,
-            "roles": [system.status(index).get("role") for index in range(MEMBERS)],
+            "lease_s": self.timers.lease_s,
+            "roles": ["leader" if index == leader else "follower" for index in range(MEMBERS)],
             "cpu_share": [used / figures["seconds"] for used in figures["server_cpu_s"]],
-            "raft_kb_per_s": per_member,
+            "resident_mb": resident_mb,
+            "resident_mb_before": before_mb,
+            "disk_kb_per_s": [(b - a) / seconds / 1e3 for a, b in zip(disk_before, disk_after, strict=True)],
         }
+        if payloads_before is not None and payloads_after is not None:
+            both = moved(
+                payloads_before,
+                payloads_after,
+                pids=system.pids,
+                member_ports=_ports(system.peers),
+                client_ports=_ports(system.clients),
+            )
+            for side, counted in both.items():
+                figures[f"{side}_kb_per_s"] = [count / seconds / 1e3 for count in counted]
         self.record("idle", system, 0, figures)
 
     def elections(self, system: RouteKeeper, *, minutes: float, busy: bool) -> None:
@@ -256,29 +327,28 @@ class Bench:
             with contextlib.ExitStack() as stack:
                 systems = [self.make(name, f"-{round_}") for name in (OURS, OTHER)]
                 for system in systems:
-                    stack.callback(system.stop)
-                    system.start()
+                    self.start(system, stack)
                 self.rounds(systems, parts, range(round_, round_ + 1))
 
     def rounds(self, systems: list[System], parts: list[str], numbers: range) -> None:
         """Measure each part of each system in turn, in another order each round."""
-        if set(parts) & {"ack", "writes", "visible", "ack-large", "writes-large"}:
+        if set(parts) & {"ack", "writes", "visible", "watch", "watch-many", "ack-large", "writes-large"}:
             for system in list(systems):
                 warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
                 with self.failing(system, systems, "warm-up"):
-                    self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.1)
+                    self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.5)
         for round_ in numbers:
             for part in parts:
                 for system in self.order.sample(systems, len(systems)):
                     with self.failing(system, systems, part):
                         self.measure(part, system, round_)
 
-    def kills(self, systems: list[System]) -> None:
-        """Kill the leader of each system in turn, as often as asked."""
+    def ends(self, part: str, systems: list[System]) -> None:
+        """End the leader of each system in turn, as often as asked."""
         for round_ in range(self.arguments.kills):
             for system in self.order.sample(systems, len(systems)):
-                with self.failing(system, systems, "failover"):
-                    self.kill_leader(system, round_)
+                with self.failing(system, systems, part):
+                    self.end_leader(part, system, round_)
 
     @contextlib.contextmanager
     def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
@@ -295,28 +365,16 @@ class Bench:
                 print(f"left out from now on: {still}", flush=True)
 
 
-def raft_bytes(system: RouteKeeper) -> list[int] | None:
-    """Return, by member, the payload that it has sent and received on its raft connections so far.
-
-    The kernel counts them for each TCP connection (TCP_INFO: bytes_acked without retransmissions, and
-    bytes_received); ``ss`` shows them. None if there is no ``ss``.
-    """
+def _payloads() -> dict[Connection, int] | None:
+    """Ask the kernel what each TCP connection has carried so far; None if there is no ``ss``."""
     if shutil.which("ss") is None:
         return None
-    ports = {addr.rpartition(":")[2] for addr in system.raft}
-    lines = subprocess.run(
-        ["ss", "-tinpOH"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.splitlines()
-    totals = dict.fromkeys(system.pids, 0)
-    for line in lines:
-        words = line.split()
-        if len(words) < 5 or not {words[3].rpartition(":")[2], words[4].rpartition(":")[2]} & ports:
-            continue
-        owner = re.search(r"pid=(\d+)", line)
-        if owner and int(owner[1]) in totals:
-            counted = re.findall(r"\bbytes_(?:acked|received):(\d+)", line)
-            totals[int(owner[1])] += sum(map(int, counted))
-    return list(totals.values())
+    lines = subprocess.run(["ss", "-tinpOH"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return payloads(lines.splitlines())
+
+
+def _ports(addresses: Collection[str]) -> set[str]:
+    return {addr.rpartition(":")[2] for addr in addresses}
 
 
 def _topics_for(size: int) -> int:
@@ -395,9 +453,19 @@ def main() -> None:
         help=f"systems by comma, of {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
     )
     parser.add_argument(
-        "--kills", type=int, default=KILLS, help=f"leaders killed of each system (default {KILLS})"
+        "--kills",
+        type=int,
+        default=KILLS,
+        help=f"leaders ended of each system, by each signal (default {KILLS})",
     )
-    parser.add_argument("--idle-seconds", type=float, default=HEARTBEAT_S, help="default 30")
+    parser.add_argument("--idle-seconds", type=float, default=30.0, help="default 30")
+    parser.add_argument(
+        "--timers",
+        choices=tuple(SERIES),
+        default="defaults",
+        help="each system's own, or election timeouts, heartbeats and broker leases set alike"
+        " (default %(default)s)",
+    )
     parser.add_argument(
         "--warm", type=float, default=1.0, help="factor on the first warm-up: 2 s, 15 s for a JVM"
     )
@@ -509,12 +577,12 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
             except Missing as error:
                 missing.append(str(error))
         if missing:
-            print(f"skipped: {', '.join(missing)}: install the Debian packages zookeeper and etcd-server")
+            print(f"skipped: {'; '.join(missing)}")
+        names = [system.name for system in systems]
         if arguments.elections is None and arguments.hold is None and set(parts) == {"idle"}:
             systems = []
         for system in systems:
-            stack.callback(system.stop)
-            system.start()
+            bench.start(system, stack)
         if arguments.hold is not None:
             for system in systems:
                 bench.hold(system, arguments.hold)
@@ -525,19 +593,21 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
                     for busy in {"idle": (False,), "busy": (True,), "both": (False, True)}[arguments.load]:
                         bench.elections(system, minutes=arguments.elections, busy=busy)
             return
-        bench.rounds(
-            systems, [part for part in parts if part not in ("failover", "idle")], range(arguments.rounds)
-        )
-        if "failover" in parts:
-            bench.kills(systems)
-    if "idle" in parts and OURS in names:
+        rounds = [part for part in parts if part not in (*ENDS, "idle")]
+        bench.rounds(systems, rounds, range(arguments.rounds))
+        for part in ENDS:
+            if part in parts:
+                bench.ends(part, systems)
+    for name in names if "idle" in parts else ():
         # By itself and anew: 900 connections, and nothing else on the machine.
-        system = bench.make(OURS, "-idle")
-        assert isinstance(system, RouteKeeper)
         with contextlib.ExitStack() as stack:
-            stack.callback(system.stop)
-            system.start()
-            bench.idle(system)
+            system = bench.make(name, "-idle")
+            try:
+                bench.start(system, stack)
+                bench.idle(system)
+            except Unhealthy as error:
+                bench.failures.append(f"idle, {error}")
+                print(f"FAILED idle, {error}", flush=True)
 
 
 def _print(bench: Bench) -> None:

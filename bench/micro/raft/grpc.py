@@ -1,4 +1,4 @@
-"""etcd's KV service: Put and Range as unary gRPC calls over HTTP/2, with prior knowledge, framed by hand.
+"""etcd's services over HTTP/2 with prior knowledge, framed by hand: unary gRPC calls, and streams that stay.
 
 Request headers are HPACK literals and static indexes, encoded once per method. Of an answer's headers nothing
 is read: a unary call that succeeds has a message before its trailers, one that fails has none.
@@ -45,6 +45,48 @@ def field(number: int, value: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
+def number_field(number: int, value: int) -> bytes:
+    """Return a protobuf field of a whole number that is not negative."""
+    return varint(number << 3) + varint(value)
+
+
+def fields_of(data: bytes) -> dict[int, int | bytes]:
+    """Return the fields of a protobuf message by number, of a repeated one the last.
+
+    Raises:
+        WireError: If it holds another type than numbers and bytes, or is cut.
+    """
+    found: dict[int, int | bytes] = {}
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            if position == len(data):
+                raise WireError(f"a cut protobuf message: {data[:40]!r}")
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    while position < len(data):
+        key = number()
+        if key & 7 == 0:
+            found[key >> 3] = number()
+        elif key & 7 == 2:
+            size = number()
+            if position + size > len(data):
+                raise WireError(f"a cut protobuf message: {data[:40]!r}")
+            found[key >> 3] = data[position : position + size]
+            position += size
+        else:
+            raise WireError(f"protobuf wire type {key & 7}, known are 0 and 2")
+    return found
+
+
 def message(body: bytes) -> bytes:
     """Return a gRPC message: compressed u8 (0), length u32, body."""
     return b"\0" + len(body).to_bytes(4, "big") + body
@@ -72,28 +114,29 @@ def key_of(key: int) -> bytes:
     return b"/bench/%04d" % key
 
 
-class GrpcWire:
-    """See :class:`bench.micro.raft.wire.Wire`.
+def method(path: bytes) -> bytes:
+    return request_headers(path, b"bench")
 
-    Args:
-        key: Number of the connection's own key.
-        value: What is written, but for its first twelve bytes, which tell the write.
-        linearizable: Reads ask the leader; else they are serializable, answered from the member's own state.
-    """
 
-    def __init__(self, *, key: int, value: bytes, linearizable: bool = False) -> None:
+PUT: Final = method(b"/etcdserverpb.KV/Put")
+RANGE: Final = method(b"/etcdserverpb.KV/Range")
+LEASE_GRANT: Final = method(b"/etcdserverpb.Lease/LeaseGrant")
+LEASE_KEEP_ALIVE: Final = method(b"/etcdserverpb.Lease/LeaseKeepAlive")
+WATCH: Final = method(b"/etcdserverpb.Watch/Watch")
+
+
+class GrpcConnection:
+    """One connection: unary calls, and streams of which each message is an answer of its own."""
+
+    def __init__(self) -> None:
         self.ready = True  # prior knowledge: requests may follow the preface at once
         self.tag = -1
         self.out = bytearray()
-        self._linearizable = linearizable
         self._rest = b""
-        self._put_headers = request_headers(b"/etcdserverpb.KV/Put", b"bench")
-        self._range_headers = request_headers(b"/etcdserverpb.KV/Range", b"bench")
-        put = message(field(1, key_of(key)) + field(2, value))
-        at = len(put) - len(value)
-        self._put_before, self._put_after = put[:at], put[at + _MARK_SIZE :]
-        self._ranges: dict[int, bytes] = {}
         self._streams: dict[int, list[bytes]] = {}
+        #: Streams that stay open, with what has arrived of their next message and since the window was told.
+        self._open: dict[int, bytearray] = {}
+        self._open_consumed: dict[int, int] = {}
         self._window = _DEFAULT_WINDOW
         self._stream_window = _DEFAULT_WINDOW
         self._consumed = 0
@@ -104,25 +147,8 @@ class GrpcWire:
         more = (_OUR_WINDOW - _DEFAULT_WINDOW).to_bytes(4, "big")
         return PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW_UPDATE, 0, 0, more)
 
-    def prepare(self) -> bytes:
-        return self.write(0)
-
-    def write(self, number: int) -> bytes:
-        return self._call(
-            self._put_headers, b"".join((self._put_before, self.marker(number), self._put_after))
-        )
-
-    def read(self, number: int, key: int) -> bytes:
-        asked = self._ranges.get(key)
-        if asked is None:
-            serializable = b"" if self._linearizable else b"\x38\x01"  # field 7: true
-            asked = self._ranges[key] = message(field(1, key_of(key)) + serializable)
-        return self._call(self._range_headers, asked)
-
-    def marker(self, number: int) -> bytes:
-        return b"#%010d#" % number
-
-    def _call(self, headers: bytes, payload: bytes) -> bytes:
+    def call(self, headers: bytes, payload: bytes) -> bytes:
+        """Return a unary call; its answer bears the tag."""
         self.tag += 2
         stream = self.tag
         self._streams[stream] = []
@@ -137,6 +163,25 @@ class GrpcWire:
             )
         self._waiting.append((stream, payload))
         return start + self._released()
+
+    def begin(self, headers: bytes, first: bytes) -> bytes:
+        """Return the call of a stream that stays open, and its first message."""
+        self.tag += 2
+        self._open[self.tag] = bytearray()
+        self._open_consumed[self.tag] = 0
+        return frame(_HEADERS, _END_HEADERS, self.tag, headers) + self.more(self.tag, first)
+
+    def more(self, stream: int, payload: bytes) -> bytes:
+        """Return one more message of an open stream.
+
+        They are few and small: the stream's own window, which the server opens again, is not counted.
+        """
+        self._window -= len(payload)
+        return frame(_DATA, 0, stream, payload)
+
+    def judge(self, body: bytes) -> str | None:
+        """Say why a message of an open stream is a failure; None if it is none."""
+        return None
 
     def _released(self) -> bytes:
         """Return the frames of waiting messages for which the connection's window is open."""
@@ -166,24 +211,47 @@ class GrpcWire:
                 break
             kind, flags = data[position + 3], data[position + 4]
             if kind == _DATA:
-                self._data(data, position, start, after)
+                self._data(data, position, start, after, answers)
             elif kind != _HEADERS:
                 self._control(kind, flags, data, position, start, after, answers)
             if flags & _END_STREAM and kind <= _HEADERS:
                 stream = int.from_bytes(data[position + 5 : start], "big")
-                parts = self._streams.pop(stream)
-                body = b"".join(parts)[5:]
-                answers.append(Answer(stream, None if parts else "the call failed", body))
+                if self._open.pop(stream, None) is not None:
+                    answers.append(Answer(stream, "the stream ended", b""))
+                else:
+                    parts = self._streams.pop(stream)
+                    body = b"".join(parts)[5:]
+                    answers.append(Answer(stream, None if parts else "the call failed", body))
             position = after
         self._rest = data[position:]
         return answers
 
-    def _data(self, data: bytes, position: int, start: int, after: int) -> None:
-        self._streams[int.from_bytes(data[position + 5 : start], "big")].append(data[start:after])
+    def _data(self, data: bytes, position: int, start: int, after: int, answers: list[Answer]) -> None:
+        stream = int.from_bytes(data[position + 5 : start], "big")
+        parts = self._streams.get(stream)
+        if parts is not None:
+            parts.append(data[start:after])
+        else:
+            self._arrived(stream, data[start:after], answers)
         self._consumed += after - start
         if self._consumed > _OUR_WINDOW // 2:
             self.out += frame(_WINDOW_UPDATE, 0, 0, self._consumed.to_bytes(4, "big"))
             self._consumed = 0
+
+    def _arrived(self, stream: int, data: bytes, answers: list[Answer]) -> None:
+        """Take bytes of an open stream; each message that is complete is an answer."""
+        rest = self._open.get(stream)
+        if rest is None:
+            raise WireError(f"data of stream {stream}, which is not open")
+        rest += data
+        while len(rest) >= 5 and len(rest) >= (end := 5 + int.from_bytes(rest[1:5], "big")):
+            body = bytes(rest[5:end])
+            del rest[:end]
+            answers.append(Answer(stream, self.judge(body), body))
+        self._open_consumed[stream] += len(data)
+        if self._open_consumed[stream] > _OUR_WINDOW // 2:
+            self.out += frame(_WINDOW_UPDATE, 0, stream, self._open_consumed[stream].to_bytes(4, "big"))
+            self._open_consumed[stream] = 0
 
     def _control(
         self, kind: int, flags: int, data: bytes, position: int, start: int, after: int, answers: list[Answer]
@@ -202,6 +270,41 @@ class GrpcWire:
             self.out += self._released()
         elif kind == _RST_STREAM:
             self._streams.pop(stream, None)
+            self._open.pop(stream, None)
             answers.append(Answer(stream, f"stream reset {int.from_bytes(data[start:after], 'big')}", b""))
         elif kind == _GOAWAY:
             raise WireError(f"the server goes away: {data[start:after]!r}")
+
+
+class GrpcWire(GrpcConnection):
+    """See :class:`bench.micro.raft.wire.Wire`.
+
+    Args:
+        key: Number of the connection's own key.
+        value: What is written, but for its first twelve bytes, which tell the write.
+        linearizable: Reads ask the leader; else they are serializable, answered from the member's own state.
+    """
+
+    def __init__(self, *, key: int, value: bytes, linearizable: bool = False) -> None:
+        super().__init__()
+        self._linearizable = linearizable
+        put = message(field(1, key_of(key)) + field(2, value))
+        at = len(put) - len(value)
+        self._put_before, self._put_after = put[:at], put[at + _MARK_SIZE :]
+        self._ranges: dict[int, bytes] = {}
+
+    def prepare(self) -> bytes:
+        return self.write(0)
+
+    def write(self, number: int) -> bytes:
+        return self.call(PUT, b"".join((self._put_before, self.marker(number), self._put_after)))
+
+    def read(self, number: int, key: int) -> bytes:
+        asked = self._ranges.get(key)
+        if asked is None:
+            serializable = b"" if self._linearizable else b"\x38\x01"  # field 7: true
+            asked = self._ranges[key] = message(field(1, key_of(key)) + serializable)
+        return self.call(RANGE, asked)
+
+    def marker(self, number: int) -> bytes:
+        return b"#%010d#" % number

@@ -1,8 +1,7 @@
-"""ZooKeeper's client protocol: session handshake, create, setData, getData; big-endian throughout.
+"""ZooKeeper's client protocol: session handshake, create, setData, getData, ping; big-endian throughout.
 
 Every packet is a u32 of its length and its bytes. Requests start with ``xid i32, type i32``, answers with
-``xid i32, zxid i64, err i32``. No session of the load is silent for
-long enough to need a ping. Source: zookeeper.jute and ClientCnxn of ZooKeeper 3.8.
+``xid i32, zxid i64, err i32``. Source: zookeeper.jute, ClientCnxn and Watcher of ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ SESSION_TIMEOUT_MS: Final = 30_000
 _CREATE: Final = 1
 _GET_DATA: Final = 4
 _SET_DATA: Final = 5
+_PING: Final = 11
 _EVENT_XID: Final = -1
+_PING_XID: Final = -2
+_EPHEMERAL: Final = 1
 _NODE_EXISTS: Final = -110
 _ALL_PERMISSIONS: Final = 31
 _LENGTH: Final = struct.Struct(">i")
@@ -41,7 +43,82 @@ def path_of(key: int) -> bytes:
     return b"/bench-%04d" % key
 
 
-class JuteWire:
+class JuteSession:
+    """One session: its handshake, its requests, and answers, events and pings told apart.
+
+    Args:
+        timeout_ms: Asked for; the server may grant another one.
+    """
+
+    def __init__(self, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
+        self.ready = False
+        self.tag = 0
+        self.out = bytearray()
+        #: What the server has granted.
+        self.timeout_ms = 0
+        self._asked_ms = timeout_ms
+        self._rest = b""
+        self._may_exist: set[int] = set()
+
+    def hello(self) -> bytes:
+        return packet(_CONNECT.pack(0, 0, self._asked_ms, 0) + text(bytes(16)) + b"\0")
+
+    def request(self, kind: int, body: bytes) -> bytes:
+        self.tag += 1
+        return _REQUEST.pack(8 + len(body), self.tag, kind) + body
+
+    def create(self, path: bytes, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
+        """Return the request for a new node that everybody may do everything with."""
+        acl = struct.pack(">ii", 1, _ALL_PERMISSIONS) + text(b"world") + text(b"anyone")
+        flags = struct.pack(">i", _EPHEMERAL if ephemeral else 0)
+        data = self.request(_CREATE, text(path) + text(value) + acl + flags)
+        if may_exist:
+            self._may_exist.add(self.tag)
+        return data
+
+    def get(self, path: bytes, *, watch: bool = False) -> bytes:
+        return self.request(_GET_DATA, text(path) + (b"\1" if watch else b"\0"))
+
+    def ping(self) -> bytes:
+        return _REQUEST.pack(8, _PING_XID, _PING)
+
+    def event(self) -> None:
+        """Take note that a watch has fired."""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        if self._rest:
+            data = self._rest + data
+        answers = []
+        position, end = 0, len(data)
+        while end - position >= 4:
+            after = position + 4 + _LENGTH.unpack_from(data, position)[0]
+            if after > end:
+                break
+            if not self.ready:
+                self._connected(data, position)
+            else:
+                _, xid, _, error = _REPLY.unpack_from(data, position)
+                if xid == _EVENT_XID:
+                    self.event()
+                else:
+                    if error == _NODE_EXISTS and xid in self._may_exist:
+                        error = 0
+                    answers.append(
+                        Answer(xid, f"error {error}" if error else None, data[position + 20 : after])
+                    )
+            position = after
+        self._rest = data[position:]
+        return answers
+
+    def _connected(self, data: bytes, position: int) -> None:
+        _, _, timeout_ms, session = _CONNECTED.unpack_from(data, position)
+        if timeout_ms <= 0 or not session:
+            raise WireError("the session was refused")
+        self.timeout_ms = timeout_ms
+        self.ready = True
+
+
+class JuteWire(JuteSession):
     """See :class:`bench.micro.raft.wire.Wire`.
 
     Args:
@@ -50,29 +127,18 @@ class JuteWire:
     """
 
     def __init__(self, *, key: int, value: bytes) -> None:
-        self.ready = False
-        self.tag = 0
-        self.out = bytearray()
-        self._rest = b""
-        self._first = value[:_MARK_SIZE]
-        path = text(path_of(key))
+        super().__init__()
+        self._path, self._value = path_of(key), value
+        path = text(self._path)
         # setData: path, data, version (-1: any)
         body = path + text(value) + struct.pack(">i", -1)
         self._set_size = 8 + len(body)
         at = len(path) + 4
         self._set_before, self._set_after = body[:at], body[at + _MARK_SIZE :]
-        acl = struct.pack(">ii", 1, _ALL_PERMISSIONS) + text(b"world") + text(b"anyone")
-        self._create = path + text(value) + acl + struct.pack(">i", 0)
         self._gets: dict[int, bytes] = {}
-        self._create_tag = 0
-
-    def hello(self) -> bytes:
-        return packet(_CONNECT.pack(0, 0, SESSION_TIMEOUT_MS, 0) + text(bytes(16)) + b"\0")
 
     def prepare(self) -> bytes:
-        self.tag += 1
-        self._create_tag = self.tag
-        return _REQUEST.pack(8 + len(self._create), self.tag, _CREATE) + self._create
+        return self.create(self._path, self._value, may_exist=True)
 
     def write(self, number: int) -> bytes:
         self.tag += 1
@@ -88,32 +154,3 @@ class JuteWire:
 
     def marker(self, number: int) -> bytes:
         return b"#%010d#" % number
-
-    def feed(self, data: bytes) -> list[Answer]:
-        if self._rest:
-            data = self._rest + data
-        answers = []
-        position, end = 0, len(data)
-        while end - position >= 4:
-            after = position + 4 + _LENGTH.unpack_from(data, position)[0]
-            if after > end:
-                break
-            if not self.ready:
-                self._connected(data, position)
-            else:
-                _, xid, _, error = _REPLY.unpack_from(data, position)
-                if xid != _EVENT_XID:
-                    if xid == self._create_tag and error == _NODE_EXISTS:
-                        error = 0
-                    answers.append(
-                        Answer(xid, f"error {error}" if error else None, data[position + 20 : after])
-                    )
-            position = after
-        self._rest = data[position:]
-        return answers
-
-    def _connected(self, data: bytes, position: int) -> None:
-        _, _, timeout_ms, session = _CONNECTED.unpack_from(data, position)
-        if timeout_ms <= 0 or not session:
-            raise WireError("the session was refused")
-        self.ready = True

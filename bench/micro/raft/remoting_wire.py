@@ -34,6 +34,10 @@ def topic_name(key: int, topic: int) -> str:
     return f"orders-{key:04d}-{topic:03d}"
 
 
+def broker_addr(key: int) -> str:
+    return f"10.0.{key // 250}.{key % 250 + 1}:10911"
+
+
 def value_of(number: int) -> int:
     """Return the queue number that write ``number`` sets; 0 is what :meth:`RemotingWire.prepare` sets."""
     return _BASE + 1 + (number - 1) % _VALUES if number else _BASE
@@ -71,7 +75,7 @@ class RemotingWire:
         )
         fields = RegisterBrokerFields(
             broker_name=f"broker-{key:04d}",
-            broker_addr=f"10.0.{key // 250}.{key % 250 + 1}:10911",
+            broker_addr=broker_addr(key),
             cluster_name=CLUSTER,
             ha_server_addr=f"10.0.{key // 250}.{key % 250 + 1}:10912",
             broker_id=0,

@@ -12,6 +12,7 @@ OURS: Final = "routekeeper-fsync"
 #: The same of another checkout.
 OTHER: Final = "other tree"
 _ORDER: Final = (OURS, OTHER, "routekeeper-memory", "zookeeper", "etcd")
+_HOW_TOLD: Final = "ours by blocking queries over HTTP, ZooKeeper by watch and read, etcd by Watch"
 _HEADS: Final = {
     "ack": "one in flight",
     "writes": "64 connections, one in flight on each",
@@ -87,8 +88,9 @@ def tables(samples: Samples) -> Iterator[str]:
                 for one in systems
             ],
         )
+    yield from _told(samples)
     yield from _reads(samples)
-    yield from _failover(samples)
+    yield from _ends(samples)
     yield from _idle(samples)
     yield from _elections(samples)
 
@@ -131,41 +133,105 @@ def _reads(samples: Samples) -> Iterator[str]:
         yield from table(("system", "stale/s", "linearizable/s", "ratio", "linearizable p50 ms"), rows)
 
 
-def _failover(samples: Samples) -> Iterator[str]:
-    systems = _systems(samples, "failover")
-    if systems:
-        yield "\nleader killed (-9) to the next acknowledged write"
-        rows = []
-        for one in systems:
-            took = sorted(_of(samples, "failover", one, "ms"))
-            rows.append(
+def _told(samples: Samples) -> Iterator[str]:
+    """Changes that clients are told of, and those that they ask for."""
+    for part in ("watch", "watch-many"):
+        systems = _systems(samples, part)
+        if systems:
+            count = _of(samples, part, systems[0], "watchers")[0]
+            yield f"\n{count:.0f} watchers told of a change: {_HOW_TOLD}"
+            yield from table(
                 (
-                    one,
-                    f"{len(took)}",
-                    f"{percentile(took, 0.5):,.0f}",
-                    f"{took[0]:,.0f}",
-                    f"{took[-1]:,.0f}",
-                )
+                    "system",
+                    "half of them p50 ms",
+                    "all p50 ms",
+                    "all p99 ms",
+                    "ack p50 ms",
+                    "server CPU ms a change",
+                ),
+                [
+                    (
+                        one,
+                        *(
+                            spread(_of(samples, part, one, name), ".2f")
+                            for name in ("half_ms_p50", "ms_p50", "ms_p99", "ack_ms_p50")
+                        ),
+                        spread(_cpu_per_change(samples, part, one), ".1f"),
+                    )
+                    for one in systems
+                ],
             )
-        yield from table(("system", "kills", "p50 ms", "min ms", "max ms"), rows)
+    for sample in samples:
+        if sample["part"] == "poll":
+            yield (
+                f"\n{sample['watchers']} clients that ask for the route every 30 s, as RocketMQ's and ours do"
+                f" ({sample['system']}): one change seen after {sample['ms_p50'] / 1e3:.1f} s (p50),"
+                f" {sample['ms_max'] / 1e3:.1f} s (last)"
+            )
+
+
+def _cpu_per_change(samples: Samples, part: str, system: str) -> list[float]:
+    return [
+        s["server_cpu_s"] / s["writes"] * 1e3 for s in samples if s["part"] == part and s["system"] == system
+    ]
+
+
+def _ends(samples: Samples) -> Iterator[str]:
+    borne = {str(s["system"]): s["borne_ms"] for s in samples if s["part"] == "version"}
+    for part, how in (("failover", "killed (SIGKILL)"), ("failover-stop", "stopped (SIGSTOP)")):
+        systems = _systems(samples, part)
+        if systems:
+            series = next(s["timers"] for s in samples if s["part"] == part)
+            yield f"\nleader {how} to the next acknowledged write, timers: {series}"
+            rows = []
+            for one in systems:
+                took = sorted(_of(samples, part, one, "ms"))
+                least, most = borne.get(one, (0, 0))
+                rows.append(
+                    (
+                        one,
+                        "-" if not most else f"{least:,}" if least == most else f"{least:,} to {most:,}",
+                        f"{len(took)}",
+                        f"{percentile(took, 0.5):,.0f}",
+                        f"{took[0]:,.0f}",
+                        f"{took[-1]:,.0f}",
+                    )
+                )
+            yield from table(("system", "silence borne, ms", "times", "p50 ms", "min ms", "max ms"), rows)
+
+
+_IDLE_COLUMNS: Final = (
+    ("CPU", "cpu_share", ".2%"),
+    ("memory MB", "resident_mb", ".0f"),
+    ("before brokers", "resident_mb_before", ".0f"),
+    ("kB/s with members", "members_kb_per_s", ".2f"),
+    ("kB/s with brokers", "clients_kb_per_s", ".2f"),
+    ("kB/s to disk", "disk_kb_per_s", ".2f"),
+)
 
 
 def _idle(samples: Samples) -> Iterator[str]:
     for sample in samples:
         if sample["part"] == "idle":
+            rows = [
+                (
+                    f"{index} {role}",
+                    *(
+                        format(sample[name][index], form) if name in sample else "-"
+                        for _, name, form in _IDLE_COLUMNS
+                    ),
+                )
+                for index, role in enumerate(sample["roles"])
+            ]
+            total = [
+                format(sum(sample[name]), form) if name in sample else "-" for _, name, form in _IDLE_COLUMNS
+            ]
+            per_s = sample["heartbeats"] / sample["seconds"]
             yield (
-                f"\nidle, {sample['brokers']} brokers of 10 topics, 30 s heartbeats to every member,"
-                f" {sample['seconds']:.0f} s, {sample['heartbeats']} heartbeats: {sample['system']}"
+                f"\nidle, {sample['system']}, timers: {sample['timers']}: {sample['brokers']} brokers of 10"
+                f" topics, {sample['seconds']:.0f} s, {per_s:.1f} heartbeats/s"
             )
-            yield from table(
-                ("member", "CPU", "raft payload kB/s, both directions"),
-                [
-                    (f"{index} {role}", f"{cpu:.2%}", "-" if kb is None else f"{kb:.2f}")
-                    for index, (role, cpu, kb) in enumerate(
-                        zip(sample["roles"], sample["cpu_share"], sample["raft_kb_per_s"], strict=True)
-                    )
-                ],
-            )
+            yield from table(("member", *(head for head, _, _ in _IDLE_COLUMNS)), [*rows, ("all", *total)])
 
 
 def _elections(samples: Samples) -> Iterator[str]:
@@ -213,13 +279,13 @@ def targets(samples: Samples) -> Iterator[str]:
     if ratio is not None:
         yield line("linearizable reads >= 0.8 of the rate of stale ones", f"{ratio:.2f}", ratio >= 0.8)
     for sample in samples:
-        if sample["part"] == "idle":
+        if sample["part"] == "idle" and sample["system"] == OURS:
             cpu = max(sample["cpu_share"])
             yield line("idle: < 2 % CPU per member", f"{cpu:.2%} at most, {sample['system']}", cpu < 0.02)
             followers = [
                 kb
-                for kb, role in zip(sample["raft_kb_per_s"], sample["roles"], strict=True)
-                if role == "follower" and kb is not None
+                for kb, role in zip(sample.get("members_kb_per_s", ()), sample["roles"], strict=False)
+                if role == "follower"
             ]
             if followers:
                 most = max(followers)

@@ -1,17 +1,19 @@
 """The three systems under test: three members each on loopback, started, asked who leads, killed, restarted.
 
-Each runs as its package or we ship it, timers and sizes at their defaults, but for ports, folders and logs.
+Each runs as it is shipped, sizes at their defaults, timers too unless a series sets them; ports, folders and
+logs are ours.
 """
 
 from __future__ import annotations
 
 import abc
-import contextlib
+import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -21,14 +23,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
+from bench.arms.servers import class_path, four_letters, java
 from bench.micro.load import cpu_s
-from bench.micro.raft.load import Kind
+from bench.micro.raft.job import Kind
+from bench.micro.raft.timers import Timers
 from bench.ports import HOST, free_ports
 
 MEMBERS: Final = 3
 START_S: Final = 60.0
 STOP_S: Final = 15.0
-_ZOOKEEPER_JARS: Final = Path("/usr/share/java/zookeeper.jar")
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -47,14 +52,18 @@ class System(abc.ABC):
         name: As in the tables.
         kind: The protocol that its clients speak.
         clients: ``host:port`` for clients, by member.
+        watched: The same, where clients are told of changes.
+        peers: ``host:port`` for other members.
     """
 
     name: str
     kind: Kind
     clients: list[str]
+    peers: list[str]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timers: Timers) -> None:
         self.folder = folder
+        self.timers = timers
         folder.mkdir(parents=True)
         self._children: list[subprocess.Popen[bytes] | None] = [None] * MEMBERS
 
@@ -69,6 +78,14 @@ class System(abc.ABC):
     @abc.abstractmethod
     def healthy(self) -> bool:
         """Whether all three serve, one leads and all know it."""
+
+    @abc.abstractmethod
+    def version(self) -> str:
+        """Return what a started system says of itself."""
+
+    @property
+    def watched(self) -> list[str]:
+        return self.clients
 
     @property
     def pids(self) -> list[int]:
@@ -92,11 +109,15 @@ class System(abc.ABC):
                 self._command(index), cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def reap(self, index: int) -> None:
-        """Wait for a member that somebody has killed."""
+    def bring_back(self, index: int, *, stopped: bool) -> None:
+        """Let a stopped member go on, or start one anew that somebody has killed."""
         child = self._children[index]
-        assert child is not None
-        child.wait(STOP_S)
+        assert child is not None, "asked of a member that was not started"
+        if stopped:
+            child.send_signal(signal.SIGCONT)
+        else:
+            child.wait(STOP_S)
+            self.launch(index)
 
     def wait_healthy(self) -> None:
         """Wait until the cluster is whole.
@@ -123,10 +144,18 @@ class System(abc.ABC):
     def cpu_s(self) -> list[float]:
         return [cpu_s(pid) for pid in self.pids]
 
+    def resident_mb(self) -> list[float]:
+        return [psutil.Process(pid).memory_info().rss / 1e6 for pid in self.pids]
+
+    def written_bytes(self) -> list[int]:
+        """Return what each member has had written to disk; the kernel counts pages, and none in memory."""
+        return [psutil.Process(pid).io_counters().write_bytes for pid in self.pids]
+
     def stop(self) -> None:
         for child in self._children:
             if child is not None and child.poll() is None:
                 child.terminate()
+                child.send_signal(signal.SIGCONT)  # a stopped one would not hear of it
         for child in self._children:
             if child is not None:
                 try:
@@ -145,8 +174,8 @@ class RouteKeeper(System):
 
     kind: Kind = "remoting"
 
-    def __init__(self, folder: Path, *, durability: str, interpreter: str = "") -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, timers: Timers, *, durability: str, interpreter: str = "") -> None:
+        super().__init__(folder, timers)
         self.name = f"routekeeper-{durability}"
         self._durability = durability
         self._interpreter = interpreter
@@ -156,14 +185,23 @@ class RouteKeeper(System):
         self._settings.write_text("routeFreshness=stale\n")
         addresses = [f"{HOST}:{port}" for port in free_ports(3 * MEMBERS)]
         self.clients, self.http = addresses[:MEMBERS], addresses[MEMBERS : 2 * MEMBERS]
-        self.raft = addresses[2 * MEMBERS :]
+        self.peers = addresses[2 * MEMBERS :]
 
     def _command(self, index: int) -> list[str]:
         interpreter = shlex.split(self._interpreter.replace("{index}", str(index))) or [sys.executable]
         command = [*interpreter, "-m", "nameserver", "--mode", "raft", "--durability", self._durability]
         command += ["--listen", self.clients[index], "--http", self.http[index], "--data", "data"]
-        command += ["--raft", self.raft[index], "--peers", ",".join(self.raft)]
+        command += ["--raft", self.peers[index], "--peers", ",".join(self.peers)]
+        if self.timers.election_ms is not None:
+            command += ["--election-timeout-ms", str(self.timers.election_ms)]
         return [*command, "-c", str(self._settings)]
+
+    def version(self) -> str:
+        return str(self.status(0).get("version", ""))
+
+    @property
+    def watched(self) -> list[str]:
+        return self.http
 
     def status(self, index: int) -> dict[str, Any]:
         status = _json(f"http://{self.http[index]}/v1/status")
@@ -181,17 +219,20 @@ class RouteKeeper(System):
 
 
 class ZooKeeper(System):
-    """ZooKeeper as Debian packages it, with its example's settings and no limit of connections by address."""
+    """ZooKeeper from the jars that come with pyspark: its example's settings, the heap of its own script, no
+    limit of connections by address. It syncs before it acknowledges, as it does by default.
+    """
 
     kind: Kind = "jute"
     name = "zookeeper"
 
-    def __init__(self, folder: Path) -> None:
-        if not _ZOOKEEPER_JARS.exists() or not shutil.which("java"):
-            raise Missing("zookeeper")
-        super().__init__(folder)
+    def __init__(self, folder: Path, timers: Timers) -> None:
+        if importlib.util.find_spec("pyspark") is None:
+            raise Missing("zookeeper is in pyspark's jars: install pyspark")
+        super().__init__(folder, timers)
         ports = free_ports(3 * MEMBERS)
         self.clients = [f"{HOST}:{port}" for port in ports[:MEMBERS]]
+        self.peers = [f"{HOST}:{port}" for port in ports[MEMBERS:]]
         servers = "".join(
             f"server.{index + 1}={HOST}:{ports[MEMBERS + index]}:{ports[2 * MEMBERS + index]}\n"
             for index in range(MEMBERS)
@@ -201,25 +242,32 @@ class ZooKeeper(System):
             (home / "data").mkdir(parents=True)
             (home / "data" / "myid").write_text(f"{index + 1}\n")
             (home / "zoo.cfg").write_text(
-                f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={home / 'data'}\n"
+                f"tickTime={timers.tick_ms}\ninitLimit={timers.init_limit}\nsyncLimit={timers.sync_limit}\n"
+                f"maxSessionTimeout={max(20 * timers.tick_ms, timers.lease_s * 1000)}\n"
+                f"dataDir={home / 'data'}\n"
                 f"clientPortAddress={HOST}\nclientPort={ports[index]}\nmaxClientCnxns=0\nadmin.enableServer=false\n"
                 f"4lw.commands.whitelist=srvr\n{servers}"
             )
-            (home / "log4j.properties").write_text(
-                "log4j.rootLogger=WARN, CONSOLE\n"
-                "log4j.appender.CONSOLE=org.apache.log4j.ConsoleAppender\n"
-                "log4j.appender.CONSOLE.layout=org.apache.log4j.PatternLayout\n"
-                "log4j.appender.CONSOLE.layout.ConversionPattern=%d{ISO8601} %-5p %c - %m%n\n"
+            (home / "log4j2.properties").write_text(
+                "rootLogger.level=warn\nrootLogger.appenderRef.console.ref=console\n"
+                "appender.console.type=Console\nappender.console.name=console\n"
+                "appender.console.layout.type=PatternLayout\n"
+                "appender.console.layout.pattern=%d %p %c{1} %m%n\n"
             )
 
     def _command(self, index: int) -> list[str]:
         home = self.folder / str(index)
-        return ["java", "-Xmx1g", "-cp", f"{home}:{_ZOOKEEPER_JARS}", _QUORUM_PEER, str(home / "zoo.cfg")]
+        command = [java(), "-Xmx1000m", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
+        return [*command, "-cp", class_path(), _QUORUM_PEER, str(home / "zoo.cfg")]
+
+    def version(self) -> str:
+        found = re.match(r"Zookeeper version: ([^-,\s]+)", four_letters(self.clients[0], b"srvr"))
+        return found[1] if found else ""
 
     def _modes(self) -> list[str]:
         modes = []
         for client in self.clients:
-            lines = _four_letters(client, b"srvr").splitlines()
+            lines = four_letters(client, b"srvr").splitlines()
             modes.append(next((line[6:] for line in lines if line.startswith("Mode: ")), ""))
         return modes
 
@@ -231,26 +279,32 @@ class ZooKeeper(System):
 
 
 class Etcd(System):
-    """etcd as Debian packages it, at its defaults."""
+    """The etcd on the PATH, at its defaults. It syncs before it acknowledges."""
 
     kind: Kind = "grpc"
     name = "etcd"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timers: Timers) -> None:
         if not shutil.which("etcd"):
-            raise Missing("etcd-server")
-        super().__init__(folder)
+            raise Missing("no etcd on the PATH: it is Debian's package etcd-server")
+        super().__init__(folder, timers)
         addresses = [f"{HOST}:{port}" for port in free_ports(2 * MEMBERS)]
-        self.clients, self._peers = addresses[:MEMBERS], addresses[MEMBERS:]
+        self.clients, self.peers = addresses[:MEMBERS], addresses[MEMBERS:]
 
     def _command(self, index: int) -> list[str]:
-        client, peer = f"http://{self.clients[index]}", f"http://{self._peers[index]}"
-        all_peers = ",".join(f"m{number}=http://{one}" for number, one in enumerate(self._peers))
+        client, peer = f"http://{self.clients[index]}", f"http://{self.peers[index]}"
+        all_peers = ",".join(f"m{number}=http://{one}" for number, one in enumerate(self.peers))
         command = ["etcd", "--name", f"m{index}", "--data-dir", "data", "--log-level", "warn"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", all_peers, "--initial-cluster-state", "new", "--logger", "zap"]
+        if self.timers.election_ms is not None:
+            command += ["--election-timeout", str(self.timers.election_ms)]
+            command += ["--heartbeat-interval", str(self.timers.heartbeat_ms)]
         return command
+
+    def version(self) -> str:
+        return str(json.loads(_get(f"http://{self.clients[0]}/version") or b"{}").get("etcdserver", ""))
 
     def _gauge(self, index: int, name: str) -> bool:
         text = _get(f"http://{self.clients[index]}/metrics") or b""
@@ -267,9 +321,9 @@ class Etcd(System):
         )
 
 
-FACTORIES: Final[dict[str, Callable[[Path], System]]] = {
-    "routekeeper-fsync": lambda folder: RouteKeeper(folder, durability="fsync"),
-    "routekeeper-memory": lambda folder: RouteKeeper(folder, durability="memory"),
+FACTORIES: Final[dict[str, Callable[[Path, Timers], System]]] = {
+    "routekeeper-fsync": lambda folder, timers: RouteKeeper(folder, timers, durability="fsync"),
+    "routekeeper-memory": lambda folder, timers: RouteKeeper(folder, timers, durability="memory"),
     "zookeeper": ZooKeeper,
     "etcd": Etcd,
 }
@@ -292,17 +346,6 @@ def _get(url: str) -> bytes | None:
 def _json(url: str) -> object:
     body = _get(url)
     return json.loads(body) if body else None
-
-
-def _four_letters(addr: str, word: bytes) -> str:
-    host, _, port = addr.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=3) as connection:
-        connection.sendall(word)
-        parts = []
-        while part := connection.recv(65_536):
-            parts.append(part)
-        return b"".join(parts).decode(errors="replace")
-    return ""
 
 
 def fdatasync_ms(folder: Path, *, times: int = 200, size: int = 2048) -> list[float]:

@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Wire(Protocol):
+class Conversation(Protocol):
     """One connection of one client.
 
     Attributes:
@@ -43,6 +43,18 @@ class Wire(Protocol):
     def hello(self) -> bytes:
         """Return what is sent first."""
         ...
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Take what arrived; return the answers that are complete.
+
+        Raises:
+            WireError: If it is not what this protocol sends.
+        """
+        ...
+
+
+class Wire(Conversation, Protocol):
+    """Writes one key, broker or node, and reads any."""
 
     def prepare(self) -> bytes:
         """Return the request that creates this connection's own key, broker or node; once, before writes."""
@@ -60,10 +72,26 @@ class Wire(Protocol):
         """Return bytes that an answer to :meth:`read` holds once write ``number`` is visible, not before."""
         ...
 
-    def feed(self, data: bytes) -> list[Answer]:
-        """Take what arrived; return the answers that are complete.
 
-        Raises:
-            WireError: If it is not what this protocol sends.
-        """
+class BrokerWire(Conversation, Protocol):
+    """Is one broker that does nothing but stay listed."""
+
+    def steps(self) -> list[list[bytes]]:
+        """Return the requests that list the broker and its topics; a step waits for the answers before it."""
+        ...
+
+    def heartbeat(self) -> bytes:
+        """Return what keeps the broker listed; it is answered."""
+        ...
+
+
+class WatchWire(Conversation, Protocol):
+    """Is told of every change of one key, broker or node.
+
+    An answer holds what there is now, the first one what there was when the watch began. What else the
+    protocol asks of a client that wants to go on hearing is in ``out``.
+    """
+
+    def watch(self) -> bytes:
+        """Return the request that begins it; once."""
         ...

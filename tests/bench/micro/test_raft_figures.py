@@ -49,7 +49,7 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
             "routekeeper-fsync",
             "idle",
             cpu_share=[0.01, 0.03, 0.01],
-            raft_kb_per_s=[9.0, 30.0, 10.5],
+            members_kb_per_s=[9.0, 30.0, 10.5],
             roles=["follower", "leader", "follower"],
         ),
         sample("routekeeper-fsync", "elections", load="idle", minutes=20.0, terms=0, leaders=0),

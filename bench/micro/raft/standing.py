@@ -1,0 +1,95 @@
+"""The job of being idle brokers: listed, silent but for heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.micro.load import cpu_s
+from bench.micro.raft.brokers import GrpcBroker, JuteBroker, RemotingBroker, period_s
+from bench.micro.raft.job import PREPARE_S, Client, Job, now
+from bench.micro.raft.wire import Answer, BrokerWire
+
+STARTS_AT_ONCE: Final = 20
+"""Brokers that are listed at the same time."""
+
+
+def broker_wire(job: Job, key: int) -> BrokerWire:
+    plan = job.plan
+    if plan.kind == "remoting":
+        return RemotingBroker(key=key, topics=plan.topics, timestamp_ms=job.timestamp_ms)
+    if plan.kind == "jute":
+        return JuteBroker(key=key, topics=plan.topics, lease_s=plan.lease_s)
+    return GrpcBroker(key=key, topics=plan.topics, lease_s=plan.lease_s)
+
+
+def members_of(kind: str, key: int, count: int) -> Sequence[int]:
+    """Return the members that a broker connects to: ours to each, the others to one, in turn."""
+    return range(count) if kind == "remoting" else (key % count,)
+
+
+async def heartbeats(job: Job) -> dict[str, Any]:
+    """Be ``connections`` brokers, each listed once and kept listed by heartbeats, which are spread evenly.
+
+    Says ``steady`` and ``measured`` at both ends of the window, and waits for a line at each, so that the
+    caller can count what else it counts over the same time.
+    """
+    plan = job.plan
+    answers = 0
+    missing = 0
+    step: asyncio.Future[None] = job.loop.create_future()
+
+    def answered(client: Client[BrokerWire], answer: Answer) -> None:
+        nonlocal answers, missing
+        if answer.error:
+            job.fail(f"broker {client.key}: {answer.error}")
+        answers += 1
+        if missing:
+            missing -= 1
+            if not missing:
+                step.set_result(None)
+
+    brokers: list[list[Client[BrokerWire]]] = []
+    for key in range(plan.connections):
+        lanes = []
+        for member in members_of(plan.kind, key, len(plan.members)):
+            client = await job.dial(broker_wire(job, key), plan.members[member], answered)
+            client.key = key
+            lanes.append(client)
+        brokers.append(lanes)
+    for start in range(0, len(brokers), STARTS_AT_ONCE):
+        clients = [client for lanes in brokers[start : start + STARTS_AT_ONCE] for client in lanes]
+        for requests in zip(*(client.wire.steps() for client in clients), strict=True):
+            step = job.loop.create_future()
+            missing = sum(map(len, requests))
+            for client, its in zip(clients, requests, strict=True):
+                client.send(b"".join(its))
+            await job.until(step, PREPARE_S)
+    answers = 0
+    interval = period_s(plan.kind, plan.lease_s) / len(brokers)
+
+    async def beat() -> None:
+        started = now()
+        for turn in itertools.count():
+            await asyncio.sleep(max(0.0, started + turn * interval - now()))
+            for client in brokers[turn % len(brokers)]:
+                client.send(client.wire.heartbeat())
+
+    beats = job.loop.create_task(beat())
+    await job.pause(plan.warm_s)
+    print("steady", flush=True)
+    await job.loop.run_in_executor(None, sys.stdin.readline)
+    started, server, before = now(), [cpu_s(pid) for pid in plan.pids], answers
+    await job.pause(plan.measure_s)
+    figures = {
+        "seconds": now() - started,
+        "heartbeats": answers - before,
+        "server_cpu_s": [cpu_s(pid) - was for pid, was in zip(plan.pids, server, strict=True)],
+    }
+    print("measured", flush=True)
+    await job.loop.run_in_executor(None, sys.stdin.readline)
+    beats.cancel()
+    return figures

@@ -1,0 +1,72 @@
+"""Timers of the three systems, set alike or left at their defaults (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Series = Literal["defaults", "equal"]
+
+#: Our leader speaks so often within one election timeout. The two others are told to do the same.
+_HEARTBEATS: Final = 6
+#: ZooKeeper's tick is two heartbeats, as its leader pings every half tick; four ticks are 4/3 of the election
+#: timeout. That is when the earlier of two followers gives up on average, where each draws its time between
+#: one and two election timeouts, as ours and etcd's do. ZooKeeper's draw nothing and give up together.
+_EQUAL_SYNC_LIMIT: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """What each system is started with.
+
+    Attributes:
+        election_ms: Least silence after which a follower of ours or etcd's stands; both draw up to twice as
+            much. None leaves each its default.
+        heartbeat_ms: How often a leader speaks; None as above. Ours follows from ``election_ms``.
+        tick_ms, sync_limit, init_limit: ZooKeeper's. Defaults are those of its example file, as it has none.
+        lease_s: ZooKeeper's session timeout and the TTL of etcd's leases, neither of which has a default.
+    """
+
+    series: Series
+    election_ms: int | None = None
+    heartbeat_ms: int | None = None
+    tick_ms: int = 2000
+    sync_limit: int = 5
+    init_limit: int = 10
+    lease_s: int
+
+    def borne_ms(self, system: str) -> tuple[int, int]:
+        """Return the least and the longest silence of a leader that a follower bears."""
+        if system == "zookeeper":
+            return self.sync_limit * self.tick_ms, self.sync_limit * self.tick_ms
+        least = self.election_ms or (1000 if system == "etcd" else 500)
+        return least, 2 * least
+
+
+def equal(election_ms: int, *, lease_s: int) -> Timers:
+    """Return timers by which all three notice a silent leader after the same time, on average.
+
+    Raises:
+        ValueError: If the heartbeat period would not be a whole number of ms.
+    """
+    if election_ms < 1 or election_ms % _HEARTBEATS:
+        raise ValueError(f"election_ms={election_ms}, allowed are multiples of {_HEARTBEATS}")
+    heartbeat_ms = election_ms // _HEARTBEATS
+    tick_ms = 2 * heartbeat_ms
+    return Timers(
+        series="equal",
+        election_ms=election_ms,
+        heartbeat_ms=heartbeat_ms,
+        tick_ms=tick_ms,
+        sync_limit=_EQUAL_SYNC_LIMIT,
+        init_limit=20_000 // tick_ms,  # a start takes as long as before, however short the ticks
+        lease_s=lease_s,
+    )
+
+
+#: "defaults": sessions as MetaQ 1.4's ZKConfig (zkSessionTimeoutMs), leases alike.
+#: "equal": a broker is missed as late as RocketMQ misses it.
+SERIES: Final[dict[Series, Timers]] = {
+    "defaults": Timers(series="defaults", lease_s=30),
+    "equal": equal(600, lease_s=120),
+}
