@@ -105,6 +105,7 @@ IO_MODULES = {
     "bench/micro/raft/__main__.py",
     "bench/micro/raft/job.py",
     "bench/micro/raft/load.py",
+    "bench/micro/raft/loading.py",
     "bench/micro/raft/standing.py",
     "bench/micro/raft/systems.py",
     "bench/micro/raft/watching.py",

@@ -29,11 +29,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from bench.micro.raft.counters import Connection, moved, payloads
 from bench.micro.raft.figures import percentile
-from bench.micro.raft.job import Plan
+from bench.micro.raft.loading import figures_of, load_process, plan_for, run
 from bench.micro.raft.remoting_wire import RemotingWire
 from bench.micro.raft.report import OTHER, OURS, tables, targets
 from bench.micro.raft.systems import FACTORIES, MEMBERS, Missing, RouteKeeper, System, Unhealthy, fdatasync_ms
@@ -112,7 +110,7 @@ class Bench:
             Unhealthy: If it failed, or if the cluster is not whole when it starts.
         """
         system.wait_healthy()
-        figures = _figures(system, _run(_plan(system, **plan)))
+        figures = figures_of(system, run(plan_for(system, **plan)))
         time.sleep(SETTLE_S)
         return figures
 
@@ -219,17 +217,17 @@ class Bench:
         leader = system.leader()
         assert leader is not None, "a healthy cluster has a leader"
         survivors = [addr for index, addr in enumerate(system.clients) if index != leader]
-        plan = _plan(system, job="failover", connections=1, warm_s=0.5, measure_s=0.0)
+        plan = plan_for(system, job="failover", connections=1, warm_s=0.5, measure_s=0.0)
         plan.members, plan.victim, plan.pids, plan.by = survivors, system.pid(leader), [], ENDS[part]
-        output = _run(plan)
+        output = run(plan)
         system.bring_back(leader, stopped=plan.by == signal.SIGSTOP)
-        self.record(part, system, round_, _figures(system, output))
+        self.record(part, system, round_, figures_of(system, output))
         system.wait_healthy()
 
     def idle(self, system: System) -> None:
         """Measure what 300 brokers of 10 topics cost that only send their heartbeats."""
         before_mb = system.resident_mb()
-        plan = _plan(
+        plan = plan_for(
             system,
             job="heartbeats",
             connections=BROKERS_IDLE,
@@ -237,12 +235,12 @@ class Bench:
             measure_s=self.arguments.idle_seconds,
             lease_s=self.timers.lease_s,
         )
-        with _process(plan) as process:
+        with load_process(plan) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             first = process.stdout.readline()
             if first.strip() != b"steady":
-                _figures(system, first)
+                figures_of(system, first)
                 raise Unhealthy(f"{system.name}: the brokers could not be listed")
             counts = [(time.monotonic(), _payloads(), system.written_bytes())]
             process.stdin.write(b"\n")
@@ -251,7 +249,7 @@ class Bench:
             counts.append((time.monotonic(), _payloads(), system.written_bytes()))
             resident_mb = system.resident_mb()
             process.stdin.write(b"\n")
-            figures = _figures(system, process.communicate()[0])
+            figures = figures_of(system, process.communicate()[0])
         (began, payloads_before, disk_before), (ended, payloads_after, disk_after) = counts
         seconds = ended - began
         leader = system.leader()
@@ -283,10 +281,10 @@ class Bench:
         with contextlib.ExitStack() as stack:
             if busy:
                 for job in ("writes", "reads"):
-                    plan = _plan(
+                    plan = plan_for(
                         system, job=job, connections=CONNECTIONS, warm_s=1.0, measure_s=60.0, report=60.0
                     )
-                    process = stack.enter_context(_process(plan))
+                    process = stack.enter_context(load_process(plan))
                     stack.callback(process.kill)
                     loads.append(process)
             before = [system.status(index) for index in range(MEMBERS)]
@@ -310,8 +308,8 @@ class Bench:
         print(f"{system.name}: members " + ", ".join(f"{i}: pid {pid}" for i, pid in enumerate(system.pids)))
         print(f"clients {', '.join(system.clients)}; leader {system.leader()}", flush=True)
         count = self.arguments.in_flight
-        plan = _plan(system, job="writes", connections=count, warm_s=1.0, measure_s=1.0, report=1.0)
-        with _process(plan) as process, contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+        plan = plan_for(system, job="writes", connections=count, warm_s=1.0, measure_s=1.0, report=1.0)
+        with load_process(plan) as process, contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             try:
                 process.wait(seconds or None)
             finally:
@@ -394,40 +392,6 @@ def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
             for addr in system.clients
         ]
     return not any(answer.code for answer in answers)
-
-
-def _plan(system: System, **plan: Any) -> Plan:
-    return Plan(kind=system.kind, members=system.clients, pids=system.pids, **plan)
-
-
-@contextlib.contextmanager
-def _process(plan: Plan) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.micro.raft.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    with process:
-        try:
-            process.stdin.write(msgspec.json.encode(plan) + b"\n")
-            process.stdin.flush()
-            yield process
-        except BaseException:
-            process.kill()
-            raise
-
-
-def _run(plan: Plan) -> bytes:
-    with _process(plan) as process:
-        return process.communicate()[0]
-
-
-def _figures(system: System, output: bytes) -> dict[str, Any]:
-    lines = output.splitlines()
-    figures: dict[str, Any] = json.loads(lines[-1]) if lines else {"failure": "the load process died"}
-    if "failure" in figures:
-        tails = "\n".join(system.log_tail(index) for index in range(MEMBERS))
-        raise Unhealthy(f"{system.name}: {figures['failure']}\n{tails}")
-    return figures
 
 
 def _interpreter_of(tree: Path) -> str:

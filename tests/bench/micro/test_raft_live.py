@@ -1,0 +1,98 @@
+"""The raft benchmark before real systems: what it writes by hand is understood, leaders are replaced."""
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from bench.micro.raft.brokers import nodes
+from bench.micro.raft.loading import figures_of, load_process, plan_for, run
+from bench.micro.raft.systems import FACTORIES, Missing, System
+from bench.micro.raft.timers import SERIES
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+BROKERS = 4
+TOPICS = 2
+
+
+@pytest.fixture(scope="module", params=["routekeeper-fsync", "zookeeper", "etcd"])
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    try:
+        found = FACTORIES[request.param](tmp_path_factory.mktemp("systems") / "it", SERIES["equal"])
+    except Missing as error:
+        pytest.skip(str(error))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+def check_listed(system: System) -> None:
+    """Hold to what the load has to have brought about; of etcd its answers tell enough."""
+    if system.kind == "remoting":
+        for http in system.watched:
+            with urllib.request.urlopen(f"http://{http}/v1/brokers", timeout=5) as reply:
+                found = [one["broker_name"] for one in json.loads(reply.read())["brokers"]]
+            assert sorted(found) == [f"broker-{key:04d}" for key in range(BROKERS)]
+    elif system.kind == "jute":
+        client = KazooClient(hosts=",".join(system.clients))
+        client.start()
+        try:
+            owners = [
+                {client.get(path)[1].ephemeralOwner for path in nodes(key, TOPICS)} for key in range(BROKERS)
+            ]
+        finally:
+            client.stop()
+            client.close()
+        assert all(len(of_one) == 1 and 0 not in of_one for of_one in owners), "nodes that end with a session"
+        assert len(set.union(*owners)) == BROKERS, "each broker has a session of its own"
+
+
+def test_brokers_are_listed_and_stay_so_beyond_their_lease(system: System) -> None:
+    plan = plan_for(
+        system, job="heartbeats", connections=BROKERS, warm_s=0.1, measure_s=3.0, topics=TOPICS, lease_s=2
+    )
+    with load_process(plan) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for word in (b"steady\n", b"measured\n"):
+            assert process.stdout.readline() == word
+            check_listed(system)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        figures_of(system, process.communicate()[0])
+
+
+def test_watchers_are_told_of_every_change(system: System) -> None:
+    plan = plan_for(
+        system,
+        job="watch",
+        connections=1,
+        warm_s=0.1,
+        measure_s=0.6,
+        watched=system.watched,
+        watchers=5,
+    )
+    figures = figures_of(system, run(plan))
+    assert figures["watchers"] == 3 * 5
+    assert figures["writes"] >= 3
+    assert 0 < figures["half_ms_p50"] <= figures["ms_p50"] <= figures["ms_p99"]
+
+
+def test_leader_that_is_stopped_is_replaced_and_comes_back(system: System) -> None:
+    leader = system.leader()
+    assert leader is not None
+    plan = plan_for(system, job="failover", connections=1, warm_s=0.2, measure_s=0.0, by=signal.SIGSTOP)
+    plan.members = [addr for index, addr in enumerate(system.clients) if index != leader]
+    plan.victim, plan.pids = system.pid(leader), []
+    try:
+        figures = figures_of(system, run(plan))
+    finally:
+        system.bring_back(leader, stopped=True)
+    system.wait_healthy()
+    # Only silence tells of it; the last word of the leader was a heartbeat ago at most.
+    assert figures["ms"] > 300
