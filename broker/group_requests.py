@@ -7,6 +7,7 @@ Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -181,16 +182,27 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
         first = store.earliest_time(fields.topic, queue_id)
         consumed = state.offsets.get(fields.topic, fields.group, queue_id) or 0
         waits = stored(consumed) if consumed < high else -1
-        spans.append(
-            {
-                "consumeTimeStamp": stored(consumed - 1) if consumed > 0 else first,
-                "delayTime": call.now_ms - waits if waits >= 0 else 0,
-                "maxTimeStamp": stored(high - 1),
-                "messageQueue": _queue(state, fields.topic, queue_id).to_json(),
-                "minTimeStamp": first,
-            }
-        )
+        span: dict[str, Any] = {
+            "messageQueue": _queue(state, fields.topic, queue_id).to_json(),
+            "delayTime": call.now_ms - waits if waits >= 0 else 0,
+        }
+        for name, wall_ms in (
+            ("minTimeStamp", first),
+            ("maxTimeStamp", stored(high - 1)),
+            ("consumeTimeStamp", stored(consumed - 1) if consumed > 0 else first),
+        ):
+            span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
+        spans.append(span)
     return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
+
+
+def _time_text(wall_ms: int) -> str:
+    """Return local time as ``2026-11-23#20:33:10:823``. Source: UtilAll.timeMillisToHumanString."""
+    seconds, ms = divmod(wall_ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d#%H:%M:%S}:{ms:03d}"
+    except (ValueError, OverflowError, OSError):  # beyond the calendar
+        return str(wall_ms)
 
 
 def correction_offset(state: BrokerState, call: Call) -> RemotingCommand:
@@ -272,7 +284,8 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work
-    body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d}' % (
+    # what was pulled and is not yet consumed is known to consumers only
+    body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}' % (
         orjson.dumps(str(state.advertise)),
         b",".join(groups),
         lag,
@@ -310,7 +323,8 @@ def consume_offsets(
 def topics_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve 343."""
     group = GroupFields.parse(call.request.ext_fields).group
-    return call.request.reply(body=TopicList(topics=state.offsets.topics_of(group)).encode())
+    topics = TopicList(topics=state.offsets.topics_of(group), broker_addr=str(state.advertise))
+    return call.request.reply(body=topics.encode())
 
 
 def subscription_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:

@@ -67,8 +67,11 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
         if len(results) >= count or read >= _READ_MAX:
             break
     if not results:
+        nothing = QueryMessageResponseFields(index_last_update_timestamp=0, index_last_update_phyoffset=0)
         return call.request.reply(
-            ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct"
+            ResponseCode.QUERY_NOT_FOUND,
+            remark="can not find message, maybe time range not correct",
+            ext_fields=nothing.to_ext(),
         )
     newest = results[0]
     header = QueryMessageResponseFields(
