@@ -243,7 +243,8 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         state.effects.register_all = True
     state.config = changed
     state.config_version = state.config_version.advanced(now_ms=call.now_ms)
-    state.changed_settings |= values
+    spelled = changed.to_properties()
+    state.changed_settings |= {key: spelled[key] for key in values}
     return Later(reply=call.request.reply(), settings_saved=True)
 
 

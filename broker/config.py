@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -25,6 +26,11 @@ _MASTER: Final = "ASYNC_MASTER"
 _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
+
+# What stands around a value and does not count; how numbers are spelled: not in digits of other scripts.
+_BLANKS: Final = " \t\r\n\f"
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
 def _key(name: str, *, live: bool = False) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
             unknown.append(key)
             continue
         # Trimmed, as 5.x brokers do.
-        changes[item.name] = _parse(key, text.strip(), type(item.default))
+        changes[item.name] = _parse(key, text.strip(_BLANKS), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
 
 
@@ -264,17 +270,22 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def _parse(key: str, text: str, kind: type) -> Any:
+    if not text.isprintable():
+        # Line ends would be other settings to whoever reads them in request 26's answer.
+        raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise SettingError(f"{key}={text!r} is neither true nor false")
+            raise SettingError(f"{key}={text[:80]!r} is neither true nor false")
         return text.lower() == "true"
-    try:
-        return float(text) if kind is float else int(text)
-    except ValueError:
-        wanted = "number" if kind is float else "whole number"
-        raise SettingError(f"{key}={text!r} is not a {wanted}") from None
+    if kind is float:
+        if not _DECIMAL.fullmatch(text):
+            raise SettingError(f"{key}={text[:80]!r} is not a number")
+        return float(text)
+    if not _WHOLE.fullmatch(text):
+        raise SettingError(f"{key}={text[:80]!r} is not a whole number")
+    return int(text)
 
 
 def _spell(value: object) -> str:

@@ -17,7 +17,7 @@ from broker.state import BrokerState
 from broker.steps import Steps
 from broker.store import MessageStore
 from remoting.bodies import DelayOffsetTable
-from remoting.properties import format_properties
+from remoting.properties import escape_properties
 
 #: Why something is not on disk; None: it is.
 Failure = OSError | StoreUnavailable | None
@@ -80,12 +80,14 @@ class StateFile:
         waiting, self._waiting = self._waiting, []
         self.failure = None
         if version != self._on_disk:
-            saved = self._saved()
-            encode = self._snapshot()
             try:
+                saved = self._saved()
+                encode = self._snapshot()
                 yield lambda: self._write(encode)
             except (OSError, StoreUnavailable) as error:
                 self.failure = error
+            except Exception as error:  # one entry that cannot be encoded must not end the broker
+                self.failure = StoreUnavailable(f"{self.name} cannot be encoded: {error!r}")
             else:
                 self._on_disk = version
                 saved()
@@ -169,7 +171,7 @@ def state_files(disk: Disk, directory: Path, state: BrokerState) -> StateFiles:
         return table.encode
 
     def settings() -> Callable[[], bytes]:
-        data = format_properties(state.changed_settings).encode("latin-1")
+        data = escape_properties(state.changed_settings)
         return lambda: data
 
     return StateFiles(

@@ -30,7 +30,13 @@ def test_values_are_trimmed() -> None:
     ("values", "message"),
     [
         ({"listenPort": "x"}, "listenPort='x' is not a whole number"),
+        ({"listenPort": "1_0"}, "listenPort='1_0' is not a whole number"),
+        ({"listenPort": "\u0661"}, "listenPort='\u0661' is not a whole number"),
+        ({"listenPort": "9" * 4000}, "listenPort='9{80}' is not a whole number"),
+        ({"brokerName": "a\nb"}, "brokerName='a.{2}b': allowed are printable characters on one line"),
+        ({"brokerIP1": "\ud800"}, "allowed are printable characters"),
         ({"timerDivisor": "x"}, "timerDivisor='x' is not a number"),
+        ({"timerDivisor": "nan"}, "timerDivisor='nan' is not a number"),
         ({"timerDivisor": "0"}, "timerDivisor=0.0 is outside 1..1000"),
         ({"autoCreateTopicEnable": "yes"}, "neither true nor false"),
         ({"listenPort": "70000"}, "listenPort=70000 is outside 0..65535"),
