@@ -18,6 +18,7 @@ from broker.state import BrokerState
 from broker.store import Draft
 from broker.tags import tags_code
 from broker.topics import SCHEDULE_TOPIC
+from remoting.errors import LocalProtocolError
 from remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
                 message = state.store.message_at(entry.log_offset) if entry.size > 0 else None
                 if message is not None:
                     _deliver(state, message, now_ms=now_ms)
+                else:
+                    logger.error("delayed message cannot be read, dropped level=%s offset=%s", level, offset)
                 offset += 1
                 state.delay_offsets[level] = offset
             else:
@@ -76,21 +79,24 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
         logger.warning("delayed message without a topic dropped id=%s", message.offset_message_id)
         return
     topic, queue_id = target
-    placed = state.store.put(
-        Draft(
-            topic=topic,
-            queue_id=queue_id,
-            body=message.body,
-            properties=message.properties,
-            tags_code=tags_code(message.properties),
-            born_host=message.born_host,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            reconsume_times=message.reconsume_times,
-        ),
-        now_ms=now_ms,
+    draft = Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=message.properties,
+        tags_code=tags_code(message.properties),
+        born_host=message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        reconsume_times=message.reconsume_times,
     )
+    try:
+        placed = state.store.put(draft, now_ms=now_ms)
+    except LocalProtocolError as error:
+        # Stored under other settings. It would be due again and again, and at each start.
+        logger.error("delayed message dropped id=%s error=%s", message.offset_message_id, error)
+        return
     state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)
     state.effects.arrived.add((topic, queue_id))
 

@@ -391,7 +391,8 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         )
         properties.setdefault(_DLQ_ORIGIN_TOPIC, properties[PROPERTY_RETRY_TOPIC])
         properties.setdefault(_DLQ_ORIGIN_MESSAGE_ID, properties[PROPERTY_ORIGIN_MESSAGE_ID])
-    level = 0 if dead else fields.delay_level or 3 + message.reconsume_times
+    # Senders may say that a message was consumed less than never; it is tried again at once then.
+    level = 0 if dead else max(fields.delay_level or 3 + message.reconsume_times, 0)
     if level:
         properties[PROPERTY_DELAY] = str(level)
     text = _spell(properties)

@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+#: Characters of all attributes of one topic: they are in each registration, and in the table on disk.
+ATTRIBUTES_MAX: Final = 4096
+#: Source: TopicFilterType.
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FORBIDDEN: Final = frozenset(
@@ -335,14 +339,17 @@ class TopicChange:
         """Return the topic as it shall be.
 
         Raises:
-            ValueError: If the attribute text is malformed.
+            ValueError: If the attribute text is malformed or too long, or there is no such type of filter.
         """
+        filter_type = self.topic_filter_type or FILTER_TYPES[0]
+        if filter_type not in FILTER_TYPES:
+            raise ValueError(f"topicFilterType {filter_type[:40]!r}: allowed are {', '.join(FILTER_TYPES)}")
         return TopicConfig(
             topic_name=self.topic_name,
             read_queue_nums=self.read_queue_nums,
             write_queue_nums=self.write_queue_nums,
             perm=self.perm,
-            topic_filter_type=self.topic_filter_type or "SINGLE_TAG",
+            topic_filter_type=filter_type,
             topic_sys_flag=self.topic_sys_flag,
             order=self.order,
             attributes=edit_attributes(old.attributes if old else {}, self.attributes),
@@ -367,15 +374,18 @@ def edit_attributes(old: Mapping[str, str], edits: str) -> dict[str, str]:
     """Apply ``+key=value,-key`` to attributes.
 
     Raises:
-        ValueError: If an edit has neither sign or no key.
+        ValueError: If an edit has neither sign or no key, or there would be too many.
     """
     found = dict(old)
     for edit in filter(None, (part.strip() for part in edits.split(","))):
         key, _, value = edit[1:].partition("=")
         if not key or edit[0] not in "+-":
-            raise ValueError(f"attribute edit {edit!r} is neither +key=value nor -key")
+            raise ValueError(f"attribute edit {edit[:40]!r} is neither +key=value nor -key")
         if edit[0] == "+":
             found[key] = value
         else:
             found.pop(key, None)
+    size = sum(len(key) + len(value) for key, value in found.items())
+    if size > ATTRIBUTES_MAX:
+        raise ValueError(f"attributes of {size} characters: allowed are {ATTRIBUTES_MAX}")
     return found

@@ -90,3 +90,17 @@ def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
     assert deliver_due(state, now_ms=NOW + 1_000) is None
     assert [message.body for message in delivered(state)] == [b"x"]
     assert delivered(state, "Gone") == []
+
+
+def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come(
+    state: BrokerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker would end each time it is due: the record grows with the name of its real topic."""
+    topic = "T" * 127
+    state.topics.put(TopicConfig(topic_name=topic), now_ms=NOW)
+    room = (1 << 20) - 8 - 91 - len(SCHEDULE_TOPIC) - len(topic) - 100
+    schedule(state, b"x" * room, 1, topic=topic)
+    schedule(state, b"behind", 1)
+    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert [message.body for message in delivered(state)] == [b"behind"]
+    assert "delayed message dropped" in caplog.text

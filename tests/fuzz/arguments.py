@@ -35,6 +35,7 @@ _PLAUSIBLE: Final = {
     "perm": "6",
     "readQueueNums": "4",
     "writeQueueNums": "4",
+    "topicFilterType": "SINGLE_TAG",
     "expressionType": "TAG",
     "subscription": "*",
     "maxMsgNums": "32",
