@@ -242,6 +242,7 @@ class Bench:
             if first.strip() != b"steady":
                 figures_of(system, first)
                 raise Unhealthy(f"{system.name}: the brokers could not be listed")
+            leader = system.leader()
             counts = [(time.monotonic(), _payloads(), system.written_bytes())]
             process.stdin.write(b"\n")
             process.stdin.flush()
@@ -252,9 +253,9 @@ class Bench:
             figures = figures_of(system, process.communicate()[0])
         (began, payloads_before, disk_before), (ended, payloads_after, disk_after) = counts
         seconds = ended - began
-        leader = system.leader()
         figures |= {
             "brokers": BROKERS_IDLE,
+            "leader_changed": system.leader() != leader,
             "lease_s": self.timers.lease_s,
             "roles": ["leader" if index == leader else "follower" for index in range(MEMBERS)],
             "cpu_share": [used / figures["seconds"] for used in figures["server_cpu_s"]],
@@ -326,15 +327,20 @@ class Bench:
                 systems = [self.make(name, f"-{round_}") for name in (OURS, OTHER)]
                 for system in systems:
                     self.start(system, stack)
+                self.warm_up(systems, parts)
                 self.rounds(systems, parts, range(round_, round_ + 1))
+
+    def warm_up(self, systems: list[System], parts: list[str]) -> None:
+        """Let each system write for a while, if a part asks for writes."""
+        if set(parts) <= {"reads", "poll", "idle"}:
+            return
+        for system in list(systems):
+            warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
+            with self.failing(system, systems, "warm-up"):
+                self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.5)
 
     def rounds(self, systems: list[System], parts: list[str], numbers: range) -> None:
         """Measure each part of each system in turn, in another order each round."""
-        if set(parts) & {"ack", "writes", "visible", "watch", "watch-many", "ack-large", "writes-large"}:
-            for system in list(systems):
-                warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
-                with self.failing(system, systems, "warm-up"):
-                    self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.5)
         for round_ in numbers:
             for part in parts:
                 for system in self.order.sample(systems, len(systems)):
@@ -557,6 +563,7 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
                     for busy in {"idle": (False,), "busy": (True,), "both": (False, True)}[arguments.load]:
                         bench.elections(system, minutes=arguments.elections, busy=busy)
             return
+        bench.warm_up(systems, parts)
         rounds = [part for part in parts if part not in (*ENDS, "idle")]
         bench.rounds(systems, rounds, range(arguments.rounds))
         for part in ENDS:

@@ -230,6 +230,7 @@ def _idle(samples: Samples) -> Iterator[str]:
             yield (
                 f"\nidle, {sample['system']}, timers: {sample['timers']}: {sample['brokers']} brokers of 10"
                 f" topics, {sample['seconds']:.0f} s, {per_s:.1f} heartbeats/s"
+                + (", AND THE LEADER CHANGED" if sample["leader_changed"] else "")
             )
             yield from table(("member", *(head for head, _, _ in _IDLE_COLUMNS)), [*rows, ("all", *total)])
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from bench.micro.raft.figures import paired, percentile, spread, table
 from bench.micro.raft.report import tables, targets
 
@@ -132,10 +134,12 @@ def test_polling_is_said_in_seconds() -> None:
     assert line.endswith("one change seen after 15.0 s (p50), 30.0 s (last)")
 
 
-def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash() -> None:
+@pytest.mark.parametrize("changed", [False, True])
+def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash(changed: bool) -> None:
     idle = sample(
         "etcd",
         "idle",
+        leader_changed=changed,
         timers="equal",
         brokers=300,
         seconds=20.0,
@@ -147,6 +151,8 @@ def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash() -> None:
         disk_kb_per_s=[0.5, 0.25, 0.25],
     )
     lines = list(tables([idle]))
-    assert lines[0].strip() == "idle, etcd, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
+    head, _, warning = lines[0].partition(", AND ")
+    assert head.strip() == "idle, etcd, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
+    assert bool(warning) == changed
     assert lines[-1].split() == ["all", "5.00%", "220", "90", "-", "-", "1.00"]
     assert not list(targets([idle]))  # targets are ours
