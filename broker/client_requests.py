@@ -12,7 +12,7 @@ from broker.group_configs import group_fault
 from broker.groups import Client
 from broker.pulling import codes_of_subscription
 from broker.state import BrokerState, Call, Later
-from broker.topics import GROUP_LENGTH_MAX, name_fault, retry_topic
+from broker.topics import name_fault, retry_topic
 from remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,
@@ -31,6 +31,7 @@ from remoting.fields import (
     UnregisterClientFields,
 )
 from remoting.lenient import as_object, loads
+from remoting.names import GROUP_LENGTH_MAX
 
 _UNIT_SUB: Final = 2
 

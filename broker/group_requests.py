@@ -16,7 +16,7 @@ from broker.errors import Refusal
 from broker.forwarding import AskAll
 from broker.state import BrokerState, Call, Later, Stepwise, Work
 from broker.steps import no_work
-from broker.topics import GROUP_LENGTH_MAX, name_fault
+from broker.topics import name_fault
 from remoting.admin_fields import (
     BrokerConsumeStatsFields,
     CloneGroupFields,
@@ -31,6 +31,7 @@ from remoting.codes import LanguageCode, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.fields import ResetOffsetFields
 from remoting.inspection import ConsumerStatus
+from remoting.names import GROUP_LENGTH_MAX
 from remoting.route import TopicConfig
 
 #: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.

@@ -29,7 +29,7 @@ from broker.commit_log import CommitLog
 from broker.files import Disk, make_directories, write_atomic
 from broker.log_scan import Damage, Padding, scan
 from broker.steps import no_work
-from remoting.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,8 @@ FOUND_MAX: Final = 64
 _MAGIC: Final = b"RKINDEX1"
 _HEAD: Final = struct.Struct(">8sQQQQQ")
 _ENTRY: Final = struct.Struct(">QQQ")
-_KEYS_MARK: Final = f"{PROPERTY_KEYS}\x01"
-_UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}\x01"
-_PAIR_END: Final = "\x02"
+_KEYS_MARK: Final = f"{PROPERTY_KEYS}{NAME_END}"
+_UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 
 #: Hash and store time, by which a file is sorted.
 _Place = tuple[int, int]
@@ -97,13 +96,13 @@ def keys_of(properties: str) -> list[str]:
     begin = properties.find(_UNIQUE_MARK)
     if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
         # What nearly every message has: nothing but a unique id.
-        if begin < 0 or (begin and properties[begin - 1] != _PAIR_END):
+        if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
             return []
-        end = properties.find(_PAIR_END, begin)
+        end = properties.find(PAIR_END, begin)
         key = properties[begin + len(_UNIQUE_MARK) : end if end >= 0 else None]
         return [key] if key else []
     keys: dict[str, None] = {}
-    for pair in properties.split(_PAIR_END):
+    for pair in properties.split(PAIR_END):
         if pair.startswith(_UNIQUE_MARK):
             keys[pair[len(_UNIQUE_MARK) :]] = None
         elif pair.startswith(_KEYS_MARK):

@@ -21,6 +21,7 @@ from remoting.command import RemotingCommand
 from remoting.errors import FieldError, LocalProtocolError, RemoteProtocolError
 from remoting.fields import SendBackFields, SendMessageFields, SendMessageResponseFields
 from remoting.message import (
+    NAME_END,
     PROPERTIES_SIZE_MAX,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
@@ -128,7 +129,7 @@ def _send_known(state: BrokerState, call: Call) -> _Sent | None:
     ):
         return None
     properties = decode_properties(text)
-    if text.count("\x01") != len(properties) or not _STEERING.isdisjoint(properties):
+    if text.count(NAME_END) != len(properties) or not _STEERING.isdisjoint(properties):
         return None
     waits = properties.pop(PROPERTY_WAIT, "true").lower() != "false"
     properties[PROPERTY_CLUSTER] = settings.cluster_name
@@ -336,7 +337,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
     with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
     drafts = []
     for item in items:
-        own = f"{PROPERTY_UNIQ_KEY}\x01" in item.properties
+        own = f"{PROPERTY_UNIQ_KEY}{NAME_END}" in item.properties
         text = _bounded(join_properties(item.properties, common if own else with_key))
         drafts.append(
             msgspec.structs.replace(

@@ -16,11 +16,12 @@ from broker.locks import QueueLocks
 from broker.offsets import ConsumerOffsets
 from broker.stats import Stats
 from broker.store import MessageStore
-from broker.topics import GROUP_LENGTH_MAX, TopicConfigs, name_fault
+from broker.topics import TopicConfigs, name_fault
 from remoting.bodies import SubscriptionGroupConfig
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.message import Host, offset_message_id
+from remoting.names import GROUP_LENGTH_MAX
 from remoting.route import DataVersion, TopicConfig
 
 #: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.

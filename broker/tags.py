@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from remoting.errors import LocalProtocolError
-from remoting.message import PROPERTY_TAGS, parse_subscription, tag_hash
+from remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, parse_subscription, tag_hash
 
-_MARK = f"{PROPERTY_TAGS}\x01"
+_MARK = f"{PROPERTY_TAGS}{NAME_END}"
 
 cached_tag_hash = lru_cache(maxsize=4096)(tag_hash)
 
@@ -17,11 +17,11 @@ def tags_of(properties: str) -> str:
     begin = properties.find(_MARK)
     if begin < 0:
         return ""
-    if (begin == 0 or properties[begin - 1] == "\x02") and properties.find(_MARK, begin + 1) < 0:
-        end = properties.find("\x02", begin)  # nearly always: there is one, and no name ends like it
+    if (begin == 0 or properties[begin - 1] == PAIR_END) and properties.find(_MARK, begin + 1) < 0:
+        end = properties.find(PAIR_END, begin)  # nearly always: there is one, and no name ends like it
         return properties[begin + len(_MARK) : end if end >= 0 else None]
     found = ""
-    for pair in properties.split("\x02"):
+    for pair in properties.split(PAIR_END):
         if pair.startswith(_MARK) and len(pair) > len(_MARK):
             found = pair[len(_MARK) :]
     return found

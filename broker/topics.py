@@ -6,7 +6,6 @@ Times are Unix ms and come in as arguments.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -17,20 +16,17 @@ from remoting.bounds import QUEUE_NUMS_MAX
 from remoting.codes import DEFAULT_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from remoting.errors import RemoteProtocolError
 from remoting.lenient import FILE, INT64_MAX, as_int, loads
+from remoting.names import CHARACTERS, TOPIC_LENGTH_MAX, NameFault, fault_of
 from remoting.route import DataVersion, TopicConfig
 
 logger = logging.getLogger(__name__)
 
-#: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
-TOPIC_LENGTH_MAX: Final = 127
-GROUP_LENGTH_MAX: Final = 255
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 #: Characters of all attributes of one topic: they are in each registration, and in the table on disk.
 ATTRIBUTES_MAX: Final = 4096
 #: Source: TopicFilterType.
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FORBIDDEN: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -46,17 +42,16 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
-    """Say what is wrong with a topic, group or broker name; None if nothing.
-
-    Source: TopicValidator.validateTopic, RocketMQ 4.9 and 5.3.
-    """
-    if not name or not name.strip():
-        return "The specified topic is blank."
-    if not _NAME.fullmatch(name):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(name) > length_max:
-        return f"The specified topic is longer than topic max length {length_max}."
-    return None
+    """Say in Apache's words what is wrong with a topic, group or broker name; None if nothing."""
+    match fault_of(name, length_max=length_max):
+        case None:
+            return None
+        case NameFault.BLANK:
+            return "The specified topic is blank."
+        case NameFault.CHARACTERS:
+            return f"The specified topic contains illegal characters, allowing only ^[{CHARACTERS}]+$"
+        case NameFault.LENGTH:
+            return f"The specified topic is longer than topic max length {length_max}."
 
 
 def is_sending_forbidden(topic: str) -> bool:

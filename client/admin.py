@@ -27,6 +27,7 @@ from remoting.fields import (
     WipeWritePermResponseFields,
     WritePermFields,
 )
+from remoting.properties import split_properties
 from remoting.route import ClusterInfo, TopicConfig, TopicRouteData, decode_cluster_info
 
 from .directory import Directory, EachAnswer, ensure_success
@@ -238,7 +239,7 @@ class Admin:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
         """
         response = yield from self.call(broker_addr, RequestCode.GET_BROKER_CONFIG, {})
-        return properties(response.body)
+        return split_properties(response.body)
 
     def consume_stats(
         self, broker_addr: str, group: str, topic: str | None = None
@@ -377,16 +378,6 @@ def topic_count(answer: RemotingCommand) -> int:
         return AddWritePermResponseFields.parse(answer.ext_fields).add_topic_count
     except FieldError as error:
         raise RemoteProtocolError(f"answer without topic count: {error}") from None
-
-
-def properties(body: bytes) -> dict[str, str]:
-    """Split settings text: one ``key=value`` per line, nothing escaped."""
-    settings = {}
-    for line in body.decode("utf-8", "replace").splitlines():
-        name, mark, value = line.partition("=")
-        if mark and name.strip():
-            settings[name.strip()] = value.strip()
-    return settings
 
 
 def failed(answers: tuple[EachAnswer, ...]) -> dict[str, Exception]:

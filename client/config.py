@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
+from remoting.bounds import is_address
 from remoting.codes import DEFAULT_TOPIC, RETRY_PREFIX, HeaderCodec
+from remoting.names import CHARACTERS, GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, NameFault, fault_of
 
 from .errors import InvalidArgument
 
-_HOST_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:;,\[\]]+):(?P<port>\d{1,5})")
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
-_TOPIC_SIZE_MAX: Final = 127
-_GROUP_SIZE_MAX: Final = 255
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
 #: Queues of a topic that a producer names before it exists. Source: DefaultMQProducer.defaultTopicQueueNums.
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
@@ -293,8 +291,8 @@ def check_addr(addr: str) -> str:
     Raises:
         InvalidArgument: If it does not.
     """
-    match = _HOST_PORT.fullmatch(addr)
-    if match is None or not 1 <= int(match["port"]) <= 65535:
+    host = addr.rpartition(":")[0]
+    if not is_address(addr) or (":" in host and not host.startswith("[")):
         raise InvalidArgument(
             f"address {addr!r} is not host:port with a port in 1..65535 ([v6]:port for IPv6)"
         )
@@ -317,13 +315,8 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
     Raises:
         InvalidArgument: If it is not; the text names the value and what is allowed.
     """
-    if not topic:
-        raise InvalidArgument("the specified topic is blank")
-    if not sizes_only and _NAME.fullmatch(topic) is None:
-        raise InvalidArgument(f"topic {topic!r} has characters outside %|a-zA-Z0-9_-")
-    limit = _GROUP_SIZE_MAX if topic.startswith(RETRY_PREFIX) else _TOPIC_SIZE_MAX
-    if len(topic) > limit:
-        raise InvalidArgument(f"topic of {len(topic)} characters, at most {limit} are allowed")
+    limit = GROUP_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
+    _check_name("topic", topic, limit, sizes_only=sizes_only)
     return topic
 
 
@@ -333,10 +326,15 @@ def check_group(group: str) -> str:
     Raises:
         InvalidArgument: If it is not.
     """
-    if not group:
-        raise InvalidArgument("the specified group is blank")
-    if _NAME.fullmatch(group) is None:
-        raise InvalidArgument(f"group {group!r} has characters outside %|a-zA-Z0-9_-")
-    if len(group) > _GROUP_SIZE_MAX:
-        raise InvalidArgument(f"group of {len(group)} characters, at most {_GROUP_SIZE_MAX} are allowed")
+    _check_name("group", group, GROUP_LENGTH_MAX)
     return group
+
+
+def _check_name(what: str, name: str, limit: int, *, sizes_only: bool = False) -> None:
+    fault = fault_of(name, length_max=limit)
+    if fault is NameFault.BLANK:
+        raise InvalidArgument(f"the specified {what} is blank")
+    if fault is NameFault.CHARACTERS and not sizes_only:
+        raise InvalidArgument(f"{what} {name!r} has characters outside {CHARACTERS}")
+    if len(name) > limit:
+        raise InvalidArgument(f"{what} of {len(name)} characters, at most {limit} are allowed")

@@ -16,6 +16,8 @@ from remoting.errors import RemotingError
 from remoting.fields import FieldError, SendMessageFields, SendMessageResponseFields, at_queue_v2
 from remoting.inflate import LZ4, ZSTANDARD
 from remoting.message import (
+    NAME_END,
+    PAIR_END,
     PROPERTIES_SIZE_MAX,
     PROPERTY_DELAY,
     PROPERTY_INSTANCE_ID,
@@ -523,7 +525,7 @@ def _properties(message: Message) -> dict[str, str]:
     """
     properties = dict(message.properties)
     for name, value in message.properties.items():
-        if not name or not value or "\x01" in name + value or "\x02" in name + value:
+        if not name or not value or NAME_END in name + value or PAIR_END in name + value:
             raise InvalidArgument(
                 f"property {name!r}={value!r}: name and value must not be empty nor hold the separators"
             )

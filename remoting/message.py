@@ -53,8 +53,9 @@ PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
 #: Largest body in bytes that a broker takes by default, and to which a compressed one may inflate.
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_SIZE_MAX: Final = 32767
-_NAME_END: Final = "\x01"
-_PAIR_END: Final = "\x02"
+#: What ends a name and what ends a value in the text of a message's properties.
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")  # size, magic, crc, queue id, flag, offsets, sys flag, born
 #: All up to the body, by the sizes of both hosts' addresses.
@@ -460,10 +461,10 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     Raises:
         LocalProtocolError: If a name or value holds a separator.
     """
-    text = "".join([f"{name}{_NAME_END}{value}{_PAIR_END}" for name, value in properties.items()])
-    if text.count(_NAME_END) != len(properties) or text.count(_PAIR_END) != len(properties):
+    text = "".join([f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()])
+    if text.count(NAME_END) != len(properties) or text.count(PAIR_END) != len(properties):
         for name, value in properties.items():
-            if _NAME_END in name + value or _PAIR_END in name + value:
+            if NAME_END in name + value or PAIR_END in name + value:
                 raise LocalProtocolError(f"property {name!r} holds a separator, 0x01 or 0x02")
     return text
 
@@ -471,8 +472,8 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 def decode_properties(text: str) -> dict[str, str]:
     """Split text into properties; the last of duplicates wins, halves and empty ones are dropped."""
     properties = {}
-    for pair in text.split(_PAIR_END):
-        name, mark, value = pair.partition(_NAME_END)
+    for pair in text.split(PAIR_END):
+        name, mark, value = pair.partition(NAME_END)
         if mark and name and value:
             properties[name] = value
     return properties
@@ -480,8 +481,8 @@ def decode_properties(text: str) -> dict[str, str]:
 
 def join_properties(first: str, second: str) -> str:
     """Append property text to property text; 4.9 senders leave the last separator out."""
-    if first and second and not first.endswith(_PAIR_END):
-        return first + _PAIR_END + second
+    if first and second and not first.endswith(PAIR_END):
+        return first + PAIR_END + second
     return first + second
 
 

@@ -44,6 +44,16 @@ def format_properties(values: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
 
 
+def split_properties(body: bytes) -> dict[str, str]:
+    """Return what :func:`format_properties` wrote, as far as nothing in it needed escapes."""
+    settings = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        name, mark, value = line.partition("=")
+        if mark and name.strip():
+            settings[name.strip()] = value.strip()
+    return settings
+
+
 def escape_properties(values: Mapping[str, str]) -> bytes:
     """Return ``key=value`` lines sorted by key that :func:`parse_properties` reads back; ASCII, for files.
 

@@ -22,11 +22,12 @@ from locust.runners import MasterRunner
 from bench.arms.servers import wait_until
 from bench.arrivals import NS_PER_S, Arrivals
 from bench.processes import ClusterError
-from client.admin import masters, properties
+from client.admin import masters
 from client.blocking import Client
 from client.config import ClientConfig
 from client.raft_group import NoAnswer, http_address
 from remoting.errors import RemotingError
+from remoting.properties import split_properties
 from remoting.route import TopicConfig
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def http_addresses(client: Client) -> list[str]:
         try:
             if answer.response is None:
                 raise NoAnswer(f"name server[{answer.addr}]: {answer.error}")
-            found.append(http_address(answer.addr, properties(answer.response.body)))
+            found.append(http_address(answer.addr, split_properties(answer.response.body)))
         except NoAnswer as error:
             missing.append(str(error))
     if not found:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..admin import properties
+from remoting.properties import split_properties
+
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
 
@@ -28,7 +29,9 @@ def _get_config(context: Context, args: Arguments) -> int:
     as_json = args.json()
     answers = context.run(context.client.admin.namesrv_config())
     settings = {
-        answer.addr: properties(answer.response.body) for answer in answers if answer.response is not None
+        answer.addr: split_properties(answer.response.body)
+        for answer in answers
+        if answer.response is not None
     }
     if as_json:
         context.json(settings)

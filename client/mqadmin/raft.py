@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..admin import properties
+from remoting.properties import split_properties
+
 from ..errors import NotApplied, describe
 from ..operation import Operation
 from ..raft_group import ADDRESS, Done, Group, NoAnswer, http_address
@@ -51,7 +52,7 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
                 missing.append(f"name server[{answer.addr}] failed: {describe(answer.error)}")
                 continue
             try:
-                found.append(http_address(answer.addr, properties(answer.response.body)))
+                found.append(http_address(answer.addr, split_properties(answer.response.body)))
             except NoAnswer as error:
                 missing.append(str(error))
         if not found:
