@@ -14,13 +14,9 @@ import base64
 import json
 import re
 import shlex
-import socket
-import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.golden.capture import PORTS, Exchange, Stage  # noqa: E402  (run as a script)
 from tests.interop.apache import ask, has_route, wait_until  # noqa: E402
+from tests.interop.daily import producer_member  # noqa: E402
 
 COMMANDS: Final = (
     "consumerProgress",
@@ -178,20 +175,6 @@ PROBES: Final[tuple[tuple[str, int, dict[str, str]], ...]] = (
     ("messages by key", 12, {"topic": "Golden", "key": "key1", "maxNum": "3", "beginTimestamp": "0", "endTimestamp": "9999999999999"}),  # noqa: E501
     ("messages by key, none", 12, {"topic": "Golden", "key": "no", "maxNum": "3", "beginTimestamp": "0", "endTimestamp": "9999999999999"}),  # noqa: E501
 )  # fmt: skip
-
-
-@contextmanager
-def producer_member(addr: str) -> Iterator[None]:
-    """Keep a member of the group ``producer_group`` at a broker."""
-    header = json.dumps({"code": 34, "language": "JAVA", "version": 479, "opaque": 1, "flag": 0}).encode()
-    member = {"clientID": "192.0.2.2@golden", "producerDataSet": [{"groupName": "producer_group"}]}
-    body = json.dumps(member | {"consumerDataSet": []}).encode()
-    host, _, port = addr.rpartition(":")
-    with socket.create_connection((host, int(port)), 15) as connection:
-        size = 4 + len(header) + len(body)
-        connection.sendall(struct.pack(">II", size, len(header)) + header + body)
-        assert connection.recv(4096), "the heartbeat was not answered"
-        yield
 
 
 def knows(help_text: str, args: list[str]) -> bool:
