@@ -134,6 +134,28 @@ def test_with_latency_fault_tolerance_only_the_first_send_meets_a_hung_broker(hu
     assert sum(result.tries > 1 for result in sends) <= 1
 
 
+def test_a_try_is_limited_and_no_broker_is_avoided_unless_asked() -> None:
+    config = ProducerConfig(group="pg")
+    assert (config.try_timeout_s, config.send_timeout_s, config.retry_unknown) == (1.0, 3.0, True)
+    assert config.latency_fault_enable is False
+
+
+@pytest.mark.faults
+@pytest.mark.alone
+def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> None:
+    with hung.client() as client:
+        sender = client.producer("pg")
+        waited = []
+        for _ in range(8):
+            before = time.monotonic()
+            if sender.send(Message(topic="Two", body=b"x")).tries > 1:
+                waited.append(time.monotonic() - before)
+    # queues are taken in turn, and the hung broker has two of four: nothing keeps it out of its turn
+    assert 2 <= len(waited) <= 4
+    assert min(waited) > 0.9
+    assert max(waited) < 2.5, "less than the 3 s of the whole send"
+
+
 @pytest.mark.faults
 @pytest.mark.alone
 def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:

@@ -388,6 +388,112 @@ def test_the_last_producer_of_a_group_says_farewell(new_peer: Any, answers: Any,
     assert peer.codes().count(35) == 1
 
 
+def test_an_asyncio_pull_consumer_seeks_pauses_commits_and_unsubscribes(
+    nameserver: Any, created: Callable[..., None]
+) -> None:
+    created("Steered")
+    fill(nameserver, "Steered", [b"%d" % number for number in range(6)])
+    queue = MessageQueue(topic="Steered", broker_name="broker-a", queue_id=0)
+
+    async def main() -> None:
+        async with client.aio.Client(settings(nameserver)) as started:
+            group = first("steering", auto_commit=False)
+            async with started.pull_consumer(group, {"Steered": "*"}) as consumer:
+
+                async def bodies(count: int) -> list[bytes]:
+                    found: list[bytes] = []
+                    while len(found) < count:
+                        polled = await consumer.poll(count=count - len(found), timeout_s=30.0)
+                        assert polled
+                        found += [message.body for message in polled]
+                    return found
+
+                assert await bodies(2) == [b"0", b"1"]
+                await consumer.seek(queue, 4)
+                assert await bodies(1) == [b"4"]
+                await consumer.commit()
+                assert await consumer.committed(queue) == 5
+                await consumer.seek(queue, 1)
+                assert await bodies(1) == [b"1"]
+                assert await consumer.committed(queue) == 5, "only a commit is stored"
+                assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 6)
+                consumer.pause(queue)
+                assert await consumer.poll(timeout_s=0.3) == ()
+                consumer.resume()
+                assert await bodies(4) == [b"2", b"3", b"4", b"5"]
+                assert queue in consumer.assigned
+                await consumer.unsubscribe("Steered")
+                assert queue not in consumer.assigned
+                await started.producer("pg").send(Message(topic="Steered", body=b"6"))
+                assert await consumer.poll(timeout_s=0.3) == ()
+
+    asyncio.run(main())
+
+
+def test_asyncio_deliveries_are_told_to_who_asked(nameserver: Any, created: Callable[..., None]) -> None:
+    created("Told")
+    told: list[tuple[RemotingError | None, SendResult | None]] = []
+
+    def tell(error: RemotingError | None, result: SendResult | None) -> None:
+        told.append((error, result))
+
+    def fail(error: RemotingError | None, result: SendResult | None) -> None:
+        told.append((error, result))
+        raise RuntimeError("the callback's own fault, which holds up nobody")
+
+    async def main() -> None:
+        async with client.aio.Client(settings(nameserver)) as started:
+            producer = started.producer(ProducerConfig(group="pg", linger_s=0.01))
+            futures = [
+                await producer.put(Message(topic="Told", body=b"%d" % number), on_delivery=call)
+                for number, call in enumerate((tell, fail, tell))
+            ]
+            await producer.flush()
+            assert all(future.done() for future in futures)
+            results = [future.result() for future in futures]
+            assert told == [(None, result) for result in results]
+            told.clear()
+            lost = await producer.put(Message(topic="%DLQ%none", body=b"x"), on_delivery=tell)
+            await producer.flush()
+            ((error, result),) = told
+            assert result is None
+            assert isinstance(error, RemotingError)
+            assert lost.exception() is error
+
+    asyncio.run(main())
+
+
+@pytest.mark.faults
+def test_a_fork_is_noticed_by_an_asyncio_client(nameserver: Any, created: Callable[..., None]) -> None:
+    created("ForkedLoop")
+
+    async def main() -> bytes:
+        async with client.aio.Client(settings(nameserver)) as started:
+            sender = started.producer("pg")
+            await sender.send(Message(topic="ForkedLoop", body=b"before"))
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    await sender.send(Message(topic="ForkedLoop", body=b"in the child"))
+                    os.write(writer, b"sent")
+                except ForkedClient:
+                    await started.close()
+                    os.write(writer, b"noticed")
+                except BaseException as error:
+                    os.write(writer, repr(error).encode())
+                finally:
+                    os._exit(0)
+            await asyncio.to_thread(os.waitpid, child, 0)
+            os.close(writer)
+            with open(reader, "rb") as pipe:
+                seen = pipe.read()
+            assert (await sender.send(Message(topic="ForkedLoop", body=b"after"))).queue_offset >= 0
+            return seen
+
+    assert asyncio.run(main()) == b"noticed"
+
+
 @pytest.mark.faults
 def test_a_fork_is_noticed_and_the_parent_is_not_disturbed(
     nameserver: Any, created: Callable[..., None]

@@ -172,3 +172,85 @@ def test_all_requests_of_a_client_with_credentials_are_signed(
 def test_empty_keys_are_refused() -> None:
     with pytest.raises(InvalidArgument):
         Credentials(access_key="", secret_key="x")
+
+
+# Types -------------------------------------------------------------------------------------------
+
+TYPED = """
+from collections.abc import Sequence
+
+from routekeeper import AsyncClient, Client, Message, ReceivedMessage, SendResult
+
+
+def listen(batch: Sequence[ReceivedMessage]) -> None:
+    for message in batch:
+        size: int = len(message.body)
+
+
+with Client("127.0.0.1:9876") as client:
+    result: SendResult = client.producer("orders").send(Message(topic="Orders", body=b"x"))
+    reveal_type(result.queue_offset)
+    for message in client.pull_consumer("billing", {"Orders": "*"}):
+        reveal_type(message)
+    client.push_consumer("billing", {"Orders": "*"}, listen)
+
+
+async def main() -> None:
+    async with AsyncClient() as client:
+        reveal_type(await client.producer("orders").send(Message(topic="Orders", body=b"x")))
+        async with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
+            async for message in consumer:
+                reveal_type(message.body)
+"""
+WRONG = """
+from routekeeper import Client, Message
+
+with Client(9876) as client:
+    client.producer("orders").send(Message(topic="Orders", body="text"))
+    client.producer("orders").send(Message(topic="Orders", body=b"x"), timeout="3")
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int, str]]:
+    """Return ``checked(folder, program)``: mypy's verdict on a program that has us as a package."""
+    cache = str(tmp_path_factory.mktemp("mypy"))
+
+    def check(folder: Path, program: str) -> tuple[int, str]:
+        (folder / "program.py").write_text(program)
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "program.py"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout
+
+    return check
+
+
+@pytest.mark.parametrize("own", [None, "client.py", "client/__init__.py"])
+def test_a_users_program_is_checked_against_our_types(
+    own: str | None, checked: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    program = TYPED
+    if own is not None:
+        (tmp_path / own).parent.mkdir(exist_ok=True)
+        (tmp_path / own).write_text("WHOSE: str = 'mine'\n")
+        program += "\nimport client as mine\n\nprint(mine.WHOSE)\n"
+    code, out = checked(tmp_path, program)
+    revealed = [
+        line.split("Revealed type is ")[1].strip('"') for line in out.splitlines() if "Revealed" in line
+    ]
+    ours = ["client.queue_reader.ReceivedMessage", "client.producer.SendResult"]
+    assert (code, revealed) == (0, ["int", *ours, "bytes"]), out
+
+
+def test_a_users_mistakes_are_found_by_our_types(
+    checked: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    code, out = checked(tmp_path, WRONG)
+    errors = [line for line in out.splitlines() if "error:" in line]
+    assert (code, [line.split(":")[1] for line in errors]) == (1, ["4", "5", "6"]), out
