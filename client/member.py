@@ -41,6 +41,7 @@ class GroupMember:
         subscriptions: By topic; the group's retry topic is among them where messages come back by it.
         paused: Queues of which nothing is pulled or handed out for now.
         stopping: :meth:`close` has begun.
+        unreadable: Messages met so far that could not be read.
         reader: Operations on single queues.
     """
 
@@ -100,6 +101,7 @@ class GroupMember:
         self._started = False
         self.paused: set[MessageQueue] = set()
         self.stopping = False
+        self.unreadable = 0
 
     # What others ask of it --------------------------------------------------------------------------
 
@@ -239,6 +241,7 @@ class GroupMember:
                 "PROP_CONSUME_TYPE": self.consume_type,
                 "PROP_NAMESERVER_ADDR": ";".join(self._directory.nameserver_list()),
                 "PROP_THREADPOOL_CORE_SIZE": str(self._workers),
+                "PROP_UNREADABLE_MESSAGES": str(self.unreadable),
             },
             queues=queues,
             subscriptions=tuple(self.subscriptions.values()),
@@ -346,6 +349,16 @@ class GroupMember:
                 if result.next_offset == offset:
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
+            if result.passed_over:
+                self.unreadable += 1
+                log.error(
+                    "message without a findable end passed over group=%s queue=%s offset=%d next=%d",
+                    self.config.group,
+                    queue,
+                    offset,
+                    result.next_offset,
+                )
+            self.unreadable += len(result.broken)
             for broken in result.broken:
                 log.error(
                     "message cannot be read group=%s queue=%s offset=%d reason=%s",

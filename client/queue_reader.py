@@ -22,6 +22,7 @@ from remoting.fields import (
     SearchOffsetFields,
     UpdateConsumerOffsetFields,
 )
+from remoting.lenient import INT64_MAX
 from remoting.message import (
     PROPERTY_KEYS,
     PROPERTY_RETRY_TOPIC,
@@ -118,6 +119,8 @@ class PullResult(msgspec.Struct, frozen=True):
 
     Attributes:
         broken: Messages that lie between the others and cannot be read.
+        passed_over: What was asked for cannot be read, and nobody can say where it ends: ``next_offset`` is
+            what the broker names behind it.
     """
 
     code: int
@@ -127,6 +130,7 @@ class PullResult(msgspec.Struct, frozen=True):
     max_offset: int
     suggested_broker_id: int
     broken: tuple[BrokenMessage, ...] = ()
+    passed_over: bool = False
 
 
 def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionData:
@@ -192,13 +196,16 @@ def receive(
     )
 
 
-def receive_all(body: bytes, queue: MessageQueue) -> tuple[list[ReceivedMessage | BrokenMessage], bytes]:
+def receive_all(
+    body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX
+) -> tuple[list[ReceivedMessage | BrokenMessage], bytes]:
     """Return the messages of a pull answer, and what follows a message whose end cannot be found.
 
     One that cannot be read does not hide those behind it.
 
-    Raises:
-        RemoteProtocolError: If already the first message's end cannot be found.
+    Args:
+        first, end: Between these lie the queue offsets. What claims another one while it cannot be read has
+            no head that could be believed, and so no end.
     """
     found: list[ReceivedMessage | BrokenMessage] = []
     position = 0
@@ -206,11 +213,12 @@ def receive_all(body: bytes, queue: MessageQueue) -> tuple[list[ReceivedMessage 
         try:
             stored, end = decode_message(body, position)
         except RemoteProtocolError as error:
+            low = found[-1].queue_offset + 1 if found else first
             try:
                 head = decode_head(body, position)
             except RemoteProtocolError:
-                if not found:
-                    raise
+                return found, body[position:]
+            if not low <= head.queue_offset < end:
                 return found, body[position:]
             found.append(
                 BrokenMessage(
@@ -314,10 +322,27 @@ class QueueReader:
             raise RemoteProtocolError(f"pull answer of {addr}: {error}") from None
         found: list[ReceivedMessage | BrokenMessage] = []
         next_offset = answer.next_begin_offset
+        passed_over = False
         if response.code == ResponseCode.SUCCESS:
-            found, rest = receive_all(response.body, queue)
-            if rest:
+            found, rest = receive_all(response.body, queue, first=offset, end=next_offset)
+            if rest and found:
                 next_offset = found[-1].queue_offset + 1
+            elif rest and count > 1:
+                # Asked for alone, so that nothing that can be read is passed over with it.
+                return (
+                    yield from self.pull(
+                        queue,
+                        offset,
+                        subscribed,
+                        count=1,
+                        timeout_s=timeout_s,
+                        broker_id=broker_id,
+                        with_subscription=with_subscription,
+                    )
+                )
+            elif rest:
+                next_offset = max(next_offset, offset + 1)
+                passed_over = True
         return PullResult(
             response.code,
             matching((each for each in found if isinstance(each, ReceivedMessage)), subscribed.tags),
@@ -326,6 +351,7 @@ class QueueReader:
             answer.max_offset,
             answer.suggest_which_broker_id,
             tuple(each for each in found if isinstance(each, BrokenMessage)),
+            passed_over,
         )
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:

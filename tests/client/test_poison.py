@@ -6,12 +6,13 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.blocking import Client
-from client.config import ClientConfig, ProducerConfig
+from client.config import ClientConfig, ProducerConfig, PullConsumerConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from client.operation import invoke
 from client.producer import Message
@@ -19,11 +20,12 @@ from client.queue_reader import BrokenMessage, ReceivedMessage, TopicReader, rec
 from remoting.bodies import MessageQueue
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
-from remoting.errors import RemoteProtocolError
 from remoting.fields import SendMessageFields
 from remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
 from remoting.route import TopicConfig
 
+#: Bytes of a stored message before its body, both hosts with IPv4.
+RECORD_HEAD = 88
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
 
 
@@ -60,8 +62,15 @@ def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
     found, rest = receive_all(stored(0) + torn + stored(2), QUEUE)
     assert offsets(found, ReceivedMessage) == [0]
     assert rest == torn + stored(2)
-    with pytest.raises(RemoteProtocolError):
-        receive_all(torn + stored(2), QUEUE)
+    assert receive_all(torn + stored(2), QUEUE) == ([], torn + stored(2))
+
+
+def test_a_head_that_claims_another_place_is_not_believed() -> None:
+    """Its offset would be committed, and the queue go on from anywhere."""
+    bad = stored(10**9, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
+    found, rest = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
+    assert offsets(found, ReceivedMessage) == [0]
+    assert rest == bad + stored(2)
 
 
 # With our broker, as processes -------------------------------------------------------------------
@@ -165,6 +174,82 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
         queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
         reader = TopicReader(client.core, group).reader
         eventually(lambda: client.run(reader.committed(queue)) == 3, "the offset behind all three is stored")
+
+
+def spoil_size(broker: Any, body: bytes) -> None:
+    """Write over the size of the stored message with this body, as a failing disk might."""
+    command = broker.popen.args
+    directory = Path(command[command.index("--store") + 1]) / "commitlog"
+    (log,) = (file for file in directory.iterdir() if file.name.isdecimal())
+    start = log.read_bytes().index(body) - RECORD_HEAD
+    with log.open("r+b") as file:
+        file.seek(start)
+        file.write(struct.pack(">i", 10**6))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
+def test_a_message_without_a_findable_end_stops_no_queue(
+    kind: str,
+    nameserver: Any,
+    broker: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = f"Endless{kind}"
+    with Client(settings(nameserver)) as client:
+        create(client, broker, topic, eventually)
+        sender = client.producer(ProducerConfig(group="pg"))
+        spoiled = f"spoiled {kind}".encode()
+        for body in (b"before", spoiled, b"behind", b"last"):
+            sender.send(Message(topic=topic, body=body))
+        spoil_size(broker, spoiled)
+        group = f"endless{kind}"
+        with caplog.at_level(logging.ERROR, logger="client.member"):
+            if kind == "pull":
+                pulling = PullConsumerConfig(group=group, consume_from=ConsumeFrom.FIRST_OFFSET)
+                with client.pull_consumer(pulling, {topic: "*"}) as consumer:
+                    bodies = [consumer.poll(count=1, timeout_s=20.0)[0].body for _ in range(3)]
+                    unreadable = consumer.core.unreadable
+            else:
+                sink = Sink()
+                config = ConsumerConfig(
+                    group=group, consume_from=ConsumeFrom.FIRST_OFFSET, orderly=kind == "orderly"
+                )
+                pushed = client.consume(config, {topic: "*"}, sink)
+                eventually(lambda: len(sink.bodies()) == 3, "the others are delivered")
+                bodies, unreadable = sink.bodies(), pushed.core.unreadable
+        assert bodies == [b"before", b"behind", b"last"]
+        assert unreadable == 1
+        assert "without a findable end passed over" in caplog.text
+        assert "offset=1 next=2" in caplog.text
+
+
+@pytest.mark.faults
+def test_a_pull_consumer_leaves_what_it_cannot_read_where_it_lies(
+    nameserver: Any, broker: Any, eventually: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(settings(nameserver)) as client:
+        create(client, broker, "LeftBehind", eventually)
+        sender = client.producer(ProducerConfig(group="pg"))
+        sender.send(Message(topic="LeftBehind", body=b"before"))
+        send_raw(client, broker, "LeftBehind", b"no LZ4 frame", SYS_COMPRESSED | 1 << 8)
+        sender.send(Message(topic="LeftBehind", body=b"behind"))
+        config = PullConsumerConfig(group="leaves", consume_from=ConsumeFrom.FIRST_OFFSET)
+        with (
+            caplog.at_level(logging.ERROR, logger="client"),
+            client.pull_consumer(config, {"LeftBehind": "*"}) as consumer,
+        ):
+            assert [consumer.poll(count=1, timeout_s=20.0)[0].body for _ in range(2)] == [
+                b"before",
+                b"behind",
+            ]
+            assert consumer.core.unreadable == 1
+            consumer.commit()
+            queue = MessageQueue(topic="LeftBehind", broker_name="broker-a", queue_id=0)
+            assert consumer.committed(queue) == 3
+        assert "message left behind unread" in caplog.text
+        assert dead(client, "leaves")() is False
 
 
 @pytest.mark.parametrize("compress_type", ["zlib", "lz4", "zstd"])
