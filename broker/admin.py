@@ -11,8 +11,8 @@ import orjson
 
 from broker.config import LIVE_KEYS, apply_properties
 from broker.errors import Refusal, SettingError
-from broker.group_requests import consume_offsets
-from broker.state import BrokerState, Call, Later
+from broker.group_requests import TURN, consume_offsets
+from broker.state import BrokerState, Call, Later, Stepwise, Work
 from broker.topics import SCHEDULE_TOPIC, TopicChange, name_fault
 from remoting.bodies import (
     ConsumeOffset,
@@ -136,7 +136,7 @@ def topic_config(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=orjson.dumps(config.to_json()))
 
 
-def topic_stats(state: BrokerState, call: Call) -> RemotingCommand:
+def topic_stats(state: BrokerState, call: Call) -> Stepwise:
     """Serve 202.
 
     Raises:
@@ -146,17 +146,25 @@ def topic_stats(state: BrokerState, call: Call) -> RemotingCommand:
     config = state.topics.get(topic)
     if config is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    queue_nums = max(config.read_queue_nums, config.write_queue_nums)
+    return Stepwise(_topic_stats(state, call, topic, queue_nums), asked=call.request)
+
+
+def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) -> Work:
     offsets = {}
-    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-        low, high = state.store.bounds(topic, queue_id)
-        stored = state.store.store_timestamp(topic, queue_id, high - 1) if high > low else None
-        offsets[_queue(state, topic, queue_id)] = TopicOffset(
-            min_offset=low, max_offset=high, last_update_timestamp=stored or 0
-        )
+    for first in range(0, queue_nums, TURN):
+        some = range(first, min(first + TURN, queue_nums))
+        bounds = [state.store.bounds(topic, queue_id) for queue_id in some]
+        places = [(queue_id, high - 1) for queue_id, (_, high) in zip(some, bounds, strict=True)]
+        times: list[int | None] = yield state.store.stored_times(topic, places)
+        for queue_id, (low, high), stored in zip(some, bounds, times, strict=True):
+            offsets[_queue(state, topic, queue_id)] = TopicOffset(
+                min_offset=low, max_offset=high, last_update_timestamp=stored or 0
+            )
     return call.request.reply(body=TopicStats(offsets=offsets).encode())
 
 
-def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
+def consume_stats(state: BrokerState, call: Call) -> Stepwise:
     """Serve 208: how far a group is in the topics it has offsets for or subscribes to."""
     fields = ConsumeStatsFields.parse(call.request.ext_fields)
     group = fields.consumer_group
@@ -166,12 +174,16 @@ def consume_stats(state: BrokerState, call: Call) -> RemotingCommand:
     else:
         subscribed = tuple(online.subscriptions) if online is not None else ()
         topics = tuple(dict.fromkeys(state.offsets.topics_of(group) + subscribed))
+    return Stepwise(_consume_stats(state, call, group, topics), asked=call.request)
+
+
+def _consume_stats(state: BrokerState, call: Call, group: str, topics: tuple[str, ...]) -> Work:
     offsets: dict[MessageQueue, ConsumeOffset] = {}
     tps = 0.0
     for topic in topics:
         config = state.topics.get(topic)
         if config is not None:
-            offsets.update(consume_offsets(state, group, topic, config.read_queue_nums))
+            offsets |= yield from consume_offsets(state, group, topic, config.read_queue_nums)
             tps += state.stats.consume_tps(topic, group)
     return call.request.reply(body=ConsumeStats(offsets=offsets, consume_tps=tps).encode())
 
@@ -248,12 +260,16 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
     return Later(reply=call.request.reply(), settings_saved=True)
 
 
-def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
+def runtime_info(state: BrokerState, call: Call) -> Stepwise:
     """Serve 28."""
+    return Stepwise(_runtime_info(state, call), asked=call.request)
+
+
+def _runtime_info(state: BrokerState, call: Call) -> Work:
     store, stats = state.store, state.stats
+    (total, free), earliest = yield lambda: (store.disk_space(), store.earliest_log_time())
     low, high = store.log.min_offset, store.log.max_offset
     put, got = str(stats.put.total), str(stats.got.total)
-    total, free = store.disk_space()
     used = f"{(total - free) / total:.4f}" if total else "0.0"
     table = {
         "brokerActive": "true",
@@ -268,7 +284,7 @@ def runtime_info(state: BrokerState, call: Call) -> RemotingCommand:
         "consumeQueueDiskRatio": used,
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
-        "earliestMessageTimeStamp": str(store.earliest_log_time()),
+        "earliestMessageTimeStamp": str(earliest),
         "getFoundTps": stats.get_found.spell(call.now),
         "getMissTps": stats.get_missed.spell(call.now),
         "getTotalTps": stats.get_found.spell(call.now),

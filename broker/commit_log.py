@@ -52,7 +52,8 @@ def segment_name(offset: int) -> str:
 class CommitLog:
     """Append-only bytes addressed by physical offset.
 
-    Everything belongs to one thread but :meth:`flush`, :meth:`first_kept` and :meth:`remove_dropped`.
+    Everything belongs to one thread but :meth:`flush`, :meth:`first_kept`, :meth:`remove_dropped` and
+    :meth:`read_anywhere`.
 
     Args:
         keep_from: Files that end at or below this offset were to be removed, and are.
@@ -72,6 +73,7 @@ class CommitLog:
         self.broken: str | None = None
         self._scratch = bytearray(_SPAN_MAX)
         self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
+        self._reading = threading.Lock()  # descriptors stay open while other threads read
         self._names_made = 1  # those of an earlier process may not be durable
         self._names_synced = 0
         make_directories(disk, directory)
@@ -125,6 +127,17 @@ class CommitLog:
         data = self._disk.read(segment.fd, size, offset - segment.start)
         return data if len(data) == size else None
 
+    def read_anywhere(self, offset: int, size: int) -> bytes | None:
+        """As :meth:`read`, in any thread."""
+        with self._reading:
+            for segment in reversed(tuple(self._segments)):
+                if segment.start <= offset:
+                    if offset + size > segment.end:
+                        return None
+                    data = self._disk.read(segment.fd, size, offset - segment.start)
+                    return data if len(data) == size else None
+        return None
+
     def read_all(self, places: Sequence[tuple[int, int]]) -> bytes:
         """Return the bytes at these places (offset, size), ascending; those of missing ones are left out."""
         if len(places) > 1:
@@ -174,7 +187,7 @@ class CommitLog:
             return self.flushed_offset
 
     def close(self) -> None:
-        with self._flushing:
+        with self._flushing, self._reading:
             for segment in self._segments + self._dropped:
                 self._disk.close(segment.fd)
             self._segments.clear()
@@ -213,7 +226,8 @@ class CommitLog:
             oldest = self._dropped[0]
             self._disk.remove(oldest.path)
             del self._dropped[0]
-            self._disk.close(oldest.fd)
+            with self._reading:
+                self._disk.close(oldest.fd)
 
     # For recovery --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from remoting.route import TopicConfig
 #: First version of a client that takes 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
 #: Queues that are looked at before others have their turn.
-_TURN: Final = 64
+TURN: Final = 64
 #: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
 _QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
@@ -74,7 +74,7 @@ def _reset(state: BrokerState, call: Call, fields: ResetGroupFields, queue_nums:
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
     for queue_id in chosen:
-        if queue_id % _TURN == _TURN - 1:
+        if queue_id % TURN == TURN - 1:
             yield no_work
         low, high = state.store.bounds(fields.topic, queue_id)
         if fields.offset >= 0:
@@ -170,30 +170,32 @@ def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
 
 
 def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_nums: int) -> Work:
-    store, spans = state.store, []
-    for queue_id in range(queue_nums):
-        if queue_id % _TURN == _TURN - 1:
-            yield no_work
-        _, high = store.bounds(fields.topic, queue_id)
-
-        def stored(offset: int, queue_id: int = queue_id) -> int:
-            found = store.store_timestamp(fields.topic, queue_id, offset) if offset >= 0 else None
-            return -1 if found is None else found
-
-        first = store.earliest_time(fields.topic, queue_id)
-        consumed = state.offsets.get(fields.topic, fields.group, queue_id) or 0
-        waits = stored(consumed) if consumed < high else -1
-        span: dict[str, Any] = {
-            "messageQueue": _queue(state, fields.topic, queue_id).to_json(),
-            "delayTime": call.now_ms - waits if waits >= 0 else 0,
-        }
-        for name, wall_ms in (
-            ("minTimeStamp", first),
-            ("maxTimeStamp", stored(high - 1)),
-            ("consumeTimeStamp", stored(consumed - 1) if consumed > 0 else first),
+    store, topic, spans = state.store, fields.topic, []
+    for begin in range(0, queue_nums, TURN):
+        some = range(begin, min(begin + TURN, queue_nums))
+        places: list[tuple[int, int]] = []
+        consumed_of: list[int] = []
+        waiting: list[bool] = []
+        for queue_id in some:
+            low, high = store.bounds(topic, queue_id)
+            consumed = state.offsets.get(topic, fields.group, queue_id) or 0
+            places += [(queue_id, offset) for offset in (low, consumed - 1, consumed, high - 1)]
+            consumed_of.append(consumed)
+            waiting.append(consumed < high)
+        times: list[int | None] = yield store.stored_times(topic, places)
+        known = iter([-1 if stored is None else stored for stored in times])
+        for queue_id, consumed, waits, (first, before, next_, last) in zip(
+            some, consumed_of, waiting, zip(known, known, known, known, strict=True), strict=True
         ):
-            span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
-        spans.append(span)
+            spans.append(
+                {
+                    "consumeTimeStamp": before if consumed > 0 else first,
+                    "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
+                    "maxTimeStamp": last,
+                    "messageQueue": _queue(state, topic, queue_id).to_json(),
+                    "minTimeStamp": first,
+                }
+            )
     return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
 
 
@@ -268,18 +270,14 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
             config = state.topics.get(topic)
             if config is None or (is_order and not config.order):
                 continue
-            offsets: dict[MessageQueue, ConsumeOffset] = {}
-            for queue, offset in consume_offsets(state, group, topic, config.write_queue_nums):
-                offsets[queue] = offset
-                lag += offset.broker_offset - offset.consumer_offset
-                seen += 1
-                if seen % _TURN == 0:
-                    yield no_work
-                if seen > _QUEUES_MAX:
-                    return call.request.reply(
-                        ResponseCode.SYSTEM_ERROR,
-                        remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
-                    )
+            seen += config.write_queue_nums
+            if seen > _QUEUES_MAX:
+                return call.request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"the groups have more than {_QUEUES_MAX} queues together: ask group by group",
+                )
+            offsets = yield from consume_offsets(state, group, topic, config.write_queue_nums)
+            lag += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = state.stats.consume_tps(topic, group)
             listed.append(ConsumeStats(offsets=offsets, consume_tps=tps).encode())
         if listed:
@@ -304,21 +302,23 @@ def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
 
 def consume_offsets(
     state: BrokerState, group: str, topic: str, queue_nums: int
-) -> Iterator[tuple[MessageQueue, ConsumeOffset]]:
-    """Yield how far a group is in each queue of a topic."""
-    for queue_id in range(queue_nums):
-        _, high = state.store.bounds(topic, queue_id)
-        consumed = state.offsets.get(topic, group, queue_id) or 0
-        stored = state.store.store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else None
-        yield (
-            _queue(state, topic, queue_id),
-            ConsumeOffset(
-                broker_offset=high,
-                consumer_offset=consumed,
-                pull_offset=consumed,  # what was pulled and not yet consumed is known to consumers only
+) -> Generator[Callable[[], Any], Any, dict[MessageQueue, ConsumeOffset]]:
+    """Return, in steps, how far a group is in each queue of a topic."""
+    found = {}
+    for first in range(0, queue_nums, TURN):
+        some = range(first, min(first + TURN, queue_nums))
+        ends = [state.store.bounds(topic, queue_id)[1] for queue_id in some]
+        consumed = [state.offsets.get(topic, group, queue_id) or 0 for queue_id in some]
+        places = [(queue_id, offset - 1) for queue_id, offset in zip(some, consumed, strict=True)]
+        times: list[int | None] = yield state.store.stored_times(topic, places)
+        for queue_id, end, offset, stored in zip(some, ends, consumed, times, strict=True):
+            found[_queue(state, topic, queue_id)] = ConsumeOffset(
+                broker_offset=end,
+                consumer_offset=offset,
+                pull_offset=offset,  # what was pulled and not yet consumed is known to consumers only
                 last_timestamp=stored or 0,
-            ),
-        )
+            )
+    return found
 
 
 def topics_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:

@@ -97,6 +97,9 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 MAY_WAIT: Final = frozenset(
     {
         RequestCode.QUERY_MESSAGE,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.QUERY_CONSUME_TIME_SPAN,

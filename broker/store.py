@@ -101,6 +101,14 @@ class CheckpointWork:
     checkpoint: Checkpoint
 
 
+def _nothing() -> None:
+    return None
+
+
+def _same(entry: Entry | None) -> Entry | None:
+    return entry
+
+
 class MessageStore:
     """Messages on disk. One thread calls everything; what may run in another says so.
 
@@ -380,6 +388,34 @@ class MessageStore:
         message = self.message_in_queue(topic, queue_id, offset)
         return None if message is None else message.store_timestamp
 
+    def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
+        """Return what tells, in any thread, when (Unix ms) messages were stored; None for those not there.
+
+        Args:
+            places: Queue id and offset of each.
+        """
+        # What memory holds belongs to this thread.
+        looks: list[Callable[[], Entry | None]] = []
+        for queue_id, offset in places:
+            queue = self._queues.get((topic, queue_id))
+            if queue is None or not queue.min_index <= offset < queue.max_index:
+                looks.append(_nothing)
+            elif queue.holds(offset):
+                looks.append(partial(_same, queue.get(offset)))
+            else:
+                looks.append(partial(queue.get, offset))
+
+        def read() -> list[int | None]:
+            return [self._time_of(look()) for look in looks]
+
+        return read
+
+    def _time_of(self, entry: Entry | None) -> int | None:
+        if entry is None or entry.size <= 0:
+            return None
+        data = self.log.read_anywhere(entry.log_offset, entry.size)
+        return None if data is None else decode_message(data)[0].store_timestamp
+
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
 
@@ -409,9 +445,13 @@ class MessageStore:
         return -1 if stored is None else stored
 
     def earliest_log_time(self) -> int:
-        """Return when (Unix ms) the first message of the log was stored, -1 if it is empty."""
-        message = self.message_at(self.log.min_offset)
-        return -1 if message is None else message.store_timestamp
+        """Return when (Unix ms) the first message of the log was stored, -1 if it is empty; in any thread."""
+        begin = self.log.min_offset
+        head = self.log.read_anywhere(begin, 4)
+        size = int.from_bytes(head, "big", signed=True) if head else 0
+        data = self.log.read_anywhere(begin, size) if 0 < size <= self._file_size else None
+        found = read_record(data, 0, base=begin) if data else None
+        return -1 if found is None else found[0].store_timestamp
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the queue ids of a topic that have been written to."""

@@ -323,7 +323,8 @@ def altered(real):
     def call(descriptor, *arguments):
         if flag.exists():
             with flag.open("a") as file:
-                file.write(os.readlink(f"/proc/self/fd/{descriptor}") + "\\n")
+                known = isinstance(descriptor, int)
+                file.write((os.readlink(f"/proc/self/fd/{descriptor}") if known else str(descriptor)) + "\\n")
             threading.Event().wait()
         return real(descriptor, *arguments)
 
@@ -387,6 +388,33 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     for what in ("topics.json", "subscriptionGroup.json", "broker.properties", "log", "store"):
         assert f"the disk has not answered for 1 s: ending without it what={what}\n" in log
     assert "Traceback" not in log
+
+
+def test_questions_that_read_the_log_do_not_hold_up_others_on_a_disk_that_stands_still(
+    start_broker: StartLike, tmp_path: Path
+) -> None:
+    hanging = tmp_path / "hanging"
+    broker = start_broker(prefix=disk_hangs(hanging, "pread statvfs"))
+    wire, other = broker.wire(), broker.wire()
+    for number in range(3):
+        assert wire.send_message("T", b"%d" % number).code == 0
+    assert wire.call(200, body=SubscriptionGroupConfig(group_name="G").encode()).code == 0
+    assert wire.call(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "2"}).code == 0
+    questions: tuple[tuple[int, dict[str, str]], ...] = (
+        (28, {}),
+        (202, {"topic": "T"}),
+        (208, {"consumerGroup": "G"}),
+        (303, {"topic": "T", "group": "G"}),
+        (317, {"isOrder": "false"}),
+    )
+    for code, ext in questions:
+        assert wire.call(code, ext).code == 0
+    hanging.touch()
+    for code, ext in questions:
+        asking = broker.wire()
+        asking.send(RemotingCommand.request(code, ext))
+        assert other.send_message("T", b"taken").code == 0, code
+    assert other.call(21).code == 0
 
 
 @pytest.mark.parametrize(
