@@ -31,8 +31,6 @@ from remoting.errors import RemotingError
 from remoting.frame import FrameDecoder
 from remoting.route import decode_route
 
-#: Pause between two rounds of readings, s: what limits the resolution of views.
-PERIOD_S: Final = 0.02
 #: A server that has not answered for so long is silent, s.
 SILENT_S: Final = 0.25
 _CHUNK: Final = 64 * 1024
@@ -48,6 +46,8 @@ class ObserverConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Where events go."""
     session_ms: int = 0
+    period_s: float = 0.02
+    """Pause between two rounds of readings: what limits the resolution of views."""
 
 
 Shown = tuple[ViewState, list[int] | None, int | None]
@@ -116,7 +116,7 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
                 )
                 if row is not None:
                     log.record(row)
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(config.period_s)
     finally:
         reader.close()
 
@@ -124,11 +124,11 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
 class ZooKeeperReader:
     """One session with one server; reads what a client needs to tell who is listed."""
 
-    def __init__(self, addr: str, session_s: float) -> None:
+    def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
         from bench.arms.zookeeper import connect  # kazoo is loaded for this arm only
 
         self._addr = addr
-        self._client = connect([addr], session_s=session_s, reconnect_s=PERIOD_S)
+        self._client = connect([addr], session_s=session_s, reconnect_s=reconnect_s)
         self._client.start_async()
 
     def read(self, topic: str) -> Shown:
@@ -163,9 +163,9 @@ def watch_zookeeper(
     writing: threading.Lock,
     stopped: threading.Event,
 ) -> None:
-    reader = ZooKeeperReader(config.servers[index], config.session_ms / 1000)
+    reader = ZooKeeperReader(config.servers[index], config.session_ms / 1000, config.period_s)
     try:
-        while not stopped.wait(PERIOD_S):
+        while not stopped.wait(config.period_s):
             for topic in config.topics:
                 sent_ns = time.monotonic_ns()
                 state, brokers, version = reader.read(topic)

@@ -62,7 +62,9 @@ from remoting.route import TopicConfig
 
 #: From the moment everything is ready until the warm-up begins: users are made meanwhile.
 LEAD_S: Final = 0.4
-SAMPLE_EVERY_S: Final = 0.2
+SAMPLE_EVERY_S = 0.2
+#: Pause between two rounds of readings of what servers list, s.
+OBSERVE_EVERY_S = 0.02
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
 #: A server that was started and does not serve within this time has lost for its arm, s.
@@ -123,6 +125,8 @@ class Session:
         self._start_ns = time.monotonic_ns()
         self._over = threading.Event()
         self._director: threading.Thread | None = None
+        self._sample_ns = self._count_ns = 0
+        self._end_ns: int | None = None
         self._lost: dict[str, str] = {}
         self._failures: list[BaseException] = []
         self._helpers: list[Process] = []
@@ -205,6 +209,7 @@ class Session:
             ClusterError: As for :meth:`measure`.
         """
         try:
+            self._leave()
             self._stop()
         except BaseException as error:
             self._give_up(error)
@@ -384,10 +389,12 @@ class Session:
         self._progress("starting")
         self._network.process.launch()
         self._started.start()
-        self._generator.launch()
         self._network.process.wait_ready()
         for process in self._brokers:
             process.launch()
+        # Whoever loads much comes after those that the others wait for, and is ready when these have met.
+        self._generator.launch()
+        self._launch_observer()
         wait_until(
             self._servers.ready,
             "servers are not ready",
@@ -398,7 +405,6 @@ class Session:
         for index, process in enumerate(self._brokers):
             process.wait_ready()
             self._truth(index, "up")
-        self._launch_observer()
         self._create_topics(self._topics())
         self._await_routes(self._topics(), self._cluster())
 
@@ -464,6 +470,7 @@ class Session:
                     topics=observed_topics(self.plan.load) + new_topics(self.plan, self.series),
                     folder=str(self._spool),
                     session_ms=arm.lease_ms,
+                    period_s=OBSERVE_EVERY_S,
                 )
             )
         )
@@ -532,32 +539,50 @@ class Session:
     # -- time goes by -------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        """Sample and watch over everybody, while a thread of its own carries out the timetable."""
+        """Let the timetable go by in a thread of its own, and users stay for as long as they linger."""
         director = self._director = threading.Thread(target=self._direct, daemon=True)
         director.start()
-        end_ns = None
-        sample_ns = count_ns = 0
-        while self._generator.alive:
+        self._watch(lambda: not director.is_alive())
+        end_ns = self._end_ns = self._slots[-1].end_ns
+        end_path(Path(self._path("generator"))).write_text(str(end_ns))
+        linger_ns = round(self.plan.linger_s * 1e9)
+        self._watch(lambda: time.monotonic_ns() >= end_ns + linger_ns, may_leave=True)
+
+    def _leave(self) -> None:
+        """Wait until every user has gone."""
+        if self._end_ns is None:
+            return  # the arm lost before there was a load
+        late_ns = self._end_ns + round(GENERATOR_END_S * 1e9)
+        self._watch(lambda: time.monotonic_ns() > late_ns or not self._generator.alive, may_leave=True)
+        if self._generator.alive:
+            raise ClusterError(f"the generator did not end\n{self._generator.log_tail()}")
+        assert self._generator.child is not None
+        if self._generator.child.returncode != 0:
+            code = self._generator.child.returncode
+            raise ClusterError(f"the generator ended with {code}\n{self._generator.log_tail()}")
+
+    def _watch(self, over: Callable[[], bool], *, may_leave: bool = False) -> None:
+        """Sample and watch over everybody until something is over.
+
+        Args:
+            may_leave: Whether users may go meanwhile.
+        """
+        while not over():
             now_ns = time.monotonic_ns()
-            if now_ns >= sample_ns:
-                sample_ns = now_ns + round(SAMPLE_EVERY_S * 1e9)
+            if now_ns >= self._sample_ns:
+                self._sample_ns = now_ns + round(SAMPLE_EVERY_S * 1e9)
                 self._sample(now_ns)
-            if now_ns >= count_ns:
-                count_ns = now_ns + round(COUNT_EVERY_S * 1e9)
+            if now_ns >= self._count_ns:
+                self._count_ns = now_ns + round(COUNT_EVERY_S * 1e9)
                 self._count()
             self._look_after()
-            if self._failures:
-                raise ClusterError(str(self._failures[0])) from self._failures[0]
-            if end_ns is None and not director.is_alive():
-                end_ns = self._slots[-1].end_ns
-                end_path(Path(self._path("generator"))).write_text(str(end_ns))
-            if end_ns is not None and now_ns > end_ns + round(GENERATOR_END_S * 1e9):
-                raise ClusterError(f"the generator did not end\n{self._generator.log_tail()}")
+            if not may_leave and not self._generator.alive:
+                assert self._generator.child is not None
+                code = self._generator.child.returncode
+                raise ClusterError(f"the generator ended early, with {code}\n{self._generator.log_tail()}")
             time.sleep(TICK_S)
-        assert self._generator.child is not None
-        code = self._generator.child.returncode
-        if code != 0 or end_ns is None:
-            raise ClusterError(f"the generator ended early, with {code}\n{self._generator.log_tail()}")
+        if self._failures:
+            raise ClusterError(str(self._failures[0])) from self._failures[0]
 
     def _direct(self) -> None:
         """Carry out the timetable: scenario by scenario, fault by fault."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -179,7 +180,10 @@ class Standing:
     def __init__(self, client: KazooClient, changed: Callable[[], object]) -> None:
         self._client = client
         self._changed = changed
+        self._wanted: Mapping[str, bytes] = {}
         self._made: dict[str, bytes] = {}
+        self._parents: set[str] = set()
+        self._putting = threading.Lock()
         self._lost = False
         client.add_listener(self._state)
 
@@ -189,28 +193,42 @@ class Standing:
         elif state == KazooState.CONNECTED and self._lost:
             self._lost = False
             self._made = {}
+            self._parents = set()
             self._changed()
 
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
         """Make or change what differs from what was made; all of it at once.
 
+        One call at a time works, and puts what was wanted last: calls that each made everything would keep
+        an ensemble that is slow from ever being done.
+
         Raises:
             KazooException, or one of ``Waits.timeouts``: It may have been done or not.
         """
         deadline = time.monotonic() + timeout_s
+        self._wanted = nodes
+        if not self._putting.acquire(timeout=timeout_s):
+            raise OperationTimeoutError("an earlier announcement is still under way")
+        try:
+            self._put(self._wanted, deadline)
+        finally:
+            self._putting.release()
+
+    def _put(self, nodes: Mapping[str, bytes], deadline: float) -> None:
         made = self._made
         todo = {path: data for path, data in nodes.items() if made.get(path) != data}
-        if not todo:
-            return
 
         def left() -> float:
             return max(0.001, deadline - time.monotonic())
 
-        changes = {path: data for path, data in todo.items() if path in made}
+        changing = [
+            (path, data, self._client.set_async(path, data)) for path, data in todo.items() if path in made
+        ]
         new = {path: data for path, data in todo.items() if path not in made}
-        waiting = [self._client.set_async(path, data) for path, data in changes.items()]
-        for path in {path.rpartition("/")[0] for path in new}:
-            self._client.ensure_path_async(path).get(timeout=left())
+        parents = {path.rpartition("/")[0] for path in new} - self._parents
+        for parent, result in [(path, self._client.ensure_path_async(path)) for path in parents]:
+            result.get(timeout=left())
+            self._parents.add(parent)
         creating = [
             (path, data, self._client.create_async(path, data, ephemeral=True)) for path, data in new.items()
         ]
@@ -220,7 +238,7 @@ class Standing:
             except NodeExistsError:  # a former life's, or ours of a call whose answer was lost
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
-                    waiting.append(self._client.set_async(path, data))
+                    changing.append((path, data, self._client.set_async(path, data)))
                     continue
                 transaction = self._client.transaction()
                 transaction.delete(path)
@@ -228,10 +246,10 @@ class Standing:
                 for outcome in transaction.commit_async().get(timeout=left()):
                     if isinstance(outcome, Exception):
                         raise outcome from None
-        for result in waiting:
+            made[path] = data  # of a session that went meanwhile this is another dict
+        for path, data, result in changing:
             result.get(timeout=left())
-        if made is self._made:  # else the session went meanwhile, and the nodes with it
-            made.update(todo)
+            made[path] = data
 
     def take_back(self, timeout_s: float) -> None:
         """Delete what was made."""
@@ -301,16 +319,25 @@ class ZooKeeperRoutes(Client):
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._session = session
+        self._watches: dict[str, Callable[[object], None]] = {}
+        self._to_read: set[str] = set()
 
     def noticed(self, topic: str) -> Callable[[object], None]:
-        def call(event: object) -> None:
-            if not self.core.closing:
-                # not in kazoo's own thread: the read waits for it
-                threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
+        """Return what is called when a topic's nodes change: always the same.
 
-        return call
+        kazoo calls every function that was left at a node, once each. A new one for each reading would have
+        one change read as often as there were readings since the last, and leave as many behind again.
+        """
+        return self._watches.setdefault(topic, partial(self._changed, topic))
+
+    def _changed(self, topic: str, event: object) -> None:
+        if not self.core.closing and topic not in self._to_read:
+            self._to_read.add(topic)
+            # not in kazoo's own thread: the read waits for it
+            threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
 
     def _read_again(self, topic: str) -> None:
+        self._to_read.discard(topic)  # what changes from here on is read once more
         self.run(self.core.directory.refresh_quietly(topic))
 
     def close(self) -> None:

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from bench import compare
-from bench.schedule import blocks_of
+from bench.__main__ import main
+from bench.plan import Plan, load_plan
+from bench.schedule import Comparison, blocks_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -100,18 +103,44 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
         assert dead in brokers[-1], key
 
 
-def test_arms_of_a_block_get_the_same_operations_in_the_same_order(comparison: tuple[Path, str]) -> None:
+def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
+    """C10: the same operations, due at the same instants of the run and drawn alike."""
     page, _ = comparison
-    asked = {
-        arm: [
-            row["topic"]
-            for row in sorted(rows(page, arm, "quiet", "ops"), key=lambda row: row["due_ns"])
-            if row["op"] == "lookup"
-        ][:30]
-        for arm in ARMS
-    }
-    assert asked["independent"] == asked["raft"] == asked["zookeeper"]
-    assert len(set(asked["raft"])) > 1
+    loads: dict[str, dict[str, list[Any]]] = {}
+    for arm in ARMS:
+        began = json.loads((folder(page, arm, "quiet") / "manifest.json").read_text())["started_ns"]
+        kinds = loads[arm] = {}
+        for row in sorted(rows(page, arm, "quiet", "ops"), key=lambda row: row["due_ns"]):
+            due_ns = row["due_ns"] - began
+            match row["op"]:
+                case "lookup" | "send" | "send_once":
+                    kinds.setdefault(row["op"], []).append((due_ns, row["topic"], row.get("message")))
+                case "newcomer":
+                    kinds.setdefault("newcomer", []).append((due_ns, row["topic"], row["target"]))
+                case "announce" if row.get("change") is not None and row["version"] > 2:
+                    # An arm answers once or from each server. A broker's first change is its start.
+                    kinds.setdefault(f"change of {row['topic']}", []).append((due_ns, row["version"]))
+    for kind in ("lookup", "send", "send_once", "newcomer", *(k for k in loads["raft"] if "change" in k)):
+        distinct = [list(dict.fromkeys(loads[arm][kind])) for arm in ARMS]
+        alike = min(map(len, distinct))
+        assert alike > 5, kind
+        assert distinct[0][:alike] == distinct[1][:alike] == distinct[2][:alike], kind
+    assert len({topic for _, topic, _ in loads["raft"]["lookup"]}) > 1
+
+
+def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
+    """The same broker is struck after the same quiet time; which server leads is its arm's own affair."""
+    page, _ = comparison
+    struck = []
+    for arm in ARMS:
+        (broker_dies,) = rows(page, arm, "broker-dies", "faults")
+        (leader_fails,) = rows(page, arm, "leader-fails", "faults")
+        quiet_ns = [fault["begin_ns"] - fault["from_ns"] for fault in (broker_dies, leader_fails)]
+        struck.append((broker_dies["targets"], quiet_ns))
+    assert struck[0][0] == struck[1][0] == struck[2][0]
+    for quiet in zip(*(quiet_ns for _, quiet_ns in struck), strict=True):
+        assert max(quiet) - min(quiet) < 50_000_000
+        assert 600_000_000 <= min(quiet) <= 750_000_000
 
 
 def test_comparison_that_is_whole_is_not_made_again(comparison: tuple[Path, str]) -> None:
@@ -121,7 +150,44 @@ def test_comparison_that_is_whole_is_not_made_again(comparison: tuple[Path, str]
     assert (folder(page, "raft", "quiet") / "manifest.json").read_bytes() == made
 
 
-def test_block_with_a_run_missing_is_made_anew_as_a_whole(comparison: tuple[Path, str]) -> None:
+def tiny() -> Plan:
+    """One arm and half a second."""
+    plan = load_plan("smoke")
+    quiet = plan.scenarios[0]
+    return msgspec.structs.replace(
+        plan,
+        arms=["independent"],
+        brokers=1,
+        warmup_s=0.5,
+        scenarios=[msgspec.structs.replace(quiet, quiet_s=0.5)],
+    )
+
+
+def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    compare.begin(out, Comparison(profile="smoke", plan=tiny(), seed=4, command=["mqbench"]))
+    (first,) = compare.make_runs(out, compare.load(out))
+    made = (first / "manifest.json").read_bytes()
+    asked = compare.load(out)
+    series = [msgspec.structs.replace(asked.plan.series[0], blocks=2)]
+    asked = msgspec.structs.replace(asked, plan=msgspec.structs.replace(asked.plan, series=series))
+    (out / compare.FILE_NAME).write_bytes(msgspec.json.encode(asked))
+    capsys.readouterr()
+
+    assert main(["run", "--resume", str(out)]) == 0
+    printed, said = capsys.readouterr()
+    (second,) = map(Path, printed.splitlines())
+    assert "block=2" in second.parts
+    assert "1 runs are there already" in said
+    assert (first / "manifest.json").read_bytes() == made, "what was there stays"
+    again = json.loads((second / "manifest.json").read_text())
+    _, (turn,) = blocks_of(asked.plan, asked.seed)
+    assert (again["seed"], again["void"]) == (turn.seed, None)
+
+
+def test_block_with_a_run_missing_is_not_whole(comparison: tuple[Path, str]) -> None:
     page, _ = comparison
     asked = compare.load(page.parent)
     (block,) = blocks_of(asked.plan, asked.seed)

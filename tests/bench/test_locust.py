@@ -75,15 +75,11 @@ def runs(
             "5",
             "-t",
             "200s",
-            "--rate",
-            "5",
-            "--request-timeout-s",
-            "20",
-            "--group",
-            f"locust-{number}",
         ]
         processes = 0
-        if name == "locustfile.py":
+        if name != "locustfile.py":  # which does with what is set by default
+            options += ["--rate", "5", "--request-timeout-s", "20", "--group", f"locust-{number}"]
+        else:
             files, processes = [BENCH / name], 2
             (port,) = free_ports(1)
             options += ["-u", "10", "--processes", "2", "--master-bind-host", "127.0.0.1"]
@@ -129,11 +125,12 @@ def test_users_of_each_file_do_what_they_are_for(runs: dict[str, list[dict[str, 
 def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, Any]]]) -> None:
     entries = runs["locustfile.py"]
     check(entries, EVERYTHING)
-    # Two users of each kind at 5 operations a second each: an open loop does as many as were due, no more.
+    # Two users of each kind at 10 operations a second each: an open loop does as many as were due.
     for entry in entries:
         seconds = entry["last_request_timestamp"] - entry["start_time"]
         if entry["name"] == "route":
-            assert entry["num_requests"] <= 2 * 5 * (seconds + 1)
+            # Users begin within two seconds, and a worker tells of what it did every three.
+            assert 2 * 10 * (seconds - 5) <= entry["num_requests"] <= 2 * 10 * (seconds + 1)
 
 
 def test_simulated_brokers_leave_with_their_users(
@@ -174,7 +171,9 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
         assert cluster.nameservers[0] in shown
         assert "registrar_rate" in shown
         for begun in range(2):
-            waited_ms = (time.monotonic() - loaded) * 1000
+            # Longer than until the figures are asked for: who was due since the file was loaded cannot hide.
+            time.sleep(max(0.0, loaded + 8 - time.monotonic()))
+            swarm_at = time.monotonic()
             form = {"request_timeout_s": "20"} | {
                 "user_count": "5",
                 "spawn_rate": "5",
@@ -190,7 +189,8 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
                 each for each in found["stats"] if (each["method"], each["name"]) == ("RMQ", "route")
             )
             assert found["fail_ratio"] == 0, (begun, found["errors"])
-            assert routes["avg_response_time"] < waited_ms, "due since before the test began"
+            took_ms = (time.monotonic() - swarm_at) * 1000
+            assert routes["max_response_time"] < took_ms, "due since before the test began"
             assert get(f"{page}/stop", b"")["success"]
             until(f"{page}/stats/requests", lambda stats: stats["state"] == "stopped")
     finally:

@@ -5,6 +5,7 @@ A server that dies by itself is planted in test_session.py, exact rows in tests/
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from bench.report.pipeline import compute
 from bench.runfolder import write_manifest
 from tests.bench.report.planted import PlantedRun
 from tests.bench.servers import Cluster, running
+from tests.bench.stale_server import stale_server
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
@@ -109,14 +111,14 @@ class Watched:
         self._observer.communicate()
 
 
-def tell_late(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
-    """Make changes that reach the nameserver 200 ms after they began; return the last one's beginning."""
+def tell(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
+    """Make changes, which the nameserver is told at once; return the last one's beginning."""
     at_ns = begin_ns
     for version in range(2, CHANGES + 2):
         at_ns += EVERY_NS
         common: dict[str, Any] = {"subject": "topic", "broker": 100, "topic": watched.topic}
-        watched.record(Truth(what="changing", version=version, t_ns=at_ns, **common))
-        sleep_until(at_ns + STALE_NS)
+        sleep_until(at_ns)
+        watched.record(Truth(what="changing", version=version, t_ns=time.monotonic_ns(), **common))
         (told,) = broker.announce(listing(watched.topic, version))
         assert told.outcome == "ok", told
         watched.record(Truth(what="changed", version=version, t_ns=told.done_ns, **common))
@@ -166,17 +168,27 @@ def live(out: Path, cluster: Cluster) -> None:
     link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
     network = network_process([link], out, sys.executable, lambda event: None)
     # What is seen of one nameserver must be no disagreement of three: they have observers of their own.
-    stale = Watched(out, "stale", cluster.nameservers[:1], "sim-100-stale")
+    (behind,) = free_addresses(1)
+    stale = Watched(out, "stale", [behind], "sim-100-stale")
     parted = Watched(out, "parted", cluster.nameservers, "sim-101-parted")
-    late = announcer(cluster.nameservers[0])
+    told = announcer(cluster.nameservers[0])
     brokers = [announcer(addr) for addr in (*cluster.nameservers[:2], listen)]
-    try:
+    with contextlib.ExitStack() as stack:
+        for watched in (stale, parted):
+            stack.callback(watched.kill)
+        stack.callback(network.process.kill)
+        for broker in (told, *brokers):
+            stack.callback(broker.close)
         network.process.launch()
         network.process.wait_ready()
-        late.announce(listing(stale.topic, 1))
+        told.announce(listing(stale.topic, 1))
+        behind_s = STALE_NS / SECOND
+        stack.enter_context(
+            stale_server(behind, cluster.nameservers[0], topic=stale.topic, behind_s=behind_s)
+        )
         for broker in brokers:
-            (told,) = broker.announce(listing(parted.topic, 1))
-            assert told.outcome == "ok", told
+            (answer,) = broker.announce(listing(parted.topic, 1))
+            assert answer.outcome == "ok", answer
         for each in (stale, parted):
             each.await_observer()
         time.sleep(0.3)
@@ -189,17 +201,11 @@ def live(out: Path, cluster: Cluster) -> None:
                 lambda: network.cut(both_ways(["broker-0"], ["nameserver-2"])),
                 network.heal,
             )
-            last_ns = tell_late(stale, late, begin_ns)
+            last_ns = tell(stale, told, begin_ns)
             cutting.result(60)
         time.sleep(0.3)
         stale.end(begin_ns, last_ns + 1_000_000)  # the last change is seen when nothing is measured any more
         parted.end(begin_ns, time.monotonic_ns())
-    finally:
-        for watched in (stale, parted):
-            watched.kill()
-        network.process.kill()
-        for broker in (late, *brokers):
-            broker.close()
 
 
 def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:

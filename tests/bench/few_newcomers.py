@@ -1,0 +1,12 @@
+"""Given to Locust beside bench/generator.py: newcomers get one user, however many they need."""
+
+from bench.plan import Load
+
+_needed = Load.users
+
+
+def users(self: Load, op: str) -> int:
+    return 1 if op == "newcomer" else _needed(self, op)
+
+
+Load.users = users  # type: ignore[method-assign]

@@ -1,0 +1,537 @@
+"""Every scenario and case of the full comparison, short and live in three arms: faults strike what they name.
+
+The arms run side by side, so nothing here says how long it takes. What happened is read from raw events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pytest
+
+from bench import session as session_module
+from bench.events import (
+    Delivery,
+    Fault,
+    LinkSample,
+    Operation,
+    ProcessSample,
+    Truth,
+    View,
+    event_files,
+)
+from bench.plan import CASES, Plan, load_plan
+from bench.runfolder import Arm, Manifest, read_manifest
+from bench.session import Session, SessionPlan
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
+
+ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper")
+SECOND: Final = 10**9
+#: Lease 3 s, registration and refresh every 0.75 s.
+DIVISOR: Final = 40.0
+#: Seconds down and after of each case: as long as lease (3 s) or election make it, no longer.
+SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
+    ("broker-dies", "stop"): (1.0, 2.0),
+    ("broker-dies", "kill"): (3.9, 2.2),
+    ("broker-dies", "freeze"): (4.2, 2.6),
+    ("broker-dies", "cable"): (4.2, 3.2),
+    ("nameserver-restarts", "one-empty"): (0.3, 2.0),
+    ("nameserver-restarts", "all"): (0.3, 2.5),
+    ("nameserver-restarts", "rolling"): (0.0, 1.5),
+    ("nameserver-restarts", "disk-lost"): (0.3, 2.0),
+    ("leader-fails", "kill"): (2.5, 1.0),
+    ("leader-fails", "freeze"): (2.5, 1.5),
+    ("leader-fails", "cable"): (2.5, 1.5),
+    ("leader-fails", "oneway"): (2.5, 1.5),
+    ("partition", "1-2"): (6.0, 2.8),  # a new leader of ZooKeeper lets every session begin anew
+    ("partition", "1-1-1"): (4.2, 2.8),
+    ("partition", "broker-nameserver"): (4.2, 2.5),
+    ("messages", "broker-kill"): (1.0, 1.0),
+    ("messages", "broker-cable"): (1.5, 1.0),
+    ("messages", "leader-kill"): (1.0, 1.0),
+    ("messages", "leader-cable"): (1.5, 1.0),
+    ("messages", "1-2"): (1.5, 1.0),
+    ("new-topic", "update-topic"): (0.0, 4.0),
+    ("new-topic", "first-send"): (0.0, 5.0),
+}
+QUIET: Final = {"quiet": 1.0, "staleness": 2.5}
+
+E = TypeVar("E", Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View)
+
+
+def short_plan(arm: Arm) -> Plan:
+    """Return the full plan with every scenario and case, each as short as it can be, under little load."""
+    plan = load_plan("full")
+    scenarios = [
+        msgspec.structs.replace(
+            scenario,
+            quiet_s=QUIET.get(scenario.name, 0.0),
+            faults=[
+                msgspec.structs.replace(
+                    fault,
+                    quiet_s=0.3,
+                    jitter_s=0.1,
+                    down_s=SHORT[scenario.name, fault.case][0],
+                    after_s=SHORT[scenario.name, fault.case][1],
+                )
+                for fault in scenario.faults
+            ],
+        )
+        for scenario in plan.scenarios
+    ]
+    load = msgspec.structs.replace(
+        plan.load,
+        lookup_per_s=10.0,
+        newcomer_per_s=24.0 if arm == "independent" else 6.0,
+        send_per_s=8.0,
+        send_once_per_s=8.0,
+        change_per_s=4.0,
+        send_clients=2,
+        lookup_clients=2,
+        sim_brokers=2,
+        observed_sims=1,
+        topics=2,
+        topics_per_sim_broker=2,
+    )
+    # ZooKeeper's clients watch: that they can poll is what test_compare.py shows.
+    timers = msgspec.structs.replace(plan.series[0].timers, divisor=DIVISOR)
+    series = [msgspec.structs.replace(plan.series[0], blocks=1, watches=True, timers=timers)]
+    return msgspec.structs.replace(
+        plan, scenarios=scenarios, load=load, series=series, lines=[], warmup_s=1.5, linger_s=2.0
+    )
+
+
+def idle_plan() -> Plan:
+    """Return the idle plan with 20 brokers for three seconds."""
+    plan = load_plan("idle")
+    (idle,) = plan.scenarios
+    (series,) = plan.series
+    timers = msgspec.structs.replace(series.timers, divisor=30.0)
+    return msgspec.structs.replace(
+        plan,
+        scenarios=[msgspec.structs.replace(idle, quiet_s=3.0)],
+        series=[msgspec.structs.replace(series, blocks=1, timers=timers)],
+        load=msgspec.structs.replace(plan.load, sim_brokers=20),
+        warmup_s=1.0,
+    )
+
+
+class Life:
+    """One arm's cluster; between faults the test looks at disks."""
+
+    def __init__(self, out: Path, plan: Plan, arm: Arm) -> None:
+        self.arm = arm
+        self.step = ""
+        self.marked: dict[str, list[bool]] = {}
+        self.session = Session(
+            SessionPlan(
+                out=out,
+                plan=plan,
+                series=plan.series[0],
+                arm=arm,
+                block=1,
+                order_in_block=0,
+                attempt=1,
+                profile="full",
+                seed=5,
+                command=("pytest",),
+            ),
+            self.progress,
+        )
+        self.folders: dict[str, Path] = {}
+
+    def progress(self, step: str) -> None:
+        """Leave a mark on every disk before a fault, and see after it where it still lies."""
+        if step == "starting":
+            return
+        marks = [self.session._started.data_of(index) / "mark" for index in range(3)]
+        self.marked[self.step] = [mark.exists() for mark in marks]
+        for mark in marks:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        self.step = step
+
+    def run(self) -> None:
+        folders = self.session.run()
+        self.folders = {read_manifest(folder).scenario: folder for folder in folders}
+
+    def rows(self, scenario: str, kind: type[E]) -> list[E]:
+        """Return a scenario's events of a kind, in the order of their files."""
+        return [
+            msgspec.json.decode(line, type=kind)
+            for path in event_files(self.folders[scenario], kind)
+            for line in path.read_bytes().splitlines()
+        ]
+
+    def manifests(self) -> Iterator[Manifest]:
+        return map(read_manifest, self.folders.values())
+
+    def fault(self, scenario: str, case: str) -> Fault:
+        (found,) = (row for row in self.rows(scenario, Fault) if row.case == case)
+        return found
+
+    def targets(self, fault: Fault, role: str) -> list[int]:
+        return [int(name.rpartition("-")[2]) for name in fault.targets if name.startswith(f"{role}-")]
+
+    def samples(self, scenario: str, role: str, index: int) -> list[ProcessSample]:
+        found = [row for row in self.rows(scenario, ProcessSample) if (row.role, row.index) == (role, index)]
+        return sorted(found, key=lambda row: row.t_ns)
+
+    def views(self, scenario: str, topic: str = "bench-0") -> dict[tuple[str, int], list[View]]:
+        """Return what each nameserver and each client showed of a topic, in order of time."""
+        found: dict[tuple[str, int], list[View]] = {}
+        for row in sorted(self.rows(scenario, View), key=lambda row: row.seen_ns):
+            if row.topic == topic and row.state != "end":
+                found.setdefault((row.observer, row.index), []).append(row)
+        return found
+
+
+def shown_between(views: list[View], begin_ns: int, end_ns: int) -> list[View]:
+    """Return what was shown at any time in between."""
+    return [
+        view
+        for place, view in enumerate(views)
+        if view.seen_ns < end_ns and (place + 1 == len(views) or views[place + 1].seen_ns >= begin_ns)
+    ]
+
+
+def shown_at(views: list[View], at_ns: int) -> View:
+    return [view for view in views if view.seen_ns <= at_ns][-1]
+
+
+def side_by_side(lives: list[Life]) -> dict[Arm, Life]:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(lives)) as pool:
+        # Two cores carry three clusters if who watches looks less often.
+        patch.setattr(session_module, "SAMPLE_EVERY_S", 0.5)
+        patch.setattr(session_module, "OBSERVE_EVERY_S", 0.1)
+        for done in [pool.submit(life.run) for life in lives]:
+            done.result()
+    return {life.arm: life for life in lives}
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, Life]:
+    out = tmp_path_factory.mktemp("lives")
+    return side_by_side([Life(out, short_plan(arm), arm) for arm in ARMS])
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, Life]:
+    out = tmp_path_factory.mktemp("idle")
+    return side_by_side([Life(out, idle_plan(), arm) for arm in ARMS])
+
+
+@pytest.fixture(params=ARMS)
+def life(request: pytest.FixtureRequest, lives: dict[Arm, Life]) -> Life:
+    return lives[request.param]
+
+
+def cases(*kinds: str, scenario: str | None = None) -> list[tuple[str, str]]:
+    """Return every scenario and case that is of one of these kinds."""
+    return [
+        (name, case)
+        for name, of_scenario in CASES.items()
+        for case, kind in of_scenario.items()
+        if kind in kinds and scenario in (None, name)
+    ]
+
+
+def test_every_scenario_and_case_was_run_in_every_arm_and_nobody_lost(life: Life) -> None:
+    assert set(life.folders) == set(CASES) - {"idle-300"}
+    for scenario in life.folders:
+        assert {row.case for row in life.rows(scenario, Fault)} == set(CASES[scenario])
+    assert {(manifest.lost, manifest.void) for manifest in life.manifests()} == {(None, None)}
+    assert {manifest.watches for manifest in life.manifests()} == {life.arm == "zookeeper"}
+
+
+@pytest.mark.parametrize(("scenario", "case"), cases("stop", "kill", "empty"))
+def test_whoever_is_ended_is_gone_until_it_is_started_again(life: Life, scenario: str, case: str) -> None:
+    fault = life.fault(scenario, case)
+    assert fault.healed_ns is not None
+    assert fault.end_ns is not None
+    assert fault.targets
+    for name in fault.targets:
+        role, _, index = name.rpartition("-")
+        mine = life.samples(scenario, role, int(index))
+        during = [row for row in mine if fault.begin_ns <= row.t_ns < fault.until_ns]
+        ends = [row for row in during if row.event == "exit"]
+        starts = [row for row in during if row.event == "start"]
+        assert [row.wanted for row in ends] == [True], name
+        assert (ends[0].code == -9) == (case != "stop"), name
+        assert len(starts) == 1, name
+        assert fault.healed_ns <= starts[0].t_ns <= fault.end_ns
+        assert starts[0].pid != ends[0].pid
+        between = [row for row in during if ends[0].t_ns < row.t_ns < starts[0].t_ns]
+        assert between == []
+    others = {
+        (row.role, row.index)
+        for row in life.rows(scenario, ProcessSample)
+        if row.event != "sample" and fault.begin_ns <= row.t_ns < fault.until_ns
+    }
+    assert {f"{role}-{index}" for role, index in others} == set(fault.targets)
+
+
+@pytest.mark.parametrize(("scenario", "case"), cases("freeze"))
+def test_whoever_is_frozen_does_nothing_until_it_goes_on(life: Life, scenario: str, case: str) -> None:
+    fault = life.fault(scenario, case)
+    assert fault.healed_ns is not None
+    (name,) = fault.targets
+    role, _, index = name.rpartition("-")
+    mine = life.samples(scenario, role, int(index))
+    frozen = [row for row in mine if fault.begin_ns + SECOND // 10 < row.t_ns < fault.healed_ns]
+    assert len(frozen) >= 3
+    assert len({(row.pid, row.cpu_ns) for row in frozen}) == 1
+    later = [row for row in mine if row.t_ns > fault.healed_ns]
+    assert {row.pid for row in later} == {frozen[0].pid}
+    assert later[-1].cpu_ns > frozen[0].cpu_ns
+
+
+def passed(life: Life, begin_ns: int, end_ns: int) -> dict[tuple[str, str], int]:
+    """Return how many bytes passed in each direction between the first and the last count in between."""
+    counts: dict[tuple[str, str], list[LinkSample]] = {}
+    every = [row for scenario in life.folders for row in life.rows(scenario, LinkSample)]
+    for row in sorted(every, key=lambda row: row.t_ns):
+        if begin_ns < row.t_ns < end_ns:
+            counts.setdefault((row.dialler, row.acceptor), []).append(row)
+    found: dict[tuple[str, str], int] = {}
+    for (dialler, acceptor), rows in counts.items():
+        for direction, many in (
+            ((dialler, acceptor), rows[-1].forward_bytes - rows[0].forward_bytes),
+            ((acceptor, dialler), rows[-1].back_bytes - rows[0].back_bytes),
+        ):
+            found[direction] = found.get(direction, 0) + many
+    return found
+
+
+@pytest.mark.parametrize(("scenario", "case"), cases("cable", "oneway", "partition"))
+def test_cut_lets_nothing_through_in_the_directions_that_it_names(
+    life: Life, scenario: str, case: str
+) -> None:
+    fault = life.fault(scenario, case)
+    assert fault.healed_ns is not None
+    assert fault.cut
+    cut = {(sender, receiver) for sender, receiver in fault.cut}
+    during = passed(life, fault.begin_ns, fault.healed_ns)
+    before = passed(life, fault.begin_ns - 8 * SECOND, fault.begin_ns)
+    assert {way: many for way, many in during.items() if way in cut and many} == {}
+    used = {way for way, many in before.items() if many}
+    assert used & cut, "what was cut had been in use"
+    (first, *_) = fault.targets
+    if CASES[scenario][case] == "oneway":
+        # What was sent to the leader still came to it, from the moment of the cut on.
+        into = passed(life, fault.begin_ns - SECOND // 2, fault.healed_ns)
+        assert {sender for sender, _ in cut} == {first}
+        assert any(many for (_, receiver), many in into.items() if receiver == first)
+    assert {way for way, many in during.items() if many} - cut, "nobody else was cut off"
+
+
+def test_rolling_restart_takes_one_server_at_a_time(life: Life) -> None:
+    fault = life.fault("nameserver-restarts", "rolling")
+    away = []
+    for index in life.targets(fault, "nameserver"):
+        mine = [
+            row
+            for row in life.samples("nameserver-restarts", "nameserver", index)
+            if row.event != "sample" and fault.begin_ns <= row.t_ns < fault.until_ns
+        ]
+        assert [row.event for row in mine] == ["exit", "start"]
+        away.append((mine[0].t_ns, mine[1].t_ns))
+    assert len(away) == 3
+    assert all(end_ns < begin_ns for (_, end_ns), (begin_ns, _) in itertools.pairwise(away))
+
+
+def test_lost_disk_is_empty_and_the_others_are_not(life: Life) -> None:
+    (target,) = life.targets(life.fault("nameserver-restarts", "disk-lost"), "nameserver")
+    assert life.marked["nameserver-restarts: disk-lost"] == [index != target for index in range(3)]
+    assert life.marked["nameserver-restarts: one-empty"] == [True, True, True]
+
+
+@pytest.mark.parametrize("case", CASES["broker-dies"])
+def test_broker_that_is_away_is_left_out_by_everybody_and_comes_back(life: Life, case: str) -> None:
+    fault = life.fault("broker-dies", case)
+    (broker,) = life.targets(fault, "broker")
+    views = life.views("broker-dies")
+    assert len(views) == 3 + 4 + 2  # nameservers, producers, consumers
+    for who, shown in views.items():
+        assert broker in (shown_at(shown, fault.begin_ns).brokers or []), who
+        during = shown_between(shown, fault.begin_ns, fault.until_ns)
+        assert any(broker not in (view.brokers or []) for view in during if view.state == "routed"), who
+        assert shown_at(shown, fault.until_ns).brokers == [0, 1, 2], who
+
+
+def test_surviving_broker_whose_session_expired_registers_anew(lives: dict[Arm, Life]) -> None:
+    life = lives["zookeeper"]
+    fault = life.fault("broker-dies", "cable")
+    assert fault.healed_ns is not None
+    (broker,) = life.targets(fault, "broker")
+    pids = {
+        row.pid
+        for row in life.samples("broker-dies", "broker", broker)
+        if fault.begin_ns < row.t_ns < fault.until_ns
+    }
+    assert len(pids) == 1, "the broker lived on"
+    for who, shown in life.views("broker-dies").items():
+        if who[0] == "nameserver":
+            assert broker not in (shown_at(shown, fault.healed_ns).brokers or []), who
+            assert broker in (shown_at(shown, fault.until_ns).brokers or []), who
+
+
+def test_independent_server_that_restarted_empty_gives_newcomers_wrong_answers(
+    lives: dict[Arm, Life],
+) -> None:
+    wrong: dict[str, list[Operation]] = {}
+    for arm, life in lives.items():
+        fault = life.fault("nameserver-restarts", "one-empty")
+        assert fault.healed_ns is not None
+        (target,) = life.targets(fault, "nameserver")
+        asked = [
+            row
+            for row in life.rows("nameserver-restarts", Operation)
+            if (row.op, row.target) == ("newcomer", target) and fault.healed_ns < row.due_ns < fault.until_ns
+        ]
+        assert any(row.outcome == "ok" and row.brokers == [0, 1, 2] for row in asked), arm
+        answered = [row for row in asked if row.outcome in ("ok", "absent")]
+        wrong[arm] = [row for row in answered if row.brokers != [0, 1, 2]]
+    assert wrong["independent"]
+    assert wrong["raft"] == wrong["zookeeper"] == []
+
+
+@pytest.mark.parametrize("case", CASES["leader-fails"])
+def test_it_is_the_leader_that_is_struck_and_the_others_go_on_without_it(life: Life, case: str) -> None:
+    fault = life.fault("leader-fails", case)
+    assert fault.healed_ns is not None
+    assert fault.role == ("independent" if life.arm == "independent" else "leader")
+    (target,) = life.targets(fault, "nameserver")
+    told = [
+        row
+        for row in life.rows("leader-fails", Operation)
+        if row.op == "announce"
+        and row.change is not None
+        and row.outcome == "ok"
+        and row.target != target
+        and fault.begin_ns < row.due_ns < fault.healed_ns
+    ]
+    assert told, "a change was taken while the leader was away"
+
+
+def test_partition_of_one_against_two(life: Life) -> None:
+    """Independent nameservers list the brokers they can hear; a minority of the others changes nothing."""
+    fault = life.fault("partition", "1-2")
+    assert fault.healed_ns is not None
+    (alone,) = life.targets(fault, "nameserver")
+    views = life.views("partition")
+    for index in range(3):
+        shown = views["nameserver", index]
+        last = shown_at(shown, fault.healed_ns - SECOND // 10)
+        if index != alone:
+            assert (last.state, last.brokers) == ("routed", [1, 2]), index
+        elif life.arm == "independent":
+            assert (last.state, last.brokers) == ("routed", [0])
+        else:
+            assert last.state in ("refused", "silent") or last.brokers == [0, 1, 2], last
+        assert shown_at(shown, fault.until_ns).brokers == [0, 1, 2], "all agree again"
+
+
+def test_partition_into_three(life: Life) -> None:
+    fault = life.fault("partition", "1-1-1")
+    assert fault.healed_ns is not None
+    views = life.views("partition")
+    last = [shown_at(views["nameserver", index], fault.healed_ns - SECOND // 10) for index in range(3)]
+    if life.arm == "independent":
+        assert sorted(view.brokers or [] for view in last) == [[0], [1], [2]]
+    else:  # nobody has a majority: nobody is left out
+        for view in last:
+            assert view.state in ("refused", "silent") or view.brokers == [0, 1, 2], view
+    for index in range(3):
+        assert shown_at(views["nameserver", index], fault.until_ns).brokers == [0, 1, 2]
+
+
+def test_broker_cut_off_from_one_nameserver(life: Life) -> None:
+    fault = life.fault("partition", "broker-nameserver")
+    assert fault.healed_ns is not None
+    (server,), (broker,) = life.targets(fault, "nameserver"), life.targets(fault, "broker")
+    views = life.views("partition")
+    for index in range(3):
+        shown = views["nameserver", index]
+        last = shown_at(shown, fault.healed_ns - SECOND // 10)
+        listed = broker in (last.brokers or [])
+        assert listed == (life.arm != "independent" or index != server), index
+        assert shown_at(shown, fault.until_ns).brokers == [0, 1, 2]
+
+
+def test_what_was_acknowledged_is_read_back_through_every_fault(life: Life) -> None:
+    handed = {row.message for scenario in life.folders for row in life.rows(scenario, Delivery)}
+    for scenario in life.folders:
+        acknowledged: set[int | None] = {
+            row.message
+            for row in life.rows(scenario, Operation)
+            if row.op in ("send", "send_once", "first_send") and row.outcome == "ok"
+        }
+        assert acknowledged
+        assert acknowledged <= handed, (scenario, acknowledged - handed)
+
+
+@pytest.mark.parametrize("case", CASES["new-topic"])
+def test_new_topic_is_found_by_everybody_sent_to_and_read(life: Life, case: str) -> None:
+    fault = life.fault("new-topic", case)
+    assert fault.targets == []
+    topic = f"new-by-{case}"
+    tries = [row for row in life.rows("new-topic", Operation) if row.topic == topic]
+    accepted = [row for row in tries if row.outcome == "ok"]
+    assert len({row.user for row in accepted}) == len(accepted) == 4, "each producer, once"
+    handed = {row.message for row in life.rows("new-topic", Delivery)}
+    assert handed >= {row.message for row in accepted}
+    views = life.views("new-topic", topic)
+    wanted = {0, 1, 2} if case == "update-topic" else {row.target for row in accepted}
+    for index in range(3):
+        assert shown_at(views["nameserver", index], fault.begin_ns).state == "absent"
+        assert set(shown_at(views["nameserver", index], fault.until_ns).brokers or []) == wanted
+
+
+def delays(life: Life) -> list[float]:
+    """Return after how many seconds each client showed each change that was told in quiet times."""
+    found = []
+    for topic in ("sim-100-changing",):
+        views = life.views("staleness", topic)
+        for fact in life.rows("staleness", Truth):
+            if (fact.what, fact.topic) != ("changed", topic):
+                continue
+            for (observer, _), shown in views.items():
+                seen = [view.seen_ns for view in shown if (view.version or 0) >= (fact.version or 0)]
+                if (
+                    observer == "client"
+                    and seen
+                    and seen[0] > read_manifest(life.folders["staleness"]).measure_begin_ns
+                ):
+                    found.append((seen[0] - fact.t_ns) / 1e9)
+    return found
+
+
+def test_clients_that_watch_are_told_and_those_that_poll_learn_at_their_next_question(
+    lives: dict[Arm, Life],
+) -> None:
+    """Polls come every 0.75 s: a change is 0.37 s old on average when it is seen. Watches tell at once."""
+    watching = delays(lives["zookeeper"])
+    assert len(watching) >= 8
+    assert statistics.median(watching) < 0.2
+    for arm in ("independent", "raft"):
+        assert statistics.median(delays(lives[arm])) > 0.2, arm
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_idle_brokers_are_all_listed_and_nobody_asks(idle: dict[Arm, Life], arm: Arm) -> None:
+    life = idle[arm]
+    (manifest,) = life.manifests()
+    assert (manifest.sim_brokers, manifest.lost, manifest.void) == (20, None, None)
+    assert {row.op for row in life.rows("idle-300", Operation)} <= {"announce"}
+    samples = life.rows("idle-300", ProcessSample)
+    assert {row.index for row in samples if row.role == "nameserver"} == {0, 1, 2}
+    links = life.rows("idle-300", LinkSample)
+    assert max(row.forward_bytes for row in links) > 0
