@@ -33,7 +33,7 @@ from remoting.message import encode_message
 from remoting.properties import REQUEST_SIZE_MAX, format_properties, parse_properties
 from remoting.route import TopicConfig
 
-_VERSION_TEXT: Final = "V5_3_3"
+VERSION_TEXT: Final = "V5_3_3"
 _GIB: Final = 1024**3
 
 
@@ -274,7 +274,7 @@ def _runtime_info(state: BrokerState, call: Call) -> Work:
     table = {
         "brokerActive": "true",
         "brokerVersion": str(VERSION),
-        "brokerVersionDesc": _VERSION_TEXT,
+        "brokerVersionDesc": VERSION_TEXT,
         "bootTimestamp": str(stats.started_ms),
         "runtime": _duration(call.now_ms - stats.started_ms),
         "commitLogMinOffset": str(low),

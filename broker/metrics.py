@@ -1,7 +1,8 @@
 """What ``/metrics`` tells of a broker, under the names and labels of RocketMQ's own exporter.
 
 Pure but for the store. Rates are those of the last minute, as there. Left out is what the exporter asks
-clients for, and what this broker does not have: latencies of puts, pools of threads.
+clients for, what it reads messages for (lag in time), and what this broker does not have: latencies of puts,
+pools of threads.
 
 Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 """
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker.admin import VERSION_TEXT
 from broker.state import BrokerState
 from broker.stats import (
     BROKER_GET_NUMS,
@@ -24,8 +26,9 @@ from broker.stats import (
     SNDBCK_PUT_NUMS,
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
+    WINDOWS_S,
 )
-from remoting.codes import DLQ_PREFIX, RETRY_PREFIX
+from remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION
 
 #: Queues looked at before others have their turn.
 _TURN: Final = 500
@@ -41,6 +44,8 @@ _GROUP_RATES: Final = {
 }
 _BROKER_RATES: Final = {BROKER_PUT_NUMS: "rocketmq_broker_tps", BROKER_GET_NUMS: "rocketmq_broker_qps"}
 _RUNTIME: Final = "rocketmq_brokeruntime_"
+#: Members of a group whose addresses and ids are named; as with all labels, strangers choose them.
+_NAMED_MAX: Final = 16
 _HELP: Final = {
     "rocketmq_broker_tps": "Messages stored per second.",
     "rocketmq_broker_qps": "Messages handed out per second.",
@@ -57,13 +62,19 @@ _HELP: Final = {
     "rocketmq_group_retrydiff": "Messages of its retry topic that a group has not consumed yet.",
     "rocketmq_group_dlqdiff": "Messages of its dead letter topic that a group has not consumed.",
     "rocketmq_group_count": "Members of a group.",
+    "rocketmq_producer_count": "Members of a producer group.",
 }
 
 
 class Samples(Collector):
-    """Families of samples, each described once."""
+    """Families of samples, each described once.
 
-    def __init__(self) -> None:
+    Attributes:
+        runtime: Labels of what is told of the broker itself.
+    """
+
+    def __init__(self, runtime: Mapping[str, str]) -> None:
+        self.runtime = runtime
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
 
     def add(self, name: str, value: float, labels: Mapping[str, str], *, help_: str = "") -> None:
@@ -80,8 +91,17 @@ class Samples(Collector):
 
 def gather(state: BrokerState) -> Generator[None, None, Samples]:
     """Return all samples; others have their turn at each step."""
-    samples = Samples()
     broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
+    samples = Samples(
+        {
+            "cluster": state.config.cluster_name,
+            "brokerIP": str(state.advertise),
+            "brokerHost": "",  # the exporter never fills it
+            "des": VERSION_TEXT,
+            "boottime": str(state.stats.started_ms),
+            "broker_version": str(VERSION),
+        }
+    )
     _add_broker(samples, state, broker)
     looked_at = 0
     for index, ((name, key), item) in enumerate(list(state.stats.items.items())):
@@ -126,8 +146,36 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         item = stats.items.get((name, state.config.cluster_name))
         samples.add(rate_name, 0.0 if item is None else item.growth(0).per_second, address)
     for group in state.clients.consumer_groups():
-        samples.add("rocketmq_group_count", float(len(group.client_ids())), {"group": group.name})
+        named = tuple(group.members.values())[:_NAMED_MAX]
+        labels = {
+            "caddr": ",".join(client.client_addr for client in named),
+            "localaddr": ",".join(client.client_id for client in named),
+            "group": group.name,
+        }
+        samples.add("rocketmq_group_count", float(len(group.client_ids())), labels)
+    for name, members in state.clients.producer_groups().items():
+        samples.add("rocketmq_producer_count", float(len(members)), {**broker, "group": name})
+    for window in map(int, WINDOWS_S):
+        for name, rate, help_ in (
+            ("put", stats.put, "Messages stored"),
+            ("getfound", stats.get_found, "Pulls that found messages"),
+            ("gettotal", stats.get_found, "Pulls that found messages"),
+            ("getmiss", stats.get_missed, "Pulls that found none"),
+            ("gettransfered", stats.got, "Messages handed out"),
+        ):
+            samples.add(
+                f"{_RUNTIME}{name}_tps{window}",
+                rate.per_second(window, stats.now),
+                samples.runtime,
+                help_=f"{help_} per second of the last {window} s.",
+            )
+    (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
     for name, value, help_ in (
+        ("msg_puttotal_yesterdaymorning", put_yesterday, "Messages stored until yesterday began."),
+        ("msg_gettotal_yesterdaymorning", got_yesterday, "Messages handed out until yesterday began."),
+        ("msg_puttotal_todaymorning", put_today, "Messages stored until today began."),
+        ("msg_gettotal_todaymorning", got_today, "Messages handed out until today began."),
+        ("putmessage_times_total", stats.put.total, "Messages stored since the start."),
         ("msg_put_total_today_now", stats.put.total, "Messages stored since the start."),
         ("msg_gettotal_today_now", stats.got.total, "Messages handed out since the start."),
         ("commitlog_minoffset", store.log.min_offset, "Where the log begins."),
@@ -138,7 +186,7 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
             "Bytes of the log that are not synced.",
         ),
     ):
-        samples.add(f"{_RUNTIME}{name}", float(value), broker, help_=help_)
+        samples.add(f"{_RUNTIME}{name}", float(value), samples.runtime, help_=help_)
 
 
 def _add_lag(samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]) -> None:
@@ -161,19 +209,27 @@ def _add_lag(samples: Samples, state: BrokerState, topic: str, group: str, queue
     samples.add(name, float(lag), labels)
 
 
-def encode(samples: Samples, *, disk_used: float, requests: Mapping[int, int], connections: int) -> bytes:
+def encode(
+    samples: Samples, *, disk: tuple[int, int], requests: Mapping[int, int], connections: int
+) -> bytes:
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
     Args:
-        disk_used: Share of the log's file system in use; below 0 if nobody can say.
+        disk: Size and free bytes of the log's file system; zeros if nobody can say.
         requests: Request code to how many came.
     """
     for code, count in sorted(requests.items()):
         samples.add("mqbroker_requests_total", float(count), {"code": str(code)}, help_="Requests by code.")
     samples.add("mqbroker_connections", float(connections), {}, help_="Open connections.")
-    if disk_used >= 0:
-        name = f"{_RUNTIME}commitlog_disk_ratio"
-        samples.add(name, disk_used, {}, help_="Share of the log's file system in use.")
+    size, free = disk
+    if size:
+        for name, value, help_ in (
+            ("commitlog_disk_ratio", 1 - free / size, "Share of the log's file system in use."),
+            ("consumequeue_disk_ratio", 1 - free / size, "Share of the queues' file system in use."),
+            ("commitlogdir_capacity_total", float(size), "Bytes of the log's file system."),
+            ("commitlogdir_capacity_free", float(free), "Free bytes of the log's file system."),
+        ):
+            samples.add(f"{_RUNTIME}{name}", value, samples.runtime, help_=help_)
     registry = CollectorRegistry()
     registry.register(samples)
     ProcessCollector(registry=registry)  # nothing where there is no /proc

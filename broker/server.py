@@ -287,10 +287,8 @@ class BrokerServer:
             samples = end.value
         requests, connections = dict(self._server.stats.requests), len(self._server.connections)
         loop = asyncio.get_running_loop()
-        used = await loop.run_in_executor(self._readers, self._state.store.disk_used)
-        return await asyncio.to_thread(
-            encode, samples, disk_used=used, requests=requests, connections=connections
-        )
+        disk = await loop.run_in_executor(self._readers, self._state.store.disk_space)
+        return await asyncio.to_thread(encode, samples, disk=disk, requests=requests, connections=connections)
 
     def _take_locks(self) -> None:
         places = [("storePathRootDir", self._directory)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from broker.http import HttpServer
 from broker.loading import load_broker
 from broker.metrics import Samples, encode, gather
 from broker.state import BrokerState
+from broker.store import Draft
 from remoting.bodies import ConsumerData, HeartbeatData
+from remoting.codes import VERSION
 from remoting.message import Host
+from remoting.route import TopicConfig
 
 from .conftest import StartBroker
 
@@ -55,7 +59,17 @@ def test_figures_have_the_names_and_labels_of_rocketmqs_exporter(start_broker: S
     wire = broker.wire()
     assert {wire.send_message("T", b"x", queue_id=number).code for number in (0, 0, 1)} == {0}
     consumers = (ConsumerData(group_name="G"),)
-    assert wire.call(34, body=HeartbeatData(client_id="c", consumers=consumers).encode()).code == 0
+    beat = HeartbeatData(client_id="c", consumers=consumers, producer_groups=("P",))
+    assert wire.call(34, body=beat.encode()).code == 0
+    started = json.loads(wire.call(28).body)["table"]["bootTimestamp"]
+    runtime = {
+        "cluster": "DefaultCluster",
+        "brokerIP": broker.addr,
+        "brokerHost": "",
+        "des": "V5_3_3",
+        "boottime": started,
+        "broker_version": str(VERSION),
+    }
     offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
     assert wire.call(15, offset).code == 0
     assert wire.call(15, offset | {"queueId": "1", "commitOffset": "0"}).code == 0
@@ -67,9 +81,14 @@ def test_figures_have_the_names_and_labels_of_rocketmqs_exporter(start_broker: S
     assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group="G") == 1
     lag = {"group": "G", "topic": "T", "countOfOnlineConsumers": "1", "msgModel": "1"}
     assert figure(found, "rocketmq_group_diff", **lag) == 2
-    assert figure(found, "rocketmq_group_count", group="G") == 1
+    local = "{}:{}".format(*wire.socket.getsockname())
+    assert figure(found, "rocketmq_group_count", caddr=local, localaddr="c", group="G") == 1
+    assert figure(found, "rocketmq_producer_count", **BROKER, group="P") == 1
+    assert 0 < figure(found, "rocketmq_brokeruntime_commitlog_disk_ratio", **runtime) < 1
+    total = figure(found, "rocketmq_brokeruntime_commitlogdir_capacity_total", **runtime)
+    assert 0 < figure(found, "rocketmq_brokeruntime_commitlogdir_capacity_free", **runtime) < total
     assert figure(found, "rocketmq_broker_tps", **BROKER, brokerIP=broker.addr) >= 0
-    assert figure(found, "rocketmq_brokeruntime_msg_put_total_today_now", **BROKER) == 3
+    assert figure(found, "rocketmq_brokeruntime_msg_put_total_today_now", **runtime) == 3
     assert figure(found, "mqbroker_requests_total", code="310") == 3
     assert figure(found, "mqbroker_connections") == 1
 
@@ -101,7 +120,7 @@ def gathered(state: BrokerState) -> Figures:
             next(work)
     except StopIteration as end:
         samples: Samples = end.value
-    return figures(encode(samples, disk_used=0.25, requests={}, connections=0).decode())
+    return figures(encode(samples, disk=(100, 75), requests={}, connections=0).decode())
 
 
 def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:
@@ -111,6 +130,7 @@ def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:
         state.stats.stored("T", 20, 4000)
         state.stats.handed_out("T", "G", 10, 2000)
         state.stats.sent_back("T", "G")
+    state.stats.sample(130.0)
     found = gathered(state)
     group = {**BROKER, "topic": "T", "group": "G"}
     assert figure(found, "rocketmq_producer_tps", **BROKER, topic="T") == 2
@@ -120,7 +140,45 @@ def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:
     assert figure(found, "rocketmq_send_back_nums", **group) == 0.1
     assert figure(found, "rocketmq_broker_tps", **BROKER, brokerIP=str(HOST)) == 2
     assert figure(found, "rocketmq_broker_qps", **BROKER, brokerIP=str(HOST)) == 1
-    assert figure(found, "rocketmq_brokeruntime_commitlog_disk_ratio") == 0.25
+    runtime = {
+        "cluster": "DefaultCluster",
+        "brokerIP": str(HOST),
+        "brokerHost": "",
+        "des": "V5_3_3",
+        "boottime": "1",
+        "broker_version": str(VERSION),
+    }
+    for name, value in (
+        ("commitlog_disk_ratio", 0.25),
+        ("commitlogdir_capacity_total", 100),
+        ("commitlogdir_capacity_free", 75),
+        ("put_tps10", 2),
+        ("put_tps60", 2),
+        ("put_tps600", 2),
+        ("gettransfered_tps60", 1),
+        ("getfound_tps60", 0),
+        ("getmiss_tps60", 0),
+        ("msg_puttotal_todaymorning", 0),
+        ("msg_gettotal_yesterdaymorning", 0),
+    ):
+        assert figure(found, f"rocketmq_brokeruntime_{name}", **runtime) == value, name
+
+
+def test_lag_of_retries_and_of_dead_letters_has_its_own_names(state: BrokerState) -> None:
+    for topic in ("T", "%RETRY%G", "%DLQ%G"):
+        state.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1), now_ms=1)
+        for _ in range(5):
+            draft = Draft(topic=topic, queue_id=0, body=b"", properties="", tags_code=0, born_host=HOST)
+            state.store.put(draft, now_ms=1)
+    for topic, offset in (("T", 1), ("%RETRY%G", 2), ("%DLQ%G", 3)):
+        state.offsets.commit(topic, "G", 0, offset)
+    found = gathered(state)
+    members = {"group": "G", "countOfOnlineConsumers": "0", "msgModel": "1"}
+    assert figure(found, "rocketmq_group_diff", **members, topic="T") == 4
+    assert figure(found, "rocketmq_group_retrydiff", **members, topic="%RETRY%G") == 3
+    assert figure(found, "rocketmq_group_dlqdiff", **members, topic="%DLQ%G") == 2
+    assert figure(found, "rocketmq_topic_retry_offset", **BROKER, topic="%RETRY%G") == 5
+    assert figure(found, "rocketmq_topic_dlq_offset", **BROKER, group="G") == 5
 
 
 def test_names_of_strangers_forge_no_lines(state: BrokerState) -> None:
