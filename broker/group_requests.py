@@ -187,15 +187,17 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
         for queue_id, consumed, waits, (first, before, next_, last) in zip(
             some, consumed_of, waiting, zip(known, known, known, known, strict=True), strict=True
         ):
-            spans.append(
-                {
-                    "consumeTimeStamp": before if consumed > 0 else first,
-                    "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
-                    "maxTimeStamp": last,
-                    "messageQueue": _queue(state, topic, queue_id).to_json(),
-                    "minTimeStamp": first,
-                }
-            )
+            span: dict[str, Any] = {
+                "messageQueue": _queue(state, topic, queue_id).to_json(),
+                "delayTime": call.now_ms - next_ if waits and next_ >= 0 else 0,
+            }
+            for name, wall_ms in (
+                ("minTimeStamp", first),
+                ("maxTimeStamp", last),
+                ("consumeTimeStamp", before if consumed > 0 else first),
+            ):
+                span |= {name: wall_ms, f"{name}Str": _time_text(wall_ms)}
+            spans.append(span)
     return call.request.reply(body=orjson.dumps({"consumeTimeSpanSet": spans}))
 
 
