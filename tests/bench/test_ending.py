@@ -43,7 +43,7 @@ def test_a_run_that_failed_to_end_is_said_to_be_void(capsys: pytest.CaptureFixtu
     assert "block 1, raft is void: the proxy is gone" in capsys.readouterr().err
 
 
-def test_the_quick_comparison_is_planned_to_take_about_thirteen_minutes() -> None:
+def test_the_quick_comparison_is_planned_to_take_twelve_minutes_at_most() -> None:
     plan = load_plan("compare")
     assert [series.blocks for series in plan.series] == [6]
     assert plan.arms == ["independent", "raft", "zookeeper"]
@@ -51,4 +51,4 @@ def test_the_quick_comparison_is_planned_to_take_about_thirteen_minutes() -> Non
         *("quiet", "broker-dies", "nameserver-restarts", "leader-fails", "partition")
     }
     asked = Comparison(profile="compare", plan=plan, seed=1, command=[])
-    assert round(expected_minutes(asked)) == 13
+    assert expected_minutes(asked) <= 12
