@@ -144,7 +144,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scenarios: list[str] = []
     """Which of the plan's scenarios; all if empty."""
     stretch: float = 1.0
-    """Multiplies the seconds of every fault: larger timers need longer windows."""
+    """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
+    windows."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,9 +164,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lines: list[Line] = []
 
 
-def seconds_of(fault: PlannedFault, series: SeriesPlan) -> float:
+def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
+    """Return for how long a fault lasts in a series.
+
+    Where servers alone are struck that is not stretched: a restart or an election takes as long with every
+    divisor, and a server that stayed away for longer would look like one whose recovery a timer scales.
+    """
+    scaled = strikes_broker(scenario, fault.case) or CASES[scenario][fault.case] == "partition"
+    return fault.down_s * (series.stretch if scaled else 1.0)
+
+
+def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
     """Return how long a fault takes in all."""
-    return fault.quiet_s + fault.jitter_s / 2 + (fault.down_s + fault.after_s) * series.stretch
+    after_s = fault.after_s * series.stretch
+    return fault.quiet_s + fault.jitter_s / 2 + down_seconds(scenario, fault, series) + after_s
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
@@ -182,7 +194,7 @@ def run_seconds(plan: Plan, series: SeriesPlan) -> float:
         plan.warmup_s
         + plan.linger_s
         + sum(scenario.quiet_s for scenario in scenarios) * series.stretch
-        + sum(seconds_of(fault, series) for scenario in scenarios for fault in scenario.faults)
+        + sum(seconds_of(scenario.name, fault, series) for scenario in scenarios for fault in scenario.faults)
     )
 
 

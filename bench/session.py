@@ -38,7 +38,17 @@ from bench.generator_config import (
 from bench.links import Direction, Link
 from bench.machine import commit, cpu_name, versions
 from bench.observer import ObserverConfig
-from bench.plan import CASES, NEW_TOPIC, Kind, Plan, PlannedFault, SeriesPlan, scenarios_of, strikes_broker
+from bench.plan import (
+    CASES,
+    NEW_TOPIC,
+    Kind,
+    Plan,
+    PlannedFault,
+    SeriesPlan,
+    down_seconds,
+    scenarios_of,
+    strikes_broker,
+)
 from bench.ports import HOST, free_ports
 from bench.processes import (
     ArmLost,
@@ -665,7 +675,6 @@ class Session:
             The end of its window: ``after_s`` after everything was back, however long a restart took.
         """
         kind = CASES[scenario][fault.case]
-        stretch = self.series.stretch
         chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
         servers = self._targets(scenario, fault.case, chance)
         broker = self._brokers[chance.randrange(len(self._brokers))]
@@ -683,10 +692,10 @@ class Session:
         self._sleep_until(from_ns + round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9))
         begin_ns = time.monotonic_ns()
         self._go_down(kind, processes, cut, begin_ns)
-        self._sleep_until(begin_ns + round(fault.down_s * stretch * 1e9))
+        self._sleep_until(begin_ns + round(down_seconds(scenario, fault, self.series) * 1e9))
         healed_ns = time.monotonic_ns()
         end_ns = self._come_back(kind, processes, cut)
-        until_ns = end_ns + round(fault.after_s * stretch * 1e9)
+        until_ns = end_ns + round(fault.after_s * self.series.stretch * 1e9)
         names = [process.name for process in processes]
         if fault.case == "broker-nameserver":
             names.append(broker.name)

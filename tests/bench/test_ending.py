@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.compare import Ending, Teller, expected_minutes
+from bench.plan import FOLDER as PLANS
 from bench.plan import load_plan
 from bench.processes import ClusterError
-from bench.schedule import Comparison
+from bench.schedule import REPORT_S, Comparison
 
+ROOT = Path(__file__).parents[2]
 FOLDERS = [Path("quiet"), Path("partition")]
 
 
@@ -50,5 +53,23 @@ def test_the_quick_comparison_is_planned_to_take_twelve_minutes_at_most() -> Non
     assert {scenario.name for scenario in plan.scenarios} == {
         *("quiet", "broker-dies", "nameserver-restarts", "leader-fails", "partition")
     }
-    asked = Comparison(profile="compare", plan=plan, seed=1, command=[])
-    assert expected_minutes(asked) <= 12
+    assert expected_minutes(planned("compare")) <= 12
+
+
+def planned(profile: str) -> Comparison:
+    return Comparison(profile=profile, plan=load_plan(profile), seed=1, command=[])
+
+
+@pytest.mark.parametrize(
+    "path", [PLANS / "full.toml", ROOT / "docs" / "benchmark.md"], ids=lambda path: path.name
+)
+def test_what_is_said_of_the_full_profile_is_what_it_is_planned_to_take(path: Path) -> None:
+    asked = planned("full")
+    minutes = []
+    for series in asked.plan.series:
+        alone = msgspec.structs.replace(asked.plan, series=[series])
+        whole = expected_minutes(msgspec.structs.replace(asked, plan=alone))
+        minutes.append(f"{whole - REPORT_S / 60:.0f}")
+    said = " ".join(path.read_text().replace("#", " ").split())
+    assert f"About {expected_minutes(asked) / 60:.1f} hours" in said
+    assert f"{', '.join(minutes[:-1])} and {minutes[-1]} minutes in this order" in said

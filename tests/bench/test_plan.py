@@ -14,13 +14,17 @@ from bench.plan import (
     CASES,
     FOLDER,
     PlanError,
+    PlannedFault,
+    down_seconds,
     load_plan,
     parse_plan,
     plans,
     run_seconds,
     scenarios_of,
+    seconds_of,
     strikes_broker,
 )
+from bench.report.answers import TIMER_SERIES
 from bench.timers import DOCUMENTED_MS
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
@@ -83,8 +87,31 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
     assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
     equal, *described = plan.series
     assert (equal.name, equal.blocks, equal.scenarios) == ("equal", 10, [])
-    assert {series.name for series in described} == {"equal-watches", "equal-undivided", "defaults"}
+    assert {series.name for series in described} == {*TIMER_SERIES, "equal-watches", "defaults"} - {"equal"}
     assert all(series.blocks <= 2 for series in described)
+
+
+def test_full_profile_predicts_recoveries_by_two_divisors_and_checks_them_by_undivided_timers() -> None:
+    plan = load_plan("full")
+    series = {each.name: each for each in plan.series if each.name in TIMER_SERIES}
+    divisors = {name: each.timers.divisor for name, each in series.items()}
+    assert divisors == {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
+    assert {*series["equal-tenth"].scenarios} == {"broker-dies", "nameserver-restarts", "leader-fails"}
+    assert {*series["equal-undivided"].scenarios} <= {*series["equal-tenth"].scenarios}
+    equal = series["equal"]
+    assert not any(each.watches for each in series.values())
+    for each in series.values():  # nothing else differs, and windows grow as timers do
+        assert each.stretch == equal.timers.divisor / each.timers.divisor
+        assert msgspec.structs.replace(each.timers, divisor=60.0) == equal.timers
+
+
+def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
+    fault = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.0, down_s=2.0, after_s=1.0)
+    series = msgspec.structs.replace(load_plan("smoke").series[0], stretch=6.0)
+    assert seconds_of("broker-dies", fault, series) == pytest.approx(0.4 + 12.0 + 6.0)
+    assert seconds_of("leader-fails", fault, series) == pytest.approx(0.4 + 2.0 + 6.0)
+    cut = msgspec.structs.replace(fault, case="1-2")
+    assert down_seconds("partition", cut, series) == pytest.approx(12.0)
 
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
