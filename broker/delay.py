@@ -37,39 +37,50 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
 
     Raises:
         StoreUnavailable: If the store refused; what was delivered before stays delivered.
+        OSError: If the disk did, at some level, once nothing more is due at the others.
     """
     wait_ms: int | None = None
     more = False
-    for level, delay_ms in enumerate(state.config.delay_levels_ms, start=1):
-        queue_id = level - 1
-        low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
-        offset = min(max(state.delay_offsets.get(level, low), low), high)
-        end = min(high, offset + limit)
-        while offset < end:
-            entries = state.store.entries(SCHEDULE_TOPIC, queue_id, offset, end - offset)
-            if not entries:
-                break
-            for entry in entries:
-                left_ms = entry.tags_code - now_ms
-                # A due time further away than the delay means that the clock was set back.
-                if entry.size > 0 and 0 < left_ms <= delay_ms:
-                    wait_ms = left_ms if wait_ms is None else min(wait_ms, left_ms)
-                    break
-                message = state.store.message_at(entry.log_offset) if entry.size > 0 else None
-                if message is not None:
-                    _deliver(state, message, now_ms=now_ms)
-                else:
-                    logger.error("delayed message cannot be read, dropped level=%s offset=%s", level, offset)
-                offset += 1
-                state.delay_offsets[level] = offset
-            else:
-                continue
-            break
-        else:
-            more = more or end < high
+    failure: OSError | None = None
+    for level in range(1, len(state.config.delay_levels_ms) + 1):
+        try:
+            left_ms, goes_on = _deliver_level(state, level, now_ms=now_ms, limit=limit)
+        except OSError as error:  # one place that cannot be read does not hold up the other levels
+            failure = failure or error
+            continue
+        more = more or goes_on
+        if left_ms is not None:
+            wait_ms = left_ms if wait_ms is None else min(wait_ms, left_ms)
     if more:
         return 0.0
+    if failure is not None:
+        raise failure
     return None if wait_ms is None else wait_ms / 1000
+
+
+def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
+    """Deliver what is due of one level; return ms until the next is, and whether more is due already."""
+    queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
+    low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
+    offset = min(max(state.delay_offsets.get(level, low), low), high)
+    end = min(high, offset + limit)
+    while offset < end:
+        entries = state.store.entries(SCHEDULE_TOPIC, queue_id, offset, end - offset)
+        if not entries:
+            return None, False
+        for entry in entries:
+            left_ms = entry.tags_code - now_ms
+            # A due time further away than the delay means that the clock was set back.
+            if entry.size > 0 and 0 < left_ms <= delay_ms:
+                return left_ms, False
+            message = state.store.message_at(entry.log_offset) if entry.size > 0 else None
+            if message is not None:
+                _deliver(state, message, now_ms=now_ms)
+            else:
+                logger.error("delayed message cannot be read, dropped level=%s offset=%s", level, offset)
+            offset += 1
+            state.delay_offsets[level] = offset
+    return None, end < high
 
 
 def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None:
@@ -124,7 +135,7 @@ class DelayService:
             try:
                 wait_s = deliver_due(self._state, now_ms=time.time_ns() // 1_000_000)
                 refused = False
-            except StoreUnavailable as error:
+            except (StoreUnavailable, OSError) as error:
                 if not refused:
                     logger.error("delayed messages wait error=%s", error)
                 refused = True

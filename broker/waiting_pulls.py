@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 
@@ -11,7 +12,10 @@ from broker.long_polling import ParkedPulls
 from broker.pulling import Park, Pull, look, time_over
 from broker.state import BrokerState
 from broker.topics import SCHEDULE_TOPIC
+from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
+
+logger = logging.getLogger(__name__)
 
 
 class WaitingPulls:
@@ -80,7 +84,11 @@ class WaitingPulls:
 
     def _expire_until(self, instant: float) -> None:
         for pull in self._parked.expire(instant):
-            self._send(pull.connection, time_over(self._state, pull))
+            try:
+                answer = time_over(self._state, pull)
+            except OSError as error:
+                answer = _unread(pull, error)
+            self._send(pull.connection, answer)
         self._arm()
 
     def _wake(self) -> None:
@@ -90,8 +98,17 @@ class WaitingPulls:
             if topic == SCHEDULE_TOPIC:
                 self._delay.wake()
             for pull, deadline in self._parked.wake(topic, queue_id):
-                found = look(self._state, pull)
+                try:
+                    found = look(self._state, pull)
+                except OSError as error:
+                    found = _unread(pull, error)
                 if isinstance(found, Park):
                     self.park(found.pull, deadline=deadline)
                 else:
                     self._send(pull.connection, found)
+
+
+def _unread(pull: Pull, error: OSError) -> RemotingCommand:
+    """Return the answer to a pull whose messages the disk does not give; those behind it get theirs."""
+    logger.error("messages not read topic=%s queue=%s error=%s", pull.topic, pull.queue_id, error)
+    return pull.request.reply(ResponseCode.SYSTEM_ERROR, remark=f"the disk refused: {error.strerror}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from broker.delay import deliver_due
+from broker import delay
+from broker.delay import DelayService, deliver_due
+from broker.files import DISK
 from broker.sending import delayed
 from broker.state import BrokerState
 from broker.store import Draft
@@ -104,3 +109,63 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
     assert deliver_due(state, now_ms=NOW + 1_000) is None
     assert [message.body for message in delivered(state)] == [b"behind"]
     assert "delayed message dropped" in caplog.text
+
+
+class BadPlace:
+    """The log cannot be read where a level's first message lies, until it is healed."""
+
+    def __init__(self, state: BrokerState, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        (entry,) = state.store.entries(SCHEDULE_TOPIC, level - 1, 0, 1)
+        self._at = entry.log_offset
+        self._read = DISK.read
+        self.failed = 0
+        self.is_healed = False
+        monkeypatch.setattr(DISK, "read", self)
+
+    def __call__(self, fd: int, size: int, at: int) -> bytes:
+        if at == self._at and not self.is_healed:
+            self.failed += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._read(fd, size, at)
+
+
+def test_place_that_cannot_be_read_does_not_hold_up_other_levels(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(state, b"unread", 1)
+    others = [b"%d" % number for number in range(40)]
+    for body in others:
+        schedule(state, body, 2)
+    place = BadPlace(state, 1, monkeypatch)
+    assert deliver_due(state, now_ms=NOW + 5_000, limit=32) == 0.0, "8 more are due"
+    with pytest.raises(OSError, match="Input/output error"):
+        deliver_due(state, now_ms=NOW + 5_000, limit=32)
+    assert [message.body for message in delivered(state)] == others
+    place.is_healed = True
+    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    assert [message.body for message in delivered(state)] == [*others, b"unread"]
+
+
+def test_disk_that_gives_nothing_for_a_while_does_not_end_the_service(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delay, "_RETRY_S", 0.01)
+    schedule(state, b"x", 1)
+    place = BadPlace(state, 1, monkeypatch)
+
+    async def main() -> None:
+        service = DelayService(state, delivered=came)
+        running = asyncio.create_task(service.run())
+        async with asyncio.timeout(10):
+            await done.wait()
+        running.cancel()
+
+    def came() -> None:
+        place.is_healed = place.failed >= 3
+        if delivered(state):
+            done.set()
+
+    done = asyncio.Event()
+    asyncio.run(main())
+    assert [message.body for message in delivered(state)] == [b"x"]
+    assert caplog.text.count("delayed messages wait") == 1
