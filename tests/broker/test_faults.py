@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import random
+import resource
 import signal
 import socket
 import struct
@@ -204,6 +205,24 @@ def test_full_disk_refuses_with_14_and_keeps_what_it_had(start_broker: StartLike
     roomy = start_broker().wire()
     assert read_all(roomy, "T", 0) == expected
     assert roomy.send_message("T", b"more").ext_fields["queueOffset"] == str(len(expected))
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux changes another process's limits")
+def test_same_process_takes_messages_again_once_a_full_disk_has_room(start_broker: StartLike) -> None:
+    broker = start_broker(prefix=("sh", "-c", 'ulimit -S -f 40; exec "$@"', "sh"))
+    wire = broker.wire()
+    kept: list[bytes] = []
+    while wire.send_message("T", body := b"%06d" % len(kept) + b"x" * 1000).code == 0:
+        kept.append(body)
+        assert len(kept) < 100
+    _, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    for number in range(100):
+        kept.append(b"%d" % number)
+        assert wire.send_message("T", kept[-1]).code == 0
+    assert read_all(wire, "T", 0) == kept
+    broker.kill()
+    assert read_all(start_broker().wire(), "T", 0) == kept
 
 
 def _frames() -> list[tuple[str, bytes]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from remoting.bodies import ConsumerData, HeartbeatData
 from remoting.codes import VERSION
 from remoting.message import Host
 from remoting.route import TopicConfig
+from tests.broker.test_sync_flush import Broker, settings, with_broker
+from tests.ports import free_addresses
 
 from .conftest import StartBroker
 
@@ -224,6 +228,27 @@ def test_a_broker_that_takes_no_messages_is_not_ready_and_says_why() -> None:
         assert (await asyncio.to_thread(get, addr, "/healthz"))[0] == 200
 
     served(act)
+
+
+def test_broker_whose_disk_does_not_sync_is_ready_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (addr,) = free_addresses(1)
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def act(broker: Broker) -> None:
+        assert await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
+        monkeypatch.setattr(os, "fdatasync", broken)
+        assert (await broker.send(b"x")).code == 10  # nobody can promise that it survives
+        status, text = await asyncio.to_thread(get, addr, "/readyz")
+        assert status == 503
+        assert text.startswith("no messages are taken: sync of ")
+        assert "Input/output error" in text
+        assert await asyncio.to_thread(get, addr, "/healthz") == (200, "ok\n")
+
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH", http=addr), act))
 
 
 def test_half_a_request_does_not_hold_a_connection_for_long() -> None:

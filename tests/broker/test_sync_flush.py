@@ -170,6 +170,31 @@ def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
     asyncio.run(with_broker(tmp_path, settings(), act))
 
 
+def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_later(tmp_path: Path) -> None:
+    file = tmp_path / "config" / "consumerOffset.json"
+    obstacle = file.with_name(file.name + ".tmp")
+    clone = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
+
+    async def act(broker: Broker) -> None:
+        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        obstacle.mkdir()
+        assert (await broker.call(15, offset)).code == 0  # a member does not wait
+        refused = await broker.call(314, clone)
+        assert (refused.code, refused.remark) == (14, "cannot write consumerOffset.json: Is a directory")
+        obstacle.rmdir()
+        for _ in range(200):
+            if file.exists():
+                break
+            await asyncio.sleep(0.05)
+        # nothing has changed since, so it was not taken for saved
+        assert b'"T@G":{0:1}' in file.read_bytes()
+        assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0
+        assert b'"T@I":{0:1}' in file.read_bytes()
+
+    asyncio.run(with_broker(tmp_path, settings(), act))
+
+
 def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, opened = os.fdatasync, threading.Event()
 
