@@ -17,7 +17,7 @@ from pathlib import Path
 from broker.config import BrokerConfig
 from broker.delay import deliver_due
 from broker.errors import StoreUnavailable
-from broker.handlers import serve
+from broker.handlers import Outcome, serve
 from broker.loading import load_broker, run_here
 from broker.state import BrokerState, Call, Later, Stepwise, Work
 from broker.state_files import Failure, LogFlush, StateFiles
@@ -160,6 +160,7 @@ class Simulation:
         if self.rng.random() < 0.7:
             self.disk.cut_at = self.disk.calls + self.rng.randint(1, steps * 3)
         self.disk.fault_rate = self.rng.choice((0.0, 0.01, 0.05)) if self._faulty else 0.0
+        self.disk.read_fault_rate = self.rng.choice((0.0, 0.05)) if self._faulty else 0.0
         try:
             for _ in range(steps):
                 if self._faulty and self.rng.random() < 0.02:
@@ -174,6 +175,8 @@ class Simulation:
         except PowerCut:
             self._lose_power()
             return
+        finally:
+            self.disk.read_fault_rate = 0.0
         if self.rng.random() < 0.5:
             self.count["kills"] += 1
             self.disk.end_process()
@@ -294,21 +297,25 @@ class Simulation:
         self, code: int, ext: dict[str, str], body: bytes, acknowledged: Callable[[RemotingCommand], None]
     ) -> None:
         """Serve a request; ``acknowledged`` is called once its answer says that it succeeded."""
-        outcome = serve(
-            self.state,
-            Call(
-                request=RemotingCommand.request(code, ext, body),
-                connection=1,
-                peer=HOST,
-                now_ms=self.now_ms,
-                now=self.now_ms / 1000,
-            ),
-        )
         self.count[f"request {code}"] += 1
+        call = Call(
+            request=RemotingCommand.request(code, ext, body),
+            connection=1,
+            peer=HOST,
+            now_ms=self.now_ms,
+            now=self.now_ms / 1000,
+        )
+        outcome: Outcome | None = None
+        try:
+            outcome = serve(self.state, call)
+        except OSError:
+            self.count["requests whose reads failed"] += 1  # answered with an error
         for topic in TOPICS:
             born = self.state.topics.born_at(topic)
             if born is not None:
                 self.truth.births[topic, born] = self.truth.lives[topic]
+        if outcome is None:
+            return
         if isinstance(outcome, RemotingCommand):
             if outcome.code == 0:
                 acknowledged(outcome)
@@ -471,12 +478,15 @@ class Simulation:
     def _deliver(self) -> None:
         try:
             deliver_due(self.state, now_ms=self.now_ms)
-        except StoreUnavailable:
-            pass
+        except (StoreUnavailable, OSError):
+            pass  # tried again
 
     def _query(self) -> None:
         """Ask for an acknowledged message by its key; others have their turn meanwhile."""
-        self._judge_query(self.truth.stored[-self.rng.randint(1, 40) :][:1])
+        try:
+            self._judge_query(self.truth.stored[-self.rng.randint(1, 40) :][:1])
+        except OSError:
+            self.count["queries whose reads failed"] += 1
 
     # Judging -------------------------------------------------------------------------------------
 

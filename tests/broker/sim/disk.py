@@ -115,6 +115,7 @@ class SimulatedDisk(Disk):
         calls: Changes and syncs so far.
         cut_at: The call within which the power goes.
         fault_rate: How probable it is that a change or sync fails.
+        read_fault_rate: How probable it is that a read does, with EIO.
         is_full: No file grows any more.
         between: Called before each change or sync: others may do something now.
         now: Unix seconds.
@@ -131,6 +132,7 @@ class SimulatedDisk(Disk):
         self.calls = 0
         self.cut_at: int | None = None
         self.fault_rate = 0.0
+        self.read_fault_rate = 0.0
         self.is_full = False
         self.between: Callable[[], None] = lambda: None
         self.now = 0.0
@@ -204,6 +206,8 @@ class SimulatedDisk(Disk):
         return self._open[fd][0].modified
 
     def read(self, fd: int, size: int, at: int) -> bytes:
+        if self.read_fault_rate and self._rng.random() < self.read_fault_rate:
+            raise _error(errno.EIO)
         return bytes(self._open[fd][0].content[at : at + size])
 
     def read_into(self, fd: int, buffer: memoryview, at: int) -> int:

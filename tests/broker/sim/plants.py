@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from remoting.message import StoredMessage
+
 from .broker import ROOT, Simulation
 
 Forgets = Callable[[str, Path], bool]
@@ -36,6 +38,19 @@ def _topics_not_waited_for(simulation: Simulation) -> None:
     simulation.state.unsaved_topics = _Nothing()
 
 
+def _unread_is_dropped(simulation: Simulation) -> None:
+    store = simulation.state.store
+    read = store.message_at
+
+    def message_at(physical_offset: int) -> StoredMessage | None:
+        try:
+            return read(physical_offset)
+        except OSError:
+            return None
+
+    store.message_at = message_at  # type: ignore[method-assign]
+
+
 class _Nothing(dict[str, int]):
     def __setitem__(self, key: str, value: int) -> None:
         pass
@@ -46,6 +61,7 @@ SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,
     "senders do not wait for their topic": _topics_not_waited_for,
+    "what the disk does not give once counts as unreadable": _unread_is_dropped,
 }
 
 #: Without these nothing is lost, but queues are built anew, which takes minutes for a large log.
