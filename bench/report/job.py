@@ -43,9 +43,10 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
     began = time.monotonic()
     mine = SparkSession.getActiveSession() is None
     progress("report: starting Spark")
-    spark = open_session(small=is_small(roots))
+    small = is_small(roots)
+    spark = open_session(small=small)
     try:
-        gold = compute(spark, roots, out, progress=progress)
+        gold = compute(spark, roots, out, small=small and not submitted(), progress=progress)
         progress(f"report: tables ready after {time.monotonic() - began:.0f} s; drawing")
         found = values(gold)
         write_values(spark, out, found, floors(gold), conditions(gold).crowded)

@@ -7,6 +7,7 @@ tables come to the driver, which writes them to ``marts/``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Final, TypeVar
@@ -27,9 +28,18 @@ _T = TypeVar("_T")
 
 
 def compute(
-    spark: SparkSession, roots: Sequence[str], out: str, *, progress: Callable[[str], None]
+    spark: SparkSession,
+    roots: Sequence[str],
+    out: str,
+    *,
+    small: bool = False,
+    progress: Callable[[str], None],
 ) -> gold.Gold:
     """Bring ``silver/`` below ``out`` up to date with the runs at or below ``roots``, and return the tables.
+
+    Args:
+        small: Whether there is so little data that plans cost more than rows, on this machine alone; see
+            :func:`bench.report.session.is_small`.
 
     Raises:
         silver.NoRuns: If there is no run.
@@ -39,6 +49,8 @@ def compute(
     progress(f"report: {len(sources)} runs, {len(new)} to be read")
     silver.write_events(spark, new, out)
     found = silver.events(spark, out)
+    if small:
+        found = found.localCheckpoint(eager=False)  # one scan for all that is computed of it
     facts = gather(
         {
             "files": silver.line_quality(found),
@@ -56,7 +68,7 @@ def compute(
     progress("report: computing tables")
     runs = silver.run_rows(spark, sources, faults, gaps)
     kinds = {row.file.partition("-")[0] for row in files}
-    kept, frames = _frames(found, runs, kinds, new_topics=any(map(_is_new_topic, faults)))
+    kept, frames = _frames(found, runs, kinds, new_topics=any(map(_is_new_topic, faults)), small=small)
     try:
         tables = gather(frames)
     finally:
@@ -100,7 +112,7 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 
 
 def _frames(
-    found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool
+    found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
     """Return what is to be kept until all is computed, and every table.
 
@@ -111,7 +123,13 @@ def _frames(
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory."""
+        """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory.
+
+        Of little data the plan is cut off as well, which would else be looked through again for each table.
+        On a cluster it is needed: an executor that is lost has its part computed anew.
+        """
+        if small:
+            return frame.localCheckpoint(eager=False)
         kept.append(frame.persist())
         return frame
 
@@ -154,28 +172,43 @@ def _frames(
 def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """Compute small tables in one job and bring them to the driver.
 
-    They come as the rows of one wide table, in which each has its own columns. A column that several have is
-    of one type in all of them.
+    They come as the rows of one wide table, whose columns they share by type: a table's second ``bigint`` is
+    in the same column as another's.
     """
-    kinds: dict[str, str] = {}
-    for frame in frames.values():
+    places: dict[str, list[str]] = {}
+    seats: dict[str, list[tuple[str, str]]] = {}
+    for name, frame in frames.items():
+        taken: Counter[str] = Counter()
+        seats[name] = []
         for column, kind in frame.dtypes:
-            assert kinds.setdefault(column, kind) == kind, f"{column} is {kinds[column]} and {kind}"
+            mine = places.setdefault(kind, [])
+            if taken[kind] == len(mine):
+                mine.append(f"c{sum(map(len, places.values()))}")
+            seats[name].append((column, mine[taken[kind]]))
+            taken[kind] += 1
     wide: list[DataFrame] = []
     for name, frame in frames.items():
-        there = set(frame.columns)
+        column_at = {seat: column for column, seat in seats[name]}
         wide.append(
             frame.select(
                 F.lit(name).alias("mart"),
                 *(
-                    F.col(column) if column in there else F.lit(None).cast(kind).alias(column)
-                    for column, kind in kinds.items()
+                    F.col(column_at[seat]).alias(seat)
+                    if seat in column_at
+                    else F.lit(None).cast(kind).alias(seat)
+                    for kind, mine in places.items()
+                    for seat in mine
                 ),
             )
         )
     table: pa.Table = reduce(DataFrame.union, wide).toArrow()
     marts = table["mart"]
-    return {name: table.select(frames[name].columns).filter(pc.equal(marts, name)) for name in frames}
+    return {
+        name: table.select([seat for _, seat in seats[name]])
+        .rename_columns([column for column, _ in seats[name]])
+        .filter(pc.equal(marts, name))
+        for name in frames
+    }
 
 
 def _rows(table: pa.Table, row: type[_T]) -> list[_T]:

@@ -54,10 +54,11 @@ def superseded(changed: DataFrame) -> DataFrame:
     Out: one row per (run, topic, version) that has a later one: newer_begun_ns, newer_acked_ns long, the
         latter null if no later one was acknowledged.
     """
+    # From the last one back: a frame that ends at the partition's end is summed up anew for each row.
     from_here = (
         Window.partitionBy("run", "topic")
-        .orderBy("version")
-        .rowsBetween(Window.currentRow, Window.unboundedFollowing)
+        .orderBy(F.desc("version"))
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     return changed.select(
         *("run", "topic"),

@@ -361,10 +361,11 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("begun_ns"),
         F.lit(None).cast("bigint").alias("acked_ns"),
     ).unionByName(wanted)
+    # From the last one back: a frame that ends at the partition's end is summed up anew for each row.
     from_here = (
         Window.partitionBy("run", "observer", "index", "topic")
-        .orderBy("version")
-        .rangeBetween(Window.currentRow, Window.unboundedFollowing)
+        .orderBy(F.desc("version"))
+        .rangeBetween(Window.unboundedPreceding, Window.currentRow)
     )
     first = F.min(F.when(F.col("since_ns").isNotNull(), F.struct("since_ns", "unsure_ns"))).over(from_here)
     return both.select(

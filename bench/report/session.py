@@ -34,7 +34,7 @@ _LAPTOP: Final = {
 _SMALL: Final = {
     # C1 alone reserves 48 MiB for code, which the classes of a report's plans fill.
     "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xms1g -Xmn512m"
     ),
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -42,6 +42,8 @@ _SMALL: Final = {
     # Many tiny files are one task's work, which makes one file of each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
+    # One writer per run stays open, so that rows, which come run by run, need not be sorted first.
+    "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
 """Beside it, for little data: plans are made more often than rows are read."""
 

@@ -7,6 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -82,6 +83,12 @@ def read(spark: SparkSession, path: str) -> bytes:
 def write(spark: SparkSession, path: str, content: bytes) -> None:
     """Write a whole file, replacing an older one; missing folders are made."""
     jpath = _path(spark, path)
+    full = urlsplit(qualified(spark, path))
+    if full.scheme == "file":  # the JVM is on this machine, too, and takes bytes one by one
+        here = Path(str(jpath.toUri().getPath())).absolute()
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.write_bytes(content)
+        return
     stream = _file_system(spark, jpath).create(jpath, True)
     try:
         stream.write(content)

@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gold(root: Path, spark: SparkSession) -> Gold:
-    return compute(spark, [str(root)], str(root), progress=print)
+    return compute(spark, [str(root)], str(root), small=True, progress=print)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 Each truth of C1 to C10 that today's report got wrong has its case here.
 """
 
+import dataclasses
 import html
 import re
 from pathlib import Path
@@ -49,6 +50,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         old_on_one_side,
         old_in_quiet_times,
         server_started_again,
+        few_and_many,
         undisturbed,
         heartbeats_go_on,
         sampled_in_part,
@@ -57,7 +59,7 @@ def gold(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gold:
         broken_folders,
     ):
         plant(root)
-    return compute(spark, [str(root)], str(tmp_path_factory.mktemp("out")), progress=print)
+    return compute(spark, [str(root)], str(tmp_path_factory.mktemp("out")), small=True, progress=print)
 
 
 def of(gold: Gold, name: str, op: str = "lookup", scope: str = "all") -> Recovery:
@@ -771,3 +773,38 @@ def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
     assert (used.left_out, void.left_out) == (None, "the harness failed: the proxy is gone")
     said = text_of_page(Gold(sources=sources))
     assert "/quiet/1/raft/attempt=1 the harness failed: the proxy is gone" in said
+
+
+def few_and_many(root: Path) -> None:
+    """The same happens in both runs, under ten times the load in the second."""
+    for scenario, times in (("few", 1), ("many", 10)):
+        with PlantedRun(root, scenario=scenario) as run:
+            run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
+            run.broker(1, "down", 5.0)
+            for index in range(2):
+                run.view(0.0, index=index, version=1)
+                run.view(19.0, "end", index=index)
+            for number in range(200 * times):
+                due = 0.1 * (number // times)
+                outcome = "error" if 6.0 < due < 7.0 else "ok"
+                run.op(
+                    "lookup", due, 0.001, outcome, version=1, client_side="side-a", remark=f"port {number}"
+                )
+                run.op("send", due, 0.002, message=number)
+                run.op("announce", due, 0.003, user=number % 40, change=number)
+                run.delivered(number, due + 0.01)
+            for at in range(20 * times):
+                run.used("nameserver", 0, at / times, 0.01 * at / times)
+                run.link("broker-0", "nameserver-0", at / times, at, at)
+
+
+def test_no_table_that_comes_to_the_driver_grows_with_the_load(gold: Gold) -> None:
+    def rows(scenario: str) -> dict[str, int]:
+        tables = {field.name: getattr(gold, field.name) for field in dataclasses.fields(gold)}
+        return {name: sum(f"/{scenario}/" in row.run for row in table) for name, table in tables.items()}
+
+    few, many = rows("few"), rows("many")
+    assert many == few
+    filled = {name for name, number in few.items() if number}
+    assert {"recoveries", "outcomes", "timelines", "latency", "messages"} <= filled
+    assert {"reasons", "costs", "links", "left_out", "files"} <= filled
