@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -158,6 +158,40 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     return 0
 
 
+def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    from bench.report.picture import NoPicture
+    from bench.report.picture import picture as make_picture
+
+    if not arguments.page.is_file():
+        print(f"mqbench: no such page: {arguments.page}", file=sys.stderr)
+        return 2
+    try:
+        make_picture(
+            arguments.page,
+            arguments.file,
+            width=arguments.width,
+            height=arguments.height,
+            dark=arguments.dark,
+        )
+    except NoPicture as error:
+        print(f"mqbench: {error}", file=sys.stderr)
+        return 1
+    print(arguments.file)
+    return 0
+
+
+def pixels(low: int, high: int) -> Callable[[str], int]:
+    """Return what reads a number of pixels."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is out of range, allowed are {low} to {high}")
+        return value
+
+    return read
+
+
 def positive(text: str) -> int:
     value = int(text)
     if not 1 <= value <= 1000:
@@ -225,6 +259,22 @@ def parser() -> argparse.ArgumentParser:
     )
     child.add_argument("folder", type=Path, metavar="REPORT_FOLDER", help="where the report was written")
     child.set_defaults(do=advise)
+    child = commands.add_parser(
+        "picture", help="make a picture of a page as a browser opens it; needs chromium"
+    )
+    child.add_argument("page", type=Path, metavar="PAGE", help="report.html")
+    child.add_argument("file", type=Path, metavar="FILE.png", help="where the picture goes")
+    child.add_argument(
+        "--width", type=pixels(200, 4000), default=1280, help="of the window, in pixels (default: 1280)"
+    )
+    child.add_argument(
+        "--height",
+        type=pixels(200, 20_000),
+        default=1600,
+        help="the same; what is below is not shown (default: 1600)",
+    )
+    child.add_argument("--dark", action="store_true", help="for those who prefer dark pages")
+    child.set_defaults(do=picture)
     return top
 
 

@@ -1,6 +1,8 @@
 """Geometry of the page's drawings: numbers in, coordinates out; the templates make SVG of them (pure).
 
-Coordinates are units of a view box and whole or in tenths, so that a page of some hundred runs stays small.
+Coordinates are units of a view box. Lines of a timeline are in steps: one step to the right is one bin, and a
+transformation stretches it; so each point is two small whole numbers, and a page of two thousand runs stays
+small.
 """
 
 import math
@@ -40,8 +42,10 @@ class Timeline:
 
     arm: str
     runs: list[str]
-    """Paths of single runs, as the ``d`` of an SVG path."""
+    """Paths of single runs, as the ``d`` of an SVG path: x in bins since the fault, y in units."""
     middle: str
+    step: float
+    """Width of a bin in units; the fault's begin, from which bins count, is at ``begin``."""
     failed: list[tuple[float, float, float]]
     """(x, width, share) of the strip of failed requests: the median over the runs."""
     begin: float
@@ -76,14 +80,14 @@ def timeline(
             second = row.bin * width
             if first_s - 1e-9 <= second < until_s:
                 by_bin[row.bin].append(row)
-                points.append((row.bin, x(second + width / 2), _y(row.slowest_ns / 1e6)))
+                points.append((row.bin, _y(row.slowest_ns / 1e6)))
         paths.append(_path(points))
     middles, failed, worst = [], [], 0.0
     for place, same in sorted(by_bin.items()):
         ordered = sorted(row.slowest_ns for row in same)
         middle = statistics.median(ordered) / 1e6
         worst = max(worst, middle)
-        middles.append((place, x(place * width + width / 2), _y(middle)))
+        middles.append((place, _y(middle)))
         shares = sorted(row.failed / row.n for row in same)
         share = statistics.median(shares)
         if share > 0:
@@ -93,6 +97,7 @@ def timeline(
         arm=arm,
         runs=[path for path in paths if path],
         middle=_path(middles),
+        step=round(width * scale, 4),
         failed=failed,
         begin=x(0),
         healed=None if healed_s is None or healed_s > until_s else x(healed_s),
@@ -115,13 +120,29 @@ def _y(ms: float) -> float:
     return round(BOTTOM - share * (BOTTOM - TOP), 1)
 
 
-def _path(points: Sequence[tuple[int, float, float]]) -> str:
-    """Join points; a gap in the bins is a gap in the line."""
-    parts = []
-    previous = None
-    for place, x, y in points:
-        parts.append(f"{'L' if previous == place - 1 else 'M'}{x:g} {y:g}")
-        previous = place
+def _path(points: Sequence[tuple[int, float]]) -> str:
+    """Join points, each in the middle of its bin; a gap in the bins is a gap in the line."""
+    parts: list[str] = []
+    place_before, y_before, flat = None, 0, 0
+
+    def close_flat() -> None:
+        nonlocal flat
+        if flat:
+            parts.append(f"h{flat}")
+        flat = 0
+
+    for place, height in points:
+        y = round(height)
+        if place_before is None or place != place_before + 1:
+            close_flat()
+            parts.append(f"M{place + 0.5:g} {y}")
+        elif y == y_before:
+            flat += 1
+        else:
+            close_flat()
+            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")
+        place_before, y_before = place, y
+    close_flat()
     return "".join(parts)
 
 

@@ -307,7 +307,8 @@ def verdict(primary: Primary) -> str:
             return f"{better} is better than {worse}"
         case "better" | "worse":
             assert told is not None
-            return f"{first} {'lower' if told.below else 'higher'} in {_blocks(primary.pair)}; no verdict"
+            way = "lower" if told.below else "higher"
+            return f"{first} {way} than {second} in {_blocks(primary.pair)}; no verdict"
         case "equivalent":
             return "equivalent: the difference is too small to matter"
         case _ if primary.is_verdict:
@@ -318,7 +319,8 @@ def verdict(primary: Primary) -> str:
 
 def _undecided(primary: Primary) -> str:
     """Say it of a line of fewer than ten blocks that do not all say the same, or say too little."""
-    first, told = name(primary.pair.arms[0]), primary.pair.estimate
+    first, second = (name(arm) for arm in primary.pair.arms)
+    told = primary.pair.estimate
     assert told is not None
     if told.blocks < LEANING_BLOCKS_MIN:
         return f"too few blocks to tell: {told.blocks} of {LEANING_BLOCKS_MIN}"
@@ -326,8 +328,11 @@ def _undecided(primary: Primary) -> str:
         return f"no difference in any of {told.blocks} blocks"
     if told.blocks in (told.below, told.above):
         way = "lower" if told.below else "higher"
-        return f"{first} {way} in {_blocks(primary.pair)}, by less than matters; no verdict"
-    return f"mixed: {first} lower in {told.below}, higher in {told.above} of {told.blocks} blocks; no verdict"
+        return f"{first} {way} than {second} in {_blocks(primary.pair)}, by less than matters; no verdict"
+    return (
+        f"mixed: {first} lower than {second} in {told.below}, higher in {told.above} of {told.blocks} "
+        "blocks; no verdict"
+    )
 
 
 def holds(answer: Answer) -> str:

@@ -96,6 +96,7 @@ IO_MODULES = {
     "bench/users/registrar_user.py",
     "bench/jre.py",
     "bench/report/job.py",
+    "bench/report/picture.py",
     "bench/report/session.py",
     "bench/micro/beside.py",
     "bench/micro/echo.py",

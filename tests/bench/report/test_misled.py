@@ -144,7 +144,10 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     lines = answers.primaries([a_line("quiet", None, "rss_mib", 64)], "equal", values)
     (chosen,) = (each for each in answers.choices(table, "equal", lines) if each.lines)
     assert words.choice(chosen) == "mixed between raft and independent: no verdict"
-    assert words.verdict(lines[0]) == "raft higher in 6 of 6 blocks, by less than matters; no verdict"
+    assert (
+        words.verdict(lines[0])
+        == "raft higher than independent in 6 of 6 blocks, by less than matters; no verdict"
+    )
     judged = next(claim for claim in answers.CLAIMS if claim.letter == "c")
     assert answers.answer(judged, table, "equal", lines).holds == "not shown"
 

@@ -252,7 +252,7 @@ def raft_is_slower(tmp_path: Path) -> Gold:
 
 CONCLUSIONS: Final = (
     "So it was in 6 of 6 blocks; no verdict.",
-    "raft higher in 6 of 6 blocks; no verdict",
+    "raft higher than independent in 6 of 6 blocks; no verdict",
     "independent rather than raft in 6 of 6 blocks",
     "more than independent",
 )
@@ -329,7 +329,7 @@ def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp
         whole = re.sub(r"\s+", " ", page(gold, measures.values(gold)))
         assert ("ZooKeeper filled the machine" in whole) is not judged_too
         assert ("not judged: machine full" in whole) is not judged_too
-        assert ("ZooKeeper higher in 6 of 6 blocks; no verdict" in whole) is judged_too
+        assert ("ZooKeeper higher than independent in 6 of 6 blocks; no verdict" in whole) is judged_too
         assert ("independent rather than ZooKeeper in 6 of 6 blocks" in whole) is judged_too
         assert ("more than independent" in whole) is judged_too
         assert "The machine was busy" not in whole

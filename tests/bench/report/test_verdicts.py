@@ -117,13 +117,13 @@ def test_page_of_six_blocks_calls_nothing_a_verdict() -> None:
         ),
         (
             [2.0] * 9,
-            "raft higher in 9 of 9 blocks; no verdict",
+            "raft higher than independent in 9 of 9 blocks; no verdict",
             "So it was in 9 of 9 blocks; no verdict.",
             "independent rather than raft in 9 of 9 blocks: no verdict",
         ),
         (
             [2.0] * 8 + [0.9],
-            "mixed: raft lower in 1, higher in 8 of 9 blocks; no verdict",
+            "mixed: raft lower than independent in 1, higher in 8 of 9 blocks; no verdict",
             "Mixed; no verdict.",
             "mixed between raft and independent: no verdict",
         ),

@@ -1,0 +1,67 @@
+"""Pictures of a page, made by a headless Chromium: ``mqbench picture PAGE FILE.png``."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WINDOW_MIN: Final = 500
+"""A headless window is at least that wide; a narrower page stands in a frame."""
+TIME_MAX_S: Final = 120.0
+
+QUIET: Final = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--allow-file-access-from-files", "--hide-scrollbars"),
+)
+"""A browser that shows one file of this machine and asks nobody anything."""
+
+
+class NoPicture(Exception):
+    """No browser, or the browser made none."""
+
+
+def browser() -> str:
+    """Return the command of the browser.
+
+    Raises:
+        NoPicture: If there is none.
+    """
+    for name in BROWSERS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise NoPicture(f"no browser is installed, one of these is needed: {', '.join(BROWSERS)}")
+
+
+def picture(page: Path, file: Path, *, width: int, height: int, dark: bool = False) -> None:
+    """Write what a window of this size shows of the page when it is opened, as PNG.
+
+    Raises:
+        NoPicture: If there is no browser, or it fails.
+    """
+    shown = page.resolve().as_uri()
+    with tempfile.TemporaryDirectory() as scratch:
+        if width < WINDOW_MIN:
+            frame = Path(scratch) / "frame.html"
+            style = f"width:{width}px;height:{height}px;border:0;display:block"
+            frame.write_text(
+                f'<!doctype html><meta name="color-scheme" content="light dark"><body style="margin:0">'
+                f'<iframe src="{html.escape(shown)}" style="{style}"></iframe>'
+            )
+            shown = frame.as_uri()
+        command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
+        command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
+        command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+        command += [f"--screenshot={file.resolve()}", shown]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_MAX_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise NoPicture(f"the browser did not end within {TIME_MAX_S:g} s") from None
+    if done.returncode or not file.is_file():
+        raise NoPicture(f"the browser made no picture: {done.stderr.strip()[-300:]}")

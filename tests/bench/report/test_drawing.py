@@ -1,0 +1,162 @@
+"""What the pictures of the page show, read from their SVG: the fault's instant, due times, runs, medians."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import pytest
+
+from bench.report import answers, drawing, measures
+from bench.report.blocks import estimate
+from bench.report.gold import Bin, Gold
+from bench.report.page import environment, page
+from tests.bench.report.test_misled import gold_of
+
+MS: Final = 10**6
+ROUNDED: Final = 0.5
+"""Heights are whole units."""
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    """Read an SVG path of M, l and h: its points."""
+    found: list[tuple[float, float]] = []
+    for letter, text in re.findall(r"([Mlh])([^Mlh]*)", path):
+        numbers = [float(each) for each in re.findall(r"-?[0-9.]+", text)]
+        if letter == "M":
+            found.append((numbers[0], numbers[1]))
+        elif letter == "l":
+            found.append((found[-1][0] + numbers[0], found[-1][1] + numbers[1]))
+        else:
+            for _ in range(int(numbers[0])):
+                found.append((found[-1][0] + 1, found[-1][1]))
+    return found
+
+
+def height(ms: float) -> float:
+    """Where a latency stands: logarithmic, 0.3 ms at the bottom, 10 s at the top."""
+    share = math.log(ms / 0.3) / math.log(10_000 / 0.3)
+    return drawing.BOTTOM - share * (drawing.BOTTOM - drawing.TOP)
+
+
+def bins(run: str, slowest_ms: dict[int, float], failed: tuple[int, ...] = ()) -> list[Bin]:
+    return [
+        Bin(
+            run=run,
+            fault=0,
+            op="lookup",
+            bin=place,
+            n=4,
+            right=4 - 2 * (place in failed),
+            failed=2 * (place in failed),
+            slowest_ns=round(ms * MS),
+        )
+        for place, ms in slowest_ms.items()
+    ]
+
+
+def three_runs() -> dict[str, list[Bin]]:
+    """Each is due from 1 s before the fault to 3 s after it; in run ``a`` nothing was due at 0.5 to 0.7 s."""
+    found = {}
+    for run, ms in (("a", 2.0), ("b", 5.0), ("c", 50.0)):
+        slow = {place: ms * (10 if place >= 0 else 1) for place in range(-10, 30)}
+        if run == "a":
+            del slow[5], slow[6]
+        found[run] = bins(run, slow, failed=(2, 3))
+    return found
+
+
+def test_line_stands_where_its_requests_were_due_and_gaps_stay_gaps() -> None:
+    drawn = drawing.timeline("raft", three_runs(), until_s=3, healed_s=2, what="Look-ups")
+    first, second, _ = (points(path) for path in drawn.runs)
+    assert [x for x, _ in second] == [place + 0.5 for place in range(-10, 30)]  # 0 is the fault's instant
+    assert [y for x, y in second if x < 0] == pytest.approx([height(5.0)] * 10, abs=ROUNDED)
+    assert [y for x, y in second if x > 0] == pytest.approx([height(50.0)] * 30, abs=ROUNDED)
+    assert {5.5, 6.5}.isdisjoint(x for x, _ in first)
+    assert drawn.runs[0].count("M") == 2
+    assert drawn.healed is not None
+    assert drawn.healed - drawn.begin == pytest.approx(20 * drawn.step, abs=0.1)
+    zero = next(tick for tick in drawn.x_ticks if tick.label == "0 s")
+    assert zero.at == drawn.begin
+    strip = [x for x, _, _ in drawn.failed]
+    assert strip == pytest.approx([drawn.begin + place * drawn.step for place in (2, 3)], abs=0.1)
+    assert [share for _, _, share in drawn.failed] == [0.5, 0.5]
+
+
+def test_strong_line_is_the_median_of_the_runs() -> None:
+    rows = three_runs()
+    drawn = drawing.timeline("raft", rows, until_s=3, healed_s=None, what="Look-ups")
+    assert drawn.healed is None
+    shown = dict(points(drawn.middle))
+    for place in range(-10, 30):
+        same = [row.slowest_ns / MS for run in rows.values() for row in run if row.bin == place]
+        assert shown[place + 0.5] == pytest.approx(height(median(same)), abs=ROUNDED)
+
+
+def test_panels_of_a_page_are_aligned_at_the_fault_with_every_run_faint_and_the_median_strong(
+    tmp_path: Path,
+) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
+    slow = {"independent": 1.0, "raft": 20.0, "zookeeper": 300.0}
+    drawn = [
+        row
+        for source in gold.sources
+        for row in bins(source.run, dict.fromkeys(range(-10, 100), slow[source.arm]))
+    ]
+    gold = Gold(sources=gold.sources, faults=gold.faults, recoveries=gold.recoveries, timelines=drawn)
+    whole = page(gold, measures.values(gold))
+    section = whole[whole.index('id="scenario-leader-fails"') : whole.index('id="timers"')]
+    panels = re.findall(r'<svg class="(\w+)"(.*?)</svg>', section, re.DOTALL)[:3]
+    assert [arm for arm, _ in panels] == ["independent", "raft", "zookeeper"]
+    begins = {re.search(r'class="fault" d="M([0-9.]+)', svg)[1] for _, svg in panels}  # type: ignore[index]
+    moved = {re.search(r"translate\(([0-9.]+) 0\) scale", svg)[1] for _, svg in panels}  # type: ignore[index]
+    assert len(begins) == 1
+    assert moved == begins
+    for arm, svg in panels:
+        assert svg.count('class="run"') == 6
+        (middle,) = re.findall(r'class="middle" d="([^"]*)"', svg)
+        assert {y for _, y in points(middle)} == {round(height(slow[arm]))}
+    style = environment().get_template("page.html.j2")  # the page's own style tells faint from strong
+    assert style is not None
+    opacity = re.search(r"svg \.run \{[^}]*opacity: ([0-9.]+)", whole)
+    assert opacity is not None
+    assert float(opacity[1]) < 0.5
+    widths = {
+        name: float(re.search(rf"svg \.{name} \{{[^}}]*stroke-width: ([0-9.]+)", whole)[1])  # type: ignore[index]
+        for name in ("run", "middle")
+    }
+    assert widths["middle"] >= 2 * widths["run"]
+
+
+def test_dots_are_the_blocks_differences_on_one_axis_with_their_range_and_what_would_not_matter() -> None:
+    found = [-0.4, 0.0, 0.1, 0.2, 0.8, math.inf]
+    drawn = drawing.dots(found, estimate(found), unit="s", margin=0.25, what="raft minus independent")
+    assert len(drawn.dots) == 5
+    assert (drawn.off_left, drawn.off_right) == (0, 1)
+    per_second = (drawn.dots[4] - drawn.dots[1]) / 0.8
+    assert drawn.dots[1] == drawn.zero == drawing.WIDTH / 2
+    assert drawn.dots == pytest.approx([drawn.zero + per_second * each for each in found[:5]], abs=0.1)
+    assert drawn.margin is not None
+    assert drawn.margin == pytest.approx(
+        (drawn.zero - 0.25 * per_second, drawn.zero + 0.25 * per_second), abs=0.1
+    )
+    assert drawn.middle == pytest.approx(drawn.zero + 0.15 * per_second, abs=0.1)
+    assert drawn.low == pytest.approx(drawn.dots[0], abs=0.1)
+    assert drawn.high > drawn.dots[4]  # one block has no end
+    assert all(0 <= x <= drawing.WIDTH for x in (*drawn.dots, drawn.low, drawn.high))
+
+
+def test_dots_on_the_page_are_as_many_as_blocks() -> None:
+    found = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    drawn = drawing.dots(found, estimate(found), unit="s", margin=0.2, what="x")
+    macro = environment().from_string(
+        '{% from "macros.html.j2" import dots with context %}{{ dots(drawn, "raft") }}'
+    )
+    svg = macro.render(drawn=drawn, main_series="")
+    assert svg.count("<circle") == len(found)
+    assert 'class="margin"' in svg
+    assert 'role="img" aria-label="x: differences of 6 blocks"' in svg
+    assert answers.ARMS

@@ -1,0 +1,167 @@
+"""The page as a browser shows it: a full comparison, three widths, light and dark, on paper, by keyboard."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench.__main__ import main
+from bench.report import measures
+from bench.report.page import page
+from bench.report.picture import QUIET, WINDOW_MIN, browser
+from tests.bench.report.full_size import full_size
+
+needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+pytestmark = pytest.mark.timeout(400)  # a browser on a busy machine
+
+WIDTHS: Final = (360, 768, 1280)
+HEIGHT: Final = 1000
+PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("full")
+    gold = full_size(root)
+    file = root / "report.html"
+    file.write_text(page(gold, measures.values(gold)))
+    return file
+
+
+def test_page_of_a_full_comparison_is_below_two_megabytes(whole: Path) -> None:
+    html = whole.read_text()
+    assert html.count("<svg") > 190  # all cases are there
+    assert html.count('class="run"') > 1600
+    assert len(html.encode()) < 2_000_000
+
+
+def first_pixel(png: bytes) -> tuple[tuple[int, int], tuple[int, ...]]:
+    """Return size and colour of the first pixel, which no filter of PNG changes."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
+    assert (depth, kind) in ((8, 2), (8, 6))  # RGB or RGBA
+    data, place = b"", 8
+    while place < len(png):
+        (length,) = struct.unpack(">I", png[place : place + 4])
+        if png[place + 4 : place + 8] == b"IDAT":
+            data += png[place + 8 : place + 8 + length]
+        place += 12 + length
+    return (width, height), tuple(zlib.decompress(data)[1:4])
+
+
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_picture_is_made_by_command_at_each_width_light_and_dark(
+    whole: Path, width: int, dark: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "picture.png"
+    options = ["--width", str(width), "--height", str(HEIGHT), *(["--dark"] if dark else [])]
+    assert main(["picture", str(whole), str(file), *options]) == 0
+    assert capsys.readouterr().out == f"{file}\n"
+    size, colour = first_pixel(file.read_bytes())
+    assert size == (max(width, WINDOW_MIN), HEIGHT)
+    assert colour == PAPER[dark]
+    assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--width", "100"], "argument --width: 100 is out of range, allowed are 200 to 4000"),
+        (["--height", "50000"], "argument --height: 50000 is out of range, allowed are 200 to 20000"),
+    ],
+)
+def test_picture_of_a_size_that_cannot_be_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["picture", "a.html", "a.png", *options])
+    assert said in capsys.readouterr().err
+
+
+def test_picture_of_no_page_and_without_a_browser_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["picture", str(tmp_path / "none.html"), str(tmp_path / "a.png")]) == 2
+    assert "no such page" in capsys.readouterr().err
+    (tmp_path / "a.html").write_text("<p>page")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["picture", str(tmp_path / "a.html"), str(tmp_path / "a.png")]) == 1
+    assert "no browser is installed, one of these is needed: chromium" in capsys.readouterr().err
+
+
+def printed_pages(html: Path, scratch: Path) -> int:
+    file = scratch / f"{html.stem}.pdf"
+    command = [browser(), *QUIET, f"--user-data-dir={scratch / 'profile'}", "--no-pdf-header-footer"]
+    subprocess.run(
+        [*command, f"--print-to-pdf={file}", html.as_uri()], check=True, capture_output=True, timeout=180
+    )
+    return len(re.findall(rb"/Type\s*/Page\b(?!s)", file.read_bytes()))
+
+
+@needs_chromium
+def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
+    """Nobody can click on paper."""
+    opened = tmp_path / "opened.html"
+    opened.write_text(whole.read_text().replace("<details>", "<details open>"))
+    folded = tmp_path / "folded.html"
+    folded.write_text(whole.read_text())
+    pages = printed_pages(folded, tmp_path)
+    assert pages > 10
+    assert pages == printed_pages(opened, tmp_path)
+    style = whole.read_text()
+    on_paper = style[style.index("@media print") : style.index("</style>")]
+    assert "--paper: #fff" in on_paper  # also for those who prefer dark pages
+    assert "break-inside: avoid" in on_paper
+
+
+class Stops(HTMLParser):
+    """Collects what the tab key stops at, in order, and what would be out of its reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops: list[tuple[str, str]] = []
+        self.faults: list[str] = []
+        self.ids: set[str] = set()
+        self.summaries = self.folded = 0
+        self._opened = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids.add(str(found.get("id")))
+        if tag == "summary":
+            self.summaries += 1
+            if self._opened != "details":
+                self.faults.append("a summary that is not the first in its fold")
+        self.folded += tag == "details"
+        if tag in ("a", "summary", "button", "input", "select"):
+            self.stops.append((tag, str(found.get("href", ""))))
+        if "tabindex" in found or any(name.startswith("on") for name in found):
+            self.faults.append(f"{tag} with {found}")
+        if tag == "svg" and (found.get("role") != "img" or not found.get("aria-label")):
+            self.faults.append("a picture without words")
+        if tag == "th" and found.get("scope") not in ("col", "row"):
+            self.faults.append("a heading of neither row nor column")
+        self._opened = tag
+
+
+def test_everything_is_reached_by_keyboard_and_the_first_stop_skips_to_the_answers(whole: Path) -> None:
+    html = whole.read_text()
+    reader = Stops()
+    reader.feed(html)
+    assert reader.faults == []
+    assert reader.stops[0] == ("a", "#claims")
+    assert reader.summaries == reader.folded > 20
+    assert {href.removeprefix("#") for tag, href in reader.stops if tag == "a"} <= reader.ids
+    assert ":focus-visible { outline: 3px solid" in html  # one sees where one is
+    assert "outline: none" not in html
+    assert "outline: 0" not in html
