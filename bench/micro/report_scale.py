@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -210,24 +212,58 @@ def _write_manifest(folder: Path, part: Part) -> None:
     write_manifest(folder, manifest)
 
 
-def make_report(runs: Path, out: Path) -> tuple[float, float, int]:
-    """Make the report in a process of its own; return seconds, CPU seconds and most bytes of its JVM."""
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one report took; sizes in MiB."""
+
+    seconds: float
+    cpu_s: float
+    resident: float
+    heap: int
+    """Most that lay in the JVM's heap when it was cleared."""
+    heap_max: int
+    """The largest that it was made."""
+
+
+_CLEARED: Final = re.compile(r"\b([0-9]+)M->[0-9]+M\(([0-9]+)M\)")
+
+
+def heap_of(log: str) -> tuple[int, int]:
+    """Return the most MiB that lay in a heap before it was cleared, and its largest size, by a JVM's log."""
+    found = [(int(before), int(size)) for before, size in _CLEARED.findall(log)]
+    return max((before for before, _ in found), default=0), max((size for _, size in found), default=0)
+
+
+def make_report(runs: Path, out: Path) -> Cost:
+    """Make the report in a process of its own; return what it took."""
     begun = time.monotonic()
-    child = subprocess.Popen([sys.executable, "-m", "bench.report", str(runs), "--out", str(out)])
-    cpu_s, most = 0.0, 0
-    while child.poll() is None:
-        for process in psutil.Process(child.pid).children(recursive=True):
-            try:
-                if process.name() == "java":
-                    times = process.cpu_times()
-                    cpu_s = max(cpu_s, times.user + times.system)
-                    most = max(most, process.memory_info().rss)
-            except psutil.Error:
-                continue  # it has just ended
-        time.sleep(0.2)
-    if child.returncode:
-        raise SystemExit(f"the report ended with {child.returncode}")
-    return time.monotonic() - begun, cpu_s, most
+    with tempfile.TemporaryDirectory() as logs:
+        # One file per process: Spark's launcher is a JVM, too.
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-Xlog:gc:file={logs}/%p.log"}
+        command = [sys.executable, "-m", "bench.report", str(runs), "--out", str(out)]
+        child = subprocess.Popen(command, env=environment)
+        cpu_s, most = 0.0, 0
+        while child.poll() is None:
+            for process in psutil.Process(child.pid).children(recursive=True):
+                try:
+                    if process.name() == "java":
+                        times = process.cpu_times()
+                        cpu_s = max(cpu_s, times.user + times.system)
+                        most = max(most, process.memory_info().rss)
+                except psutil.Error:
+                    continue  # it has just ended
+            time.sleep(0.2)
+        seconds = time.monotonic() - begun
+        if child.returncode:
+            raise SystemExit(f"the report ended with {child.returncode}")
+        heaps = [heap_of(path.read_text()) for path in Path(logs).glob("*.log")]
+    return Cost(
+        seconds=seconds,
+        cpu_s=cpu_s,
+        resident=most / 2**20,
+        heap=max((heap for heap, _ in heaps), default=0),
+        heap_max=max((size for _, size in heaps), default=0),
+    )
 
 
 def rows_wanted(text: str) -> int:
@@ -257,10 +293,11 @@ def main() -> None:
     size = sum(path.stat().st_size for path in out.rglob("*.jsonl"))
     print(f"{rows:,} rows, {size / 2**20:,.0f} MiB, written in {time.monotonic() - begun:.0f} s", flush=True)
     try:
-        taken_s, cpu_s, most = make_report(out, out / "report")
+        cost = make_report(out, out / "report")
         print(
-            f"{rows:,} rows: report in {taken_s:.0f} s, {1e6 * taken_s / rows:.1f} us a row; "
-            f"the JVM used {cpu_s:.0f} s of CPU and {most / 2**20:,.0f} MiB at most"
+            f"{rows:,} rows: report in {cost.seconds:.0f} s, {1e6 * cost.seconds / rows:.1f} us a row; "
+            f"the JVM used {cost.cpu_s:.0f} s of CPU, {cost.heap:,} MiB of a heap of {cost.heap_max:,} MiB, "
+            f"and {cost.resident:,.0f} MiB in all"
         )
     finally:
         if not options.keep:

@@ -1,6 +1,6 @@
 """From run folders to the report's small tables: which Spark job reads what, and what it leaves behind.
 
-Three jobs, however many tables there are: JSON is read once per run (``silver/``); what the harness did is
+A few jobs, however many tables there are: JSON is read once per run (``silver/``); what the harness did is
 told; everything else is computed together, so that what tables have in common is computed once. The small
 tables come to the driver, which writes them to ``marts/``.
 """
