@@ -56,16 +56,23 @@ class Timeline:
 
 
 def timeline(
-    arm: str, rows: Mapping[str, Sequence[Bin]], *, until_s: float, healed_s: float | None, what: str
+    arm: str,
+    rows: Mapping[str, Sequence[Bin]],
+    *,
+    from_s: float,
+    until_s: float,
+    healed_s: float | None,
+    what: str,
 ) -> Timeline:
     """Draw one arm's panel.
 
     Args:
         rows: Run to its bins around the fault, one operation.
-        until_s: End of the shared time axis; it begins with the earliest bin, at most 2 s before the fault.
+        from_s: Begin of the time axis, which the panels of all arms share; 0 is the fault's instant.
+        until_s: Its end.
         healed_s: When the fault was taken back, if it was.
     """
-    first_s = max(min((row.bin for bins in rows.values() for row in bins), default=-20) * BIN_NS / 1e9, -2.0)
+    first_s = from_s
     scale = (WIDTH - LEFT - 6) / max(until_s - first_s, 1)
     width = BIN_NS / 1e9
 

@@ -89,8 +89,8 @@ MEASURES: Final = {
             "Refused, failed, or no answer within the time-out, after trying every server.",
         ),
         _measure(
-            *("refused_lookups", "count", 5, "Of these refused"),
-            "The server asked last said that it could not answer now, instead of an answer that may be old.",
+            *("refused_lookups", "count", 5, "Look-ups refused"),
+            "Of those without an answer: the server asked last said that it could not answer now.",
         ),
         _measure(
             *("stale_lookups", "count", 5, "Look-ups told an old route"),

@@ -31,6 +31,7 @@ from bench.report.measures import (
     floors,
     strikes_servers,
 )
+from bench.report.requests import BIN_NS
 from bench.report.silver import Source
 from bench.runfolder import Line, Manifest
 
@@ -397,13 +398,17 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
         if row.run in faults and faults[row.run][1].fault == row.fault:
             bins[row.op, faults[row.run][0].arm][row.run].append(row)
     until_s = max((fault.until_ns - fault.begin_ns) / 1e9 for _, fault in faults.values())
+    earliest = min((row.bin for of in bins.values() for rows in of.values() for row in rows), default=-20)
+    from_s = max(earliest * BIN_NS / 1e9, -2.0)
     healed = [(f.healed_ns - f.begin_ns) / 1e9 for _, f in faults.values() if f.healed_ns is not None]
     healed_s = sorted(healed)[len(healed) // 2] if healed else None
     drawn = []
     for op in CASE_OPS.get(scenario, ("lookup",)):
         title = words.OP_TITLES.get(op, op)
         panels: list[Timeline] = [
-            drawing.timeline(arm, bins[op, arm], until_s=until_s, healed_s=healed_s, what=title)
+            drawing.timeline(
+                arm, bins[op, arm], from_s=from_s, until_s=until_s, healed_s=healed_s, what=title
+            )
             for arm in ARMS
             if (op, arm) in bins
         ]
