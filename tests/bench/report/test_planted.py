@@ -807,4 +807,4 @@ def test_no_table_that_comes_to_the_driver_grows_with_the_load(gold: Gold) -> No
     assert many == few
     filled = {name for name, number in few.items() if number}
     assert {"recoveries", "outcomes", "timelines", "latency", "messages"} <= filled
-    assert {"reasons", "costs", "links", "left_out", "files"} <= filled
+    assert {"reasons", "costs", "links", "files"} <= filled
