@@ -1,0 +1,158 @@
+"""The report on executors of their own: what a cluster computes is what this machine computes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.jre import ensure_java
+from bench.report.job import build_report
+from tests.bench.report.comparison import invented_comparison
+from tests.ports import free_ports
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
+
+SPARK: Final = Path(pyspark.__file__).parent / "bin"
+JOB: Final = Path(__file__).parents[2] / "bench" / "report" / "job.py"
+#: Small programs that live for seconds: what only long ones gain by is left out, on both sides.
+BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+WAIT_S: Final = 90.0
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs of a [cluster]")
+    invented_comparison(root, blocks=1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def local(runs: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs, reported by this machine's own session."""
+    out = tmp_path_factory.mktemp("local")
+    build_report([str(runs)], str(out), progress=print)
+    return out
+
+
+@contextlib.contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """Run a master and two workers of one core each; gives the master's URL."""
+    port, web, *of_workers = free_ports(4)
+    url = f"spark://127.0.0.1:{port}"
+    host = ["--host", "127.0.0.1"]
+    programs = [["master.Master", *host, "--port", str(port), "--webui-port", str(web)]]
+    for number, own in enumerate(of_workers):
+        place = ["-c", "1", "-m", "1g", "-d", str(folder / f"worker-{number}"), "--webui-port", str(own)]
+        programs.append(["worker.Worker", *host, *place, url])
+    environment = {**os.environ, "SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
+    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with contextlib.ExitStack() as stack:
+        started = []
+        for number, (what, *options) in enumerate(programs):
+            log = stack.enter_context((folder / f"program-{number}.log").open("wb"))
+            command = [str(SPARK / "spark-class"), f"org.apache.spark.deploy.{what}", *options]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            started.append(process)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+        deadline = time.monotonic() + WAIT_S
+        while alive_workers(web) < len(of_workers):
+            ended = [process.args for process in started if process.poll() is not None]
+            assert not ended, (ended, *(path.read_text() for path in folder.glob("program-*.log")))
+            assert time.monotonic() < deadline, "the workers have not come"
+            time.sleep(0.1)
+        yield url
+
+
+def alive_workers(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as reply:
+            return int(json.load(reply)["aliveworkers"])
+    except (urllib.error.URLError, OSError):
+        return 0
+
+
+@contextlib.contextmanager
+def local_cluster(folder: Path) -> Iterator[str]:
+    """Executors are programs of their own, their workers live in the driver's."""
+    yield "local-cluster[2,1,1024]"
+
+
+@pytest.mark.parametrize("cluster", [local_cluster, standalone])
+def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
+    runs: Path, local: Path, tmp_path: Path, cluster: Any
+) -> None:
+    """Executors have nothing of ours and no Python: whatever needs one there would fail."""
+    ensure_java()
+    events, out = tmp_path / "events", tmp_path / "out"
+    events.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": BRIEF,
+        "spark.executor.extraJavaOptions": BRIEF,
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": "/bin/false",
+    }
+    with cluster(tmp_path) as master:
+        command = [str(SPARK / "spark-submit"), "--master", master]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        done = subprocess.run(
+            [*command, str(JOB), f"file://{runs}", "--out", f"file://{out}"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=350,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == str(out / "report.html")
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert executors(events) == {"0", "1"}
+    names = sorted(path.name for path in (local / "marts").glob("*.parquet"))
+    assert sorted(path.name for path in (out / "marts").glob("*.parquet")) == names
+    assert "recoveries.parquet" in names
+    for name in names:
+        assert rows(out / "marts" / name) == rows(local / "marts" / name), name
+
+
+def executors(events: Path) -> set[str]:
+    """Return who ran tasks."""
+    (log,) = events.iterdir()
+    found = set()
+    with log.open() as lines:
+        for line in lines:
+            if line.startswith('{"Event":"SparkListenerTaskEnd"'):
+                found.add(json.loads(line)["Task Info"]["Executor ID"])
+    return found
+
+
+def rows(path: Path) -> list[str]:
+    return sorted(repr(tuple(row.values())) for row in pq.read_table(path).to_pylist())
