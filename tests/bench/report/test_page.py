@@ -56,7 +56,7 @@ def rows_of(root: Path, scenario: str, arm: str, block: int, kind: str) -> list[
 def failed_sends_by_hand(root: Path, arm: str, block: int) -> float:
     """Sends without retries that failed after a broker's death: in this load only then do any."""
     ops = rows_of(root, "broker-dies", arm, block, "ops")
-    return sum(op["op"] == "send_once" and op["outcome"] != "ok" for op in ops)
+    return len([op for op in ops if op["op"] == "send_once" and op["outcome"] != "ok"])
 
 
 def left_by_clients_by_hand(root: Path, arm: str, block: int) -> float:
@@ -82,7 +82,7 @@ def slowest_lookup_by_hand(root: Path, arm: str, block: int) -> float:
 def cpu_by_hand(root: Path, arm: str, block: int) -> float:
     """Seconds of CPU in a minute, from what three servers had used at both ends of 20 s."""
     used = [row for row in rows_of(root, "quiet", arm, block, "processes") if row["role"] == "nameserver"]
-    return sum(row["cpu_ns"] for row in used) / 1e9 * 3  # at the beginning it is 0
+    return sum(float(row["cpu_ns"]) for row in used) / 1e9 * 3  # at the beginning it is 0
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_only_runs_that_are_new_or_were_made_again_are_read(spark: SparkSession,
 def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A folder that Hadoop finds at ``s3a://bucket/store``, by a table of its own."""
     context = spark.sparkContext
-    conf = context._jsc.hadoopConfiguration()  # type: ignore[union-attr] # classic session
+    conf = context._jsc.hadoopConfiguration()
     settings = {
         "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         "fs.viewfs.overload.scheme.target.s3a.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
