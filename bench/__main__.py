@@ -184,10 +184,9 @@ def pixels(low: int, high: int) -> Callable[[str], int]:
     """Return what reads a number of pixels."""
 
     def read(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{value} is out of range, allowed are {low} to {high}")
-        return value
+        if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {low} to {high}")
+        return int(text)
 
     return read
 
@@ -265,13 +264,16 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument("page", type=Path, metavar="PAGE", help="report.html")
     child.add_argument("file", type=Path, metavar="FILE.png", help="where the picture goes")
     child.add_argument(
-        "--width", type=pixels(200, 4000), default=1280, help="of the window, in pixels (default: 1280)"
+        "--width",
+        type=pixels(200, 4000),
+        default=1280,
+        help="of the page, in pixels (default: 1280); a picture of less than 500 has a margin at its right",
     )
     child.add_argument(
         "--height",
         type=pixels(200, 20_000),
         default=1600,
-        help="the same; what is below is not shown (default: 1600)",
+        help="of the picture, in pixels (default: 1600); what is below is not shown",
     )
     child.add_argument("--dark", action="store_true", help="for those who prefer dark pages")
     child.set_defaults(do=picture)

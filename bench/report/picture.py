@@ -42,8 +42,10 @@ def browser() -> str:
 def picture(page: Path, file: Path, *, width: int, height: int, dark: bool = False) -> None:
     """Write what a window of this size shows of the page when it is opened, as PNG.
 
+    A picture of a page narrower than ``WINDOW_MIN`` is as wide as that, with the page at its left.
+
     Raises:
-        NoPicture: If there is no browser, or it fails.
+        NoPicture: If there is no browser, it fails, or the file cannot be written.
     """
     shown = page.resolve().as_uri()
     with tempfile.TemporaryDirectory() as scratch:
@@ -58,10 +60,15 @@ def picture(page: Path, file: Path, *, width: int, height: int, dark: bool = Fal
         command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
         command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
         command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        command += [f"--screenshot={file.resolve()}", shown]
+        made = Path(scratch) / "picture.png"  # an older picture at FILE would hide that none was made
+        command += [f"--screenshot={made}", shown]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_MAX_S, check=False)
         except subprocess.TimeoutExpired:
             raise NoPicture(f"the browser did not end within {TIME_MAX_S:g} s") from None
-    if done.returncode or not file.is_file():
-        raise NoPicture(f"the browser made no picture: {done.stderr.strip()[-300:]}")
+        if done.returncode or not made.is_file():
+            raise NoPicture(f"the browser made no picture: {done.stderr.strip()[-300:]}")
+        try:
+            file.write_bytes(made.read_bytes())
+        except OSError as error:
+            raise NoPicture(f"{file} cannot be written: {error.strerror}") from None

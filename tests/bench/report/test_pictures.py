@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import struct
@@ -76,8 +77,10 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--width", "100"], "argument --width: 100 is out of range, allowed are 200 to 4000"),
-        (["--height", "50000"], "argument --height: 50000 is out of range, allowed are 200 to 20000"),
+        (["--width", "199"], "argument --width: 199 is not a whole number from 200 to 4000"),
+        (["--width", "4001"], "argument --width: 4001 is not a whole number from 200 to 4000"),
+        (["--width", "wide"], "argument --width: wide is not a whole number from 200 to 4000"),
+        (["--height", "20001"], "argument --height: 20001 is not a whole number from 200 to 20000"),
     ],
 )
 def test_picture_of_a_size_that_cannot_be_is_refused(
@@ -97,6 +100,37 @@ def test_picture_of_no_page_and_without_a_browser_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["picture", str(tmp_path / "a.html"), str(tmp_path / "a.png")]) == 1
     assert "no browser is installed, one of these is needed: chromium" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("browser_does", "file", "said"),
+    [
+        ("echo no screen >&2", "a.png", "the browser made no picture: no screen"),
+        ("echo crashed >&2; exit 133", "a.png", "the browser made no picture: crashed"),
+        (
+            'for word; do case "$word" in --screenshot=*) echo PNG > "${word#*=}";; esac; done',
+            "none/a.png",
+            "none/a.png cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_picture_that_was_not_made_is_told_and_an_older_one_stays(
+    browser_does: str,
+    file: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a.html").write_text("<p>page")
+    (tmp_path / "a.png").write_bytes(b"older")
+    program = tmp_path / "chromium"
+    program.write_text(f"#!/bin/sh\n{browser_does}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(["picture", str(tmp_path / "a.html"), str(tmp_path / file)]) == 1
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "a.png").read_bytes() == b"older"
 
 
 def printed_pages(html: Path, scratch: Path) -> int:
