@@ -147,7 +147,7 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
             flat += 1
         else:
             close_flat()
-            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")
+            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")  # a minus parts, too
         place_before, y_before = place, y
     close_flat()
     return "".join(parts)

@@ -22,7 +22,7 @@ from bench.report.gold import Gold
 from bench.report.measures import Place, Values, floors, values
 from bench.report.page import named_lines, page
 from bench.report.pipeline import compute
-from bench.report.session import interrupted, is_small, open_session, submitted
+from bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
 from bench.report.silver import NoRuns
 from bench.runfolder import Line
 
@@ -33,8 +33,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
     Args:
         roots: URIs of result folders, or of folders within or above them.
         out: Gets ``report.html``, ``marts/`` (Parquet and CSV), and ``silver/``, which is kept: only runs
-        that
-            are new or were made again are read.
+            that are new or were made again are read.
         progress: Called with one short line per step.
 
     Raises:
@@ -46,7 +45,8 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
     small = is_small(roots)
     spark = open_session(small=small)
     try:
-        gold = compute(spark, roots, out, small=small and not submitted(), progress=progress)
+        small = small and in_one_process(str(spark.sparkContext.master))
+        gold = compute(spark, roots, out, small=small, progress=progress)
         progress(f"report: tables ready after {time.monotonic() - began:.0f} s; drawing")
         found = values(gold)
         write_values(spark, out, found, floors(gold), conditions(gold).crowded)

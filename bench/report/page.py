@@ -398,7 +398,7 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
         if row.run in faults and faults[row.run][1].fault == row.fault:
             bins[row.op, faults[row.run][0].arm][row.run].append(row)
     until_s = max((fault.until_ns - fault.begin_ns) / 1e9 for _, fault in faults.values())
-    earliest = min((row.bin for of in bins.values() for rows in of.values() for row in rows), default=-20)
+    earliest = min((row.bin for runs in bins.values() for rows in runs.values() for row in rows), default=-20)
     from_s = max(earliest * BIN_NS / 1e9, -2.0)
     healed = [(f.healed_ns - f.begin_ns) / 1e9 for _, f in faults.values() if f.healed_ns is not None]
     healed_s = sorted(healed)[len(healed) // 2] if healed else None

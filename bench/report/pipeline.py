@@ -38,8 +38,8 @@ def compute(
     """Bring ``silver/`` below ``out`` up to date with the runs at or below ``roots``, and return the tables.
 
     Args:
-        small: Whether there is so little data that plans cost more than rows, on this machine alone; see
-            :func:`bench.report.session.is_small`.
+        small: Whether there is so little data that plans cost more than rows; only where executors are in the
+            driver's process, see :func:`bench.report.session.in_one_process`.
 
     Raises:
         silver.NoRuns: If there is no run.
@@ -125,8 +125,8 @@ def _frames(
     def keep(frame: DataFrame) -> DataFrame:
         """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory.
 
-        Of little data the plan is cut off as well, which would else be looked through again for each table.
-        On a cluster it is needed: an executor that is lost has its part computed anew.
+        Of little data the plan is cut off as well, which would else be analysed again for each table. On a
+        cluster the plan is needed: what a lost executor had computed is computed again by it.
         """
         if small:
             return frame.localCheckpoint(eager=False)
@@ -173,41 +173,39 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """Compute small tables in one job and bring them to the driver.
 
     They come as the rows of one wide table, whose columns they share by type: a table's second ``bigint`` is
-    in the same column as another's.
+    in the same column as another's, so that each row has few nulls.
     """
-    places: dict[str, list[str]] = {}
-    seats: dict[str, list[tuple[str, str]]] = {}
+    shared: dict[str, list[str]] = {}  # type to the wide table's columns of it
+    assigned: dict[str, dict[str, str]] = {}  # table to the wide column of each of its own
     for name, frame in frames.items():
-        taken: Counter[str] = Counter()
-        seats[name] = []
+        used: Counter[str] = Counter()
+        assigned[name] = {}
         for column, kind in frame.dtypes:
-            mine = places.setdefault(kind, [])
-            if taken[kind] == len(mine):
-                mine.append(f"c{sum(map(len, places.values()))}")
-            seats[name].append((column, mine[taken[kind]]))
-            taken[kind] += 1
+            of_kind = shared.setdefault(kind, [])
+            if used[kind] == len(of_kind):
+                of_kind.append(f"c{sum(map(len, shared.values()))}")
+            assigned[name][column] = of_kind[used[kind]]
+            used[kind] += 1
     wide: list[DataFrame] = []
     for name, frame in frames.items():
-        column_at = {seat: column for column, seat in seats[name]}
+        own = {target: column for column, target in assigned[name].items()}
         wide.append(
             frame.select(
                 F.lit(name).alias("mart"),
                 *(
-                    F.col(column_at[seat]).alias(seat)
-                    if seat in column_at
-                    else F.lit(None).cast(kind).alias(seat)
-                    for kind, mine in places.items()
-                    for seat in mine
+                    F.col(own[target]).alias(target)
+                    if target in own
+                    else F.lit(None).cast(kind).alias(target)
+                    for kind, of_kind in shared.items()
+                    for target in of_kind
                 ),
             )
         )
     table: pa.Table = reduce(DataFrame.union, wide).toArrow()
     marts = table["mart"]
     return {
-        name: table.select([seat for _, seat in seats[name]])
-        .rename_columns([column for column, _ in seats[name]])
-        .filter(pc.equal(marts, name))
-        for name in frames
+        name: table.select(list(columns.values())).rename_columns(list(columns)).filter(pc.equal(marts, name))
+        for name, columns in assigned.items()
     }
 
 

@@ -42,7 +42,7 @@ _SMALL: Final = {
     # Many tiny files are one task's work, which makes one file of each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
-    # One writer per run stays open, so that rows, which come run by run, need not be sorted first.
+    # One writer per run stays open; else rows are sorted by run before they are written.
     "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
 """Beside it, for little data: plans are made more often than rows are read."""
@@ -83,6 +83,11 @@ def open_session(*, small: bool = False) -> SparkSession:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)  # Spark has put one of its own there
     return session
+
+
+def in_one_process(master: str) -> bool:
+    """Whether a Spark master means executors within the driver's process, which cannot be lost without it."""
+    return master == "local" or master.startswith("local[")
 
 
 def submitted() -> bool:

@@ -1,0 +1,42 @@
+"""When a report takes the shortcuts for little data: few events, on this machine, in one process."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.report.session import SMALL_BYTES, in_one_process, is_small
+
+
+def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with (tmp_path / f"{name}.jsonl").open("wb") as file:
+            file.truncate(SMALL_BYTES // 2)  # a hole, which takes no room on disk
+    (tmp_path / "page.html").write_bytes(bytes(1000))  # no events
+    assert is_small([str(tmp_path)])
+    with (tmp_path / "c.jsonl").open("wb") as file:
+        file.truncate(1)
+    assert not is_small([str(tmp_path)])
+
+
+@pytest.mark.parametrize("root", ["s3a://bucket/runs", "hdfs:///runs", "file:/tmp", "file:///tmp"])
+def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
+    """Its size is not known before Spark has listed it."""
+    assert not is_small([root])
+
+
+@pytest.mark.parametrize(
+    ("master", "one"),
+    [
+        ("local", True),
+        ("local[1]", True),
+        ("local[*]", True),
+        ("local[2,4]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://127.0.0.1:7077", False),
+        ("yarn", False),
+        ("k8s://https://127.0.0.1:443", False),
+    ],
+)
+def test_only_local_masters_keep_executors_in_the_drivers_process(master: str, one: bool) -> None:
+    """Elsewhere an executor may be lost, and with it what only its memory held."""
+    assert in_one_process(master) is one
