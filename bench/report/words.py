@@ -329,10 +329,11 @@ def _undecided(primary: Primary) -> str:
     if told.blocks in (told.below, told.above):
         way = "lower" if told.below else "higher"
         return f"{first} {way} than {second} in {_blocks(primary.pair)}, by less than matters; no verdict"
-    return (
-        f"mixed: {first} lower than {second} in {told.below}, higher in {told.above} of {told.blocks} "
-        "blocks; no verdict"
-    )
+    alike = told.blocks - told.below - told.above
+    counts = (("lower", told.below), ("higher", told.above), ("alike", alike))
+    each = [f"{way} in {number}" for way, number in counts if number]
+    each[0] = each[0].replace(" in ", f" than {second} in ")
+    return f"mixed: {first} {', '.join(each)} of {told.blocks} blocks; no verdict"
 
 
 def holds(answer: Answer) -> str:
