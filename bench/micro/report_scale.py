@@ -239,7 +239,8 @@ def make_report(runs: Path, out: Path) -> Cost:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as logs:
         # One file per process: Spark's launcher is a JVM, too.
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-Xlog:gc:file={logs}/%p.log"}
+        options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc:file={logs}/%p.log"
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": options}
         command = [sys.executable, "-m", "bench.report", str(runs), "--out", str(out)]
         child = subprocess.Popen(command, env=environment)
         cpu_s, most = 0.0, 0
