@@ -201,6 +201,8 @@ def violations() -> Iterator[str]:
                     yield f"{where}:{line}: {package} must not import {module}"
                 if top == "pysyncobj" and not where.as_posix().startswith("nameserver/raft/"):
                     yield f"{where}:{line}: only nameserver/raft knows pysyncobj, not {module}"
+                if top == "kazoo" and package != "bench":
+                    yield f"{where}:{line}: only bench knows ZooKeeper, not {package}: {module}"
                 if top == "pickle":
                     yield f"{where}:{line}: nothing is pickled or unpickled here"
                 if top in IMPURE and where.as_posix() not in IO_MODULES:
