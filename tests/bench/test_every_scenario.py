@@ -5,7 +5,9 @@ The arms run side by side, so nothing here says how long it takes. What happened
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import msgspec
 import pytest
 
 from bench import session as session_module
+from bench.arms.servers import four_letters
 from bench.events import (
     Delivery,
     Fault,
@@ -130,6 +133,7 @@ class Life:
         self.arm = arm
         self.step = ""
         self.marked: dict[str, list[bool]] = {}
+        self.syncs: list[list[int]] = []
         self.session = Session(
             SessionPlan(
                 out=out,
@@ -151,12 +155,29 @@ class Life:
         """Leave a mark on every disk before a fault, and see after it where it still lies."""
         if step == "starting":
             return
+        if step in ("quiet", "broker-dies: stop"):
+            self.syncs.append([self.synced(index) for index in range(3)])
         marks = [self.session._started.data_of(index) / "mark" for index in range(3)]
         self.marked[self.step] = [mark.exists() for mark in marks]
         for mark in marks:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
         self.step = step
+
+    def synced(self, index: int) -> int:
+        """Return what tells that a server syncs: files open for it, or how often ZooKeeper did."""
+        servers = self.session._started
+        if self.arm == "zookeeper":
+            told = four_letters(servers.clients[index], b"mntr").splitlines()
+            return int(dict(line.split("\t") for line in told)["zk_cnt_fsynctime"])
+        child = servers.processes[index].child
+        assert child is not None
+        found = 0
+        for path in Path(f"/proc/{child.pid}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # connections come and go meanwhile
+                said = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+                found += int(said["flags"], 8) & os.O_DSYNC != 0
+        return found
 
     def run(self) -> None:
         folders = self.session.run()
@@ -351,6 +372,20 @@ def test_lost_disk_is_empty_and_the_others_are_not(life: Life) -> None:
     (target,) = life.targets(life.fault("nameserver-restarts", "disk-lost"), "nameserver")
     assert life.marked["nameserver-restarts: disk-lost"] == [index != target for index in range(3)]
     assert life.marked["nameserver-restarts: one-empty"] == [True, True, True]
+
+
+def test_every_arm_that_stores_anything_syncs_it(life: Life) -> None:
+    """By what the kernel knows of raft's open files, and by what ZooKeeper counts."""
+    before, after = life.syncs
+    match life.arm:
+        case "independent":
+            assert before == after == [0, 0, 0]
+        case "raft":
+            assert before == after == [1, 1, 1], "the journal is open for synchronous writes"
+        case "zookeeper":
+            assert all(later > earlier for earlier, later in zip(before, after, strict=True))
+    wanted = None if life.arm == "independent" else "fsync"
+    assert {manifest.durability for manifest in life.manifests()} == {wanted}
 
 
 @pytest.mark.parametrize("case", CASES["broker-dies"])
