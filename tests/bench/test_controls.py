@@ -1,0 +1,113 @@
+"""The controls, live: the same arm twice, and RocketMQ's own nameserver before the same clients."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pytest
+
+from bench.arms.apache import missing
+from bench.events import Fault, Operation, View, event_files
+from bench.plan import PlannedFault, Scenario, load_plan
+from bench.runfolder import Arm, read_manifest
+from bench.session import Session, SessionPlan
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
+
+E = TypeVar("E", Fault, Operation, View)
+SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
+ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
+
+
+def life(out: Path, arm: Arm) -> list[Path]:
+    plan = load_plan("controls")
+    timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # registrations every 2 s
+    fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.1, down_s=0.5, after_s=1.2)
+    plan = msgspec.structs.replace(
+        plan,
+        scenarios=[
+            Scenario(name="quiet", quiet_s=0.25),
+            Scenario(name="nameserver-restarts", faults=[fault]),
+        ],
+    )
+    given = SessionPlan(
+        out=out,
+        plan=plan,
+        series=msgspec.structs.replace(plan.series[0], stretch=4.0, timers=timers),
+        arm=arm,
+        block=1,
+        order_in_block=0,
+        attempt=1,
+        profile="controls",
+        seed=8,
+        command=("pytest",),
+    )
+    return Session(given, lambda step: None).run()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, list[Path]]:
+    out = tmp_path_factory.mktemp("controls")
+    arms = [arm for arm in ARMS if arm != "apache" or missing() is None]
+    with ThreadPoolExecutor(len(arms)) as pool:
+        return dict(zip(arms, pool.map(lambda arm: life(out, arm), arms), strict=True))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_control_serves_the_load_and_forgets_what_it_knew_when_it_restarts(
+    folders: dict[Arm, list[Path]], arm: Arm
+) -> None:
+    if arm not in folders:
+        pytest.skip(f"the arm apache needs {missing()}")
+    quiet, restarts = folders[arm]
+    manifest = read_manifest(restarts)
+    assert (manifest.arm, manifest.lost, manifest.void, manifest.durability) == (arm, None, None, None)
+    served = {row.op for row in rows(quiet, Operation) if row.outcome == "ok"}
+    assert served == {"lookup", "newcomer", "announce", "send", "send_once"}
+    (fault,) = rows(restarts, Fault)
+    assert fault.role == "independent"
+    target = int(fault.targets[0].removeprefix("nameserver-"))
+    shown = [
+        row
+        for row in sorted(rows(restarts, View), key=lambda row: row.seen_ns)
+        if (row.observer, row.index, row.topic) == ("nameserver", target, "bench-0")
+        and fault.begin_ns < row.seen_ns < fault.until_ns
+    ]
+    away = [place for place, row in enumerate(shown) if row.state == "silent"]
+    assert away
+    assert any(row.brokers != [0, 1, 2] for row in shown[away[-1] + 1 :]), "it came back empty"
+    assert shown[-1].brokers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("arm", ARMS[:2])
+def test_larger_timers_lengthen_the_window_and_not_the_time_for_which_a_server_is_gone(
+    folders: dict[Arm, list[Path]], arm: Arm
+) -> None:
+    (fault,) = rows(folders[arm][1], Fault)
+    assert fault.healed_ns is not None
+    assert fault.end_ns is not None
+    assert 0.5e9 <= fault.healed_ns - fault.begin_ns < 2e9
+    assert fault.until_ns - fault.end_ns == pytest.approx(4.8e9, abs=1)
+
+
+def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> None:
+    """When look-ups and sends are due, and of which topic; scenarios do not begin to the nanosecond."""
+    asked = []
+    for arm in ARMS[:2]:
+        quiet, _ = folders[arm]
+        started_ns = read_manifest(quiet).started_ns
+        due = [(row.op, row.due_ns - started_ns, row.topic) for row in rows(quiet, Operation)]
+        asked.append({each for each in due if each[0] in SCHEDULED and 1.3e9 < each[1] < 2e9})
+    assert len(asked[0]) > 20
+    assert asked[0] == asked[1]
+
+
+def rows(folder: Path, kind: type[E]) -> list[E]:
+    return [
+        msgspec.json.decode(line, type=kind)
+        for path in event_files(folder, kind)
+        for line in path.read_bytes().splitlines()
+    ]
