@@ -3,7 +3,7 @@
 Reads :class:`bench.links.Command` lines from stdin and answers on stdout. What is sent into a cut waits, as
 TCP repeats it, and arrives late when the cut ends; the end of a connection does not pass either. Where nobody
 listens behind a link, nobody listens before it: a dialler is refused, as it would be without the proxy (on
-Linux, which tells who listens).
+Linux, which tells who listens). Who dials into a cut and gives up before its end was never there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,12 +50,45 @@ class Gate:
         self.open.set()
         self.bytes = 0
 
+    async def passable(self) -> None:
+        """Wait until it is open, and still so when it is this waiter's turn."""
+        while not self.open.is_set():
+            await self.open.wait()
+
+
+class Passage:
+    """One connection through the proxy, from a dialler to an acceptor."""
+
+    def __init__(self, dialler: str, acceptor: str, back: asyncio.StreamWriter) -> None:
+        self.dialler = dialler
+        self.acceptor = acceptor
+        self.back = back
+        """Leads to the dialler."""
+        self.onward: asyncio.StreamWriter | None = None
+        """Leads to the acceptor, once it is reached."""
+
+    def reset(self) -> None:
+        """End it on both sides; what is under way is lost."""
+        for end in (self.back, self.onward):
+            if end is not None:
+                end.transport.abort()
+
+
+Witness = Callable[[Passage, bool, bytes], None]
+"""Is told of everything that passes: where, whether towards the acceptor, and what."""
+
 
 class Proxy:
-    """All links of a run."""
+    """All links of a run.
 
-    def __init__(self, links: list[Link]) -> None:
+    Attributes:
+        passages: The connections that there are now.
+    """
+
+    def __init__(self, links: list[Link], *, witness: Witness | None = None) -> None:
+        self.passages: set[Passage] = set()
         self._links = links
+        self._witness = witness
         self._gates: dict[Direction, Gate] = {}
         self._servers: dict[str, asyncio.Server] = {}
         self._doubt = asyncio.Event()
@@ -66,14 +99,22 @@ class Proxy:
         await self._follow()
         self._keep(self.watch())
 
+    async def stop(self) -> None:
+        """End every connection, and listen no more."""
+        for task in self._tasks:
+            task.cancel()
+        for server in self._servers.values():
+            server.close()
+        for passage in self.passages:
+            passage.reset()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     def do(self, command: Command) -> Done:
         """Carry out one command."""
         if command.do == "cut":
-            for direction in command.directions:
-                self._gate(direction).open.clear()
+            self.cut(command.directions)
         elif command.do == "heal":
-            for gate in self._gates.values():
-                gate.open.set()
+            self.heal()
         now_ns = time.monotonic_ns()
         if command.do != "count":
             return Done(t_ns=now_ns)
@@ -87,6 +128,21 @@ class Proxy:
             for dialler, acceptor in self._dialled
         ]
         return Done(t_ns=now_ns, counts=counts)
+
+    def cut(self, directions: Iterable[Direction]) -> None:
+        """Let nothing through from the first to the second of each."""
+        for direction in directions:
+            self._gate(direction).open.clear()
+
+    def heal(self, *, reset: bool = False) -> None:
+        """End all cuts. What waited arrives now, or is lost with its connection."""
+        if reset:
+            for passage in self.passages:
+                ends = passage.dialler, passage.acceptor
+                if not all(self._gate(direction).open.is_set() for direction in (ends, ends[::-1])):
+                    passage.reset()
+        for gate in self._gates.values():
+            gate.open.set()
 
     def _gate(self, direction: Direction) -> Gate:
         return self._gates.setdefault(direction, Gate())
@@ -107,21 +163,23 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward: asyncio.StreamWriter | None = None
+        passage: Passage | None = None
         try:
             dialler, begun = link.dialler, b""
             if dialler is None:
                 dialler, begun = await _hello(link, reader)
-            forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
+            passage = Passage(dialler, link.acceptor, writer)
+            self.passages.add(passage)
             self._dialled[dialler, link.acceptor] = None
-            for gate in (forth, back):  # nobody connects through a cut
-                await gate.open.wait()
+            forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
+            said = await _said_until_open((forth, back), reader)
+            if said is None:
+                return
             host, _, port = link.to.rpartition(":")
-            back_reader, onward = await asyncio.open_connection(host, int(port))
-            forth.bytes += len(begun)
-            onward.write(begun)
-            forward = asyncio.ensure_future(_pass(forth, reader, onward))
-            backward = asyncio.ensure_future(_pass(back, back_reader, writer))
+            back_reader, passage.onward = await asyncio.open_connection(host, int(port))
+            self._passed(passage, forth, begun + said)
+            forward = asyncio.ensure_future(self._pass(passage, forth, reader))
+            backward = asyncio.ensure_future(self._pass(passage, back, back_reader))
             _, pending = await asyncio.wait({forward, backward}, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
@@ -130,10 +188,29 @@ class Proxy:
             pass  # one end went, or never said who it was: so does the other
         finally:
             self._doubt.set()  # perhaps the acceptor is gone
-            for end in (writer, onward):
+            if passage is not None:
+                self.passages.discard(passage)
+            for end in (writer, passage.onward if passage is not None else None):
                 if end is not None:
                     # what was written goes out before the end of the stream does
                     end.close()
+
+    async def _pass(self, passage: Passage, gate: Gate, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(_CHUNK):
+            await gate.passable()
+            await self._passed(passage, gate, data).drain()
+        await gate.passable()  # the end of a stream does not pass a cut either
+
+    def _passed(self, passage: Passage, gate: Gate, data: bytes) -> asyncio.StreamWriter:
+        """Hand over what came through a gate; return the writer that took it."""
+        forward = gate is self._gate((passage.dialler, passage.acceptor))
+        writer = passage.onward if forward else passage.back
+        assert writer is not None
+        gate.bytes += len(data)
+        writer.write(data)
+        if self._witness is not None:
+            self._witness(passage, forward, data)
+        return writer
 
     async def watch(self) -> None:
         """Listen for each link as long as somebody listens behind it."""
@@ -202,15 +279,28 @@ async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
     return link.names[identity], size + frame
 
 
-async def _pass(gate: Gate, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
-        while not gate.open.is_set():
-            await gate.open.wait()
-        gate.bytes += len(data)
-        writer.write(data)
-        await writer.drain()
-    while not gate.open.is_set():  # the end of a stream does not pass a cut either
-        await gate.open.wait()
+async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) -> bytes | None:
+    """Nobody connects through a cut: wait for its end.
+
+    Returns:
+        What the dialler said meanwhile; None if it gave up, which nobody behind a cut hears of.
+    """
+    said = b""
+    while shut := [gate for gate in gates if not gate.open.is_set()]:
+        opened = asyncio.ensure_future(shut[0].open.wait())
+        heard = asyncio.ensure_future(reader.read(_CHUNK)) if len(said) < _CHUNK else None
+        waiting = [task for task in (opened, heard) if task is not None]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if heard is not None and heard.done():
+                if not (data := heard.result()):
+                    return None
+                said += data
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+    return said
 
 
 async def serve(links: list[Link]) -> None:

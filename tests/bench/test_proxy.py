@@ -135,6 +135,33 @@ def test_cut_holds_both_what_is_said_and_who_dials_and_healing_delivers_it(
     echo.close()
 
 
+def test_whoever_gives_up_before_a_cut_ends_was_never_there(tmp_path: Path, dial: Dialler) -> None:
+    to, listen, of_echo, of_other = free_addresses(4)
+    host, _, port = to.rpartition(":")
+    links = [
+        Link(dialler="side-a", acceptor="broker-0", listen=listen, to=to),
+        Link(dialler="side-b", acceptor="broker-1", listen=of_other, to=of_echo),
+    ]
+    echo = Echo(of_echo)
+    with socket.create_server((host, int(port))) as server, proxied(links, tmp_path) as network:
+        server.settimeout(WAIT_S)
+        dial.when_open(listen)
+        dial.made.enter_context(server.accept()[0])
+        network.cut(both_ways(["side-a"], ["broker-0"]))
+        impatient = dial(listen)
+        impatient.sendall(b"impatient")
+        impatient.close()
+        patient = dial(listen)
+        patient.sendall(b"patient")
+        other = dial.when_open(of_other)
+        assert all(passes(other, b"%d" % turn) for turn in range(20)), "the proxy has had time to notice"
+        network.heal()
+        accepted = dial.made.enter_context(server.accept()[0])
+        accepted.settimeout(WAIT_S)
+        assert accepted.recv(1024) == b"patient"
+    echo.close()
+
+
 def test_one_way_cut_lets_the_other_direction_through(tmp_path: Path, dial: Dialler) -> None:
     to, listen = free_addresses(2)
     host, _, port = to.rpartition(":")

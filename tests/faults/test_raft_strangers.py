@@ -69,7 +69,7 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         writers.stop()
         cluster.wait_equal()
         # Between followers hardly more than a sign of life a second passes.
-        until(lambda: len({r.pair for r in useful(network)}) == 3, "each link is recorded")
+        until(lambda: len({(r.dialler, r.acceptor) for r in useful(network)}) == 3, "each link is recorded")
         recordings = useful(network)
         yield Site(cluster, network, recordings)
 
