@@ -172,6 +172,7 @@ def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
             width=arguments.width,
             height=arguments.height,
             dark=arguments.dark,
+            section=arguments.section,
         )
     except NoPicture as error:
         print(f"mqbench: {error}", file=sys.stderr)
@@ -276,6 +277,11 @@ def parser() -> argparse.ArgumentParser:
         help="of the picture, in pixels (default: 1600); what is below is not shown",
     )
     child.add_argument("--dark", action="store_true", help="for those who prefer dark pages")
+    child.add_argument(
+        "--section",
+        metavar="NAME",
+        help="the picture begins with this section, as in report.html#partition (default: the page's top)",
+    )
     child.set_defaults(do=picture)
     return top
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import shutil
 import subprocess
 import tempfile
@@ -39,17 +40,28 @@ def browser() -> str:
     raise NoPicture(f"no browser is installed, one of these is needed: {', '.join(BROWSERS)}")
 
 
-def picture(page: Path, file: Path, *, width: int, height: int, dark: bool = False) -> None:
+def picture(
+    page: Path, file: Path, *, width: int, height: int, dark: bool = False, section: str | None = None
+) -> None:
     """Write what a window of this size shows of the page when it is opened, as PNG.
 
     A picture of a page narrower than ``WINDOW_MIN`` is as wide as that, with the page at its left.
 
+    Args:
+        section: Name of the section that the picture begins with, as in ``report.html#partition``; None: with
+            the page's top.
+
     Raises:
-        NoPicture: If there is no browser, it fails, or the file cannot be written.
+        NoPicture: If there is no such section or no browser, it fails, or the file cannot be written.
     """
     shown = page.resolve().as_uri()
+    if section is not None:
+        known = re.findall(r'<section id="([^"]+)"', page.read_text(encoding="utf-8"))
+        if section not in known:
+            raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
+        shown += f"#{section}"
     with tempfile.TemporaryDirectory() as scratch:
-        if width < WINDOW_MIN:
+        if width < WINDOW_MIN or section is not None:  # a window shows its top, a frame where it was scrolled
             frame = Path(scratch) / "frame.html"
             style = f"width:{width}px;height:{height}px;border:0;display:block"
             frame.write_text(

@@ -74,6 +74,27 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
     assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
 
 
+@needs_chromium
+def test_picture_begins_with_the_section_that_was_asked_for(tmp_path: Path) -> None:
+    page, file = tmp_path / "a.html", tmp_path / "a.png"
+    page.write_text(
+        '<body style="margin:0"><section id="above" style="background:#fff;height:3000px"></section>'
+        '<section id="below" style="background:#f00;height:3000px"></section>'
+    )
+    assert main(["picture", str(page), str(file), "--height", "400", "--section", "below"]) == 0
+    size, colour = first_pixel(file.read_bytes())
+    assert (size, colour) == ((1280, 400), (255, 0, 0))
+
+
+def test_section_that_the_page_has_not_is_named_with_those_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "a.html"
+    page.write_text('<section id="claims"></section><section id="lines"></section>')
+    assert main(["picture", str(page), str(tmp_path / "a.png"), "--section", "line"]) == 1
+    assert "the page has no section line, but claims, lines" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
