@@ -287,10 +287,12 @@ def taken_apart(values: Values, divisors: Mapping[str, float]) -> list[Taken]:
 
     Args:
         divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
+
+    How long a partition lasts is decided by who cut the network, so its times say nothing of timers.
     """
     found = []
     for place, arms in values.items():
-        if place.series != "equal" or place.measure not in TIMES:
+        if place.series != "equal" or place.measure not in TIMES or place.scenario == "partition":
             continue
         for arm in arms:
             measured = {}

@@ -553,8 +553,8 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
             f"Recoveries were measured with timers divided by {by}. From these follows which part a timer "
             "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both. "
         ) + (
-            "Below each prediction stands what was then measured with undivided timers, and how far the "
-            "prediction is off."
+            "Where undivided timers were measured too, what they gave stands below the prediction, and how "
+            "far the prediction is off."
             if 1.0 in divisors.values()
             else "That was not checked with undivided timers."
         )

@@ -240,6 +240,11 @@ def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_wa
     assert words.off_by(math.inf, 120.3) == "it never ended"
 
 
+def test_c9_times_of_a_partition_are_not_taken_apart_because_the_harness_cut_and_healed_it() -> None:
+    values = values_of(Place("equal", "partition", "1-2", "disagree_s"), raft=[3.0] * 6)
+    assert answers.taken_apart(values, {"equal": 60.0}) == []
+
+
 def test_c9_page_shows_the_prediction_beside_the_measurement(tmp_path: Path) -> None:
     gold = gold_of(tmp_path, {"raft": 100, "independent": 100})
     sources, faults, recoveries = [], [], []
