@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -248,30 +249,64 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
     assert "not online" in read(wire.call(321, ext | {"consumerGroup": "Nobody"}))["filterData"]
 
 
-def test_cleaning_is_accepted(wire: Wire) -> None:
-    assert [wire.call(code).code for code in (306, 316, 329)] == [0, 0, 0]
+def test_cleaning_unused_topics_is_accepted_and_keeps_every_topic(wire: Wire) -> None:
+    """306 and 329 are tested where files become old: test_retention.py."""
+    create(wire, "Unused")
+    assert wire.call(316).code == 0
+    assert wire.call(202, {"topic": "Unused"}).code == 0
 
 
 def test_what_was_stored_and_fetched_is_counted(wire: Wire) -> None:
     assert wire.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Counted"}).code == 1
-    wire.send_message("Counted", b"x")
-    assert wire.answer(wire.pull("Counted", 0, group="CountedGroup")).code == 0
-    (stored,) = decode_messages(wire.answer(wire.pull("Counted", 0, group="CountedGroup")).body)
+    for _ in range(3):
+        wire.send_message("Counted", b"x")
+    for _ in range(2):
+        answer = wire.answer(wire.pull("Counted", 0, group="CountedGroup"))
+        assert answer.code == 0
+    stored = next(decode_messages(answer.body))
     back = {"offset": str(stored.physical_offset), "group": "CountedGroup", "delayLevel": "1"}
     assert wire.call(36, back | {"originMsgId": ""}).code == 0
-    for name, key in (
-        ("TOPIC_PUT_NUMS", "Counted"),
-        ("TOPIC_PUT_SIZE", "Counted"),
-        ("GROUP_GET_NUMS", "Counted@CountedGroup"),
-        ("GROUP_GET_SIZE", "Counted@CountedGroup"),
-        ("SNDBCK_PUT_NUMS", "Counted@CountedGroup"),
-        ("BROKER_PUT_NUMS", "DefaultCluster"),
-        ("BROKER_GET_NUMS", "DefaultCluster"),
-    ):
+    size = len(answer.body)
+
+    def minute(name: str, key: str) -> Any:
         body = read(wire.call(315, {"statsName": name, "statsKey": key}))
         assert set(body) == {"statsMinute", "statsHour", "statsDay"}
+        return body["statsMinute"]
+
+    deadline = time.monotonic() + 40
+    while minute("SNDBCK_PUT_NUMS", "Counted@CountedGroup")["sum"] < 1:  # sampled every ten seconds
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    for name, key, total, times in (
+        ("TOPIC_PUT_NUMS", "Counted", 3, 3),
+        ("TOPIC_PUT_SIZE", "Counted", size, 3),
+        ("GROUP_GET_NUMS", "Counted@CountedGroup", 6, 2),
+        ("GROUP_GET_SIZE", "Counted@CountedGroup", 2 * size, 2),
+        ("SNDBCK_PUT_NUMS", "Counted@CountedGroup", 1, 1),
+    ):
+        told = minute(name, key)
+        assert (told["sum"], told["avgpt"]) == (total, total / times), name
+        assert 0 < told["tps"] < total
+    for name, least in (("BROKER_PUT_NUMS", 3), ("BROKER_GET_NUMS", 6)):
+        assert minute(name, "DefaultCluster")["sum"] >= least
     assert wire.call(215, {"topic": "Counted"}).code == 0
     assert wire.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Counted"}).code == 1
+
+
+def test_reset_by_time_goes_to_the_first_message_stored_at_or_after_that_instant(wire: Wire) -> None:
+    create(wire, "ByTime", queues=1)
+    create_group(wire, "ByTime")
+    for number in range(4):
+        wire.send_message("ByTime", b"%d" % number)
+        time.sleep(0.02)
+    times = [message.store_timestamp for message in decode_messages(wire.answer(wire.pull("ByTime", 0)).body)]
+    assert times == sorted(set(times))
+    for offset, instant in enumerate(times):
+        for asked, wanted in ((instant - 1, offset), (instant, offset), (instant + 1, min(offset + 1, 3))):
+            by_time = {"topic": "ByTime", "queueId": "0", "timestamp": str(asked)}
+            assert wire.call(29, by_time).ext_fields["offset"] == str(wanted)
+            if instant < times[-1]:
+                assert offsets(reset(wire, "ByTime", "ByTime", asked)) == {0: wanted}
 
 
 def test_growth_is_that_of_the_last_minute_hour_and_day() -> None:
