@@ -26,15 +26,17 @@ from routekeeper import (
 )
 
 from .apache import RELEASES, Apache, ask, wait_until
-from .ours import ApacheDeployment, OurDeployment, create_topic, in_parallel, route
+from .ours import MODES, ApacheDeployment, OurDeployment, create_topic, in_parallel, route
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 COUNT: Final = int(os.environ.get("ROUTEKEEPER_INTEROP_COUNT", "2000"))
 QUEUES: Final = 4
-#: Which of our modes leads which generation of Java clients: each once.
-BOTH: Final = pytest.mark.parametrize(
-    ("deployment", "release"), [("independent", "5.3.3"), ("raft", "4.9.7")], indirect=["deployment"]
+#: Each of our modes with each generation of Java clients.
+EACH: Final = pytest.mark.parametrize(
+    ("deployment", "release"),
+    [(mode, release) for mode in MODES for release in RELEASES],
+    indirect=["deployment"],
 )
 
 
@@ -49,7 +51,7 @@ def routed(addrs: Sequence[str], broker: str, topic: str) -> str:
 # -- Java's clients through our broker ---------------------------------------------------------
 
 
-@BOTH
+@EACH
 def test_java_clients_lose_nothing_and_keep_order_at_our_broker(
     deployment: OurDeployment, apaches: dict[str, Apache], release: str
 ) -> None:
@@ -67,7 +69,7 @@ def test_java_clients_lose_nothing_and_keep_order_at_our_broker(
     print(f"{COUNT} messages java={release} sent_s={sent_s:.1f} consumed {facts['done']}")
 
 
-@BOTH
+@EACH
 def test_java_consumers_get_what_they_ask_for_at_our_broker(
     deployment: OurDeployment, apaches: dict[str, Apache], release: str, tmp_path: Path
 ) -> None:
@@ -134,7 +136,6 @@ def test_our_client_loses_nothing_and_keeps_order_at_apaches_broker(
     carry(addrs, routed(addrs, broker, "OursOrdered"), apache_deployment.release)
 
 
-@pytest.mark.parametrize("deployment", ["raft"], indirect=True)
 def test_our_client_loses_nothing_and_keeps_order_at_our_broker(deployment: OurDeployment) -> None:
     addrs, broker = deployment.addrs, deployment.ours.addr
     carry(addrs, routed(addrs, broker, "OursThroughOurs"), "ours")
