@@ -1,0 +1,115 @@
+"""An Apache master that waits for a slave, under our nameservers: each mode leads a slave to the master and,
+when that is gone, consumers to the slave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from routekeeper import AsyncClient, ClientConfig, ConsumeFrom, ConsumerConfig, ReceivedMessage
+
+from .apache import Apache, ApacheBroker, ask, wait_until
+from .ours import MODES, Fleet, OurDeployment, create_topic, in_parallel, route
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+NAME = "pair"
+TOPIC, ALONE = "Copied", "Alone"
+COUNT = 50
+
+
+def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
+    fleet: Fleet, apaches: dict[str, Apache]
+) -> None:
+    apache = apaches["4.9.7"]  # a slave of 5.3.3 asks its master for topics a minute after its start
+    java = apaches["5.3.3"]
+    deployments = [fleet.ours(mode) for mode in MODES]
+    everywhere = [addr for deployment in deployments for addr in deployment.addrs]
+    settings = fleet.broker_settings() | {
+        "autoCreateTopicEnable": "false",
+        "brokerName": NAME,
+        "slaveReadEnable": "true",  # else a slave sends every pull on to the master
+    }
+    master = apache.broker(everywhere, name=NAME, settings=settings | {"brokerRole": "SYNC_MASTER"})
+    started: list[ApacheBroker] = [master]
+    slaves: list[tuple[OurDeployment, ApacheBroker, dict[str, str]]] = []
+    try:
+        for topic in (TOPIC, ALONE):
+            create_topic(master.addr, topic, queues=1)
+        alone = java.produce(deployments[0].addrs, ALONE, 1)
+        assert alone.get("status SLAVE_NOT_AVAILABLE") == "1", alone
+        for number, deployment in enumerate(deployments, 1):
+            # it is told where its master is by the nameservers of one mode only
+            role = {"brokerRole": "SLAVE", "brokerId": str(number)}
+            slave = apache.broker(
+                deployment.addrs, name=f"slave-{number}", settings=settings | role, wait=False
+            )
+            started.append(slave)
+            slaves.append((deployment, slave, {str(number): slave.addr}))
+
+        def joined(deployment: OurDeployment, slave: ApacheBroker, itself: dict[str, str]) -> None:
+            slave.wait_for("boot success")
+            both = {"0": master.addr} | itself
+            deployment.everywhere(
+                lambda addr: addrs_of(addr) == both, f"{both} in mode {deployment.mode}", 60
+            )
+            wait_until(lambda: copied(slave, ALONE) == 1, f"the first copy of {deployment.mode}", 60)
+            # unlike messages, topics come by a question to the master every 10 s
+            wait_until(lambda: knows(slave), f"the topics of {deployment.mode}", 60)
+
+        in_parallel(*(partial(joined, *each) for each in slaves))
+        sent = java.produce(deployments[0].addrs, TOPIC, COUNT)
+        assert sent["status SEND_OK"] == str(COUNT), sent
+        for deployment, slave, _ in slaves:
+            wait_until(lambda s=slave: copied(s, TOPIC) == COUNT, f"the copy of {deployment.mode}", 60)  # type: ignore[misc]
+        master.kill()
+
+        def consume(deployment: OurDeployment, itself: dict[str, str]) -> None:
+            mode, addrs = deployment.mode, deployment.addrs
+            deployment.everywhere(lambda addr: addrs_of(addr) == itself, "the master is gone")
+            facts = java.consume(addrs, TOPIC, f"of_a_slave_{mode}", COUNT)
+            assert (facts["distinct"], facts["duplicates"]) == (str(COUNT), "0"), facts
+            assert asyncio.run(read(addrs, f"ours_of_a_slave_{mode}")) == set(range(COUNT))
+
+        in_parallel(*(partial(consume, deployment, itself) for deployment, _, itself in slaves))
+    finally:
+        for broker in started:
+            broker.kill()
+
+
+def addrs_of(namesrv: str) -> dict[str, str]:
+    found = route(namesrv, TOPIC)
+    return {} if found is None else dict(found["brokerDatas"][0]["brokerAddrs"])
+
+
+def copied(slave: ApacheBroker, topic: str) -> int:
+    code, header, _ = ask(slave.addr, 30, {"topic": topic, "queueId": "0"})
+    return int(header["extFields"]["offset"]) if code == 0 else 0
+
+
+def knows(slave: ApacheBroker) -> bool:
+    return f'"{TOPIC}"'.encode() in ask(slave.addr, 21)[2]
+
+
+async def read(addrs: Sequence[str], group_name: str) -> set[int]:
+    """Read the topic by our own push consumer; return the numbers that came."""
+    seen: set[int] = set()
+    done = asyncio.Event()
+
+    async def listen(batch: Sequence[ReceivedMessage]) -> None:
+        seen.update(int(message.body) for message in batch)
+        if len(seen) == COUNT:
+            done.set()
+
+    config = ClientConfig(nameservers=tuple(addrs), timer_divisor=10)
+    group = ConsumerConfig(group=group_name, consume_from=ConsumeFrom.FIRST_OFFSET)
+    async with (
+        AsyncClient(config=config) as client,
+        client.push_consumer(group, {TOPIC: "*"}, listen),
+        asyncio.timeout(60),
+    ):
+        await done.wait()
+    return seen
