@@ -39,9 +39,16 @@ class Conditions:
 
     @property
     def disturbances(self) -> list[str]:
-        """Say why nothing may be concluded from the runs; empty if it may."""
+        """Say why nothing may be concluded from the runs; empty if it may.
+
+        Runs of an arm that filled the machine do not count: it made the load late itself, and is not judged.
+        """
         found = []
-        others, late = list(self.others_cores.values()), list(self.late_ms.values())
+        crowded = self.crowded
+        others, late = (
+            [value for run, value in values.items() if _setting(run) not in crowded]
+            for values in (self.others_cores, self.late_ms)
+        )
         if _too_many(others, OTHERS_CORES):
             found.append(
                 f"programs that do not belong to this comparison used {max(others):.1f} cores in the worst "
@@ -60,13 +67,17 @@ class Conditions:
         """Return where an arm filled the machine: in so many of so many runs."""
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
-            _, series, scenario, _, arm = run.split("/")
-            shares[series, scenario, arm].append(share)
+            shares[_setting(run)].append(share)
         return {
             setting: (sum(share > FULL_SHARE for share in found), len(found))
             for setting, found in shares.items()
             if _too_many(found, FULL_SHARE)
         }
+
+
+def _setting(run: str) -> Setting:
+    _, series, scenario, _, arm = run.split("/")
+    return series, scenario, arm
 
 
 def _too_many(values: list[float], limit: float) -> bool:

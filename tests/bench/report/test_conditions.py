@@ -1,0 +1,40 @@
+"""Whether the machine was fit for a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.report.conditions import Conditions
+
+
+def conditions(*, zookeeper_uses: float, others_cores: float = 0.0, late_ms: float = 3.0) -> Conditions:
+    """Ten blocks of two arms, in all of which ZooKeeper's load left 40 ms late."""
+    runs = {
+        arm: [f"b/equal/leader-fails/{block}/{arm}" for block in range(1, 11)]
+        for arm in ("independent", "zookeeper")
+    }
+    return Conditions(
+        others_cores={run: others_cores for found in runs.values() for run in found},
+        late_ms=dict.fromkeys(runs["zookeeper"], 40.0) | dict.fromkeys(runs["independent"], late_ms),
+        used_share=dict.fromkeys(runs["zookeeper"], zookeeper_uses) | dict.fromkeys(runs["independent"], 0.5),
+    )
+
+
+def test_an_arm_that_fills_the_machine_is_not_judged_and_the_others_are() -> None:
+    found = conditions(zookeeper_uses=0.95)
+    assert found.crowded == {("equal", "leader-fails", "zookeeper"): (10, 10)}
+    assert found.disturbances == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (conditions(zookeeper_uses=0.85), "40 ms or more after it was due"),
+        (conditions(zookeeper_uses=0.95, late_ms=30.0), "30 ms or more after it was due"),
+        (conditions(zookeeper_uses=0.95, others_cores=0.5), "used 0.5 cores in the worst run"),
+    ],
+    ids=["late without being full", "another arm is late", "others compute"],
+)
+def test_what_no_arm_explains_lets_nothing_be_concluded(found: Conditions, said: str) -> None:
+    (reason,) = found.disturbances
+    assert said in reason
