@@ -136,15 +136,16 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
         _targets(runs, "broker")
         .join(F.broadcast(gaps), on=["run", "target"], how="inner")
         .where((F.col("from_ns") >= F.col("begin_ns")) & (F.col("to_ns") < F.col("until_fault_ns")))
-        .select("run", "fault", "target", "until_fault_ns", F.col("to_ns").alias("up_ns"))
+        .select("run", "fault", "target", "begin_ns", "until_fault_ns", F.col("to_ns").alias("up_ns"))
     )
-    held = spans.select("run", "topic", F.explode("brokers").alias("target")).distinct()
+    held = _first_listed(spans).withColumnRenamed("broker", "target")
     lacking = (
         spans.where(F.col("state").isin(*ANSWERS))
         .join(F.broadcast(came), on="run", how="inner")
-        .join(held, on=["run", "topic", "target"], how="left_semi")
+        .join(held, on=["run", "topic", "target"], how="inner")
         .where(
             ~F.array_contains("brokers", F.col("target"))
+            & (F.col("listed_ns") < F.col("begin_ns"))
             & (F.col("until_ns") > F.col("up_ns"))
             & (F.col("since_ns") < F.col("until_fault_ns"))
         )
@@ -159,6 +160,18 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
+def _first_listed(spans: DataFrame) -> DataFrame:
+    """One row per (run, topic, broker): listed_ns long, since when anybody was seen to list it.
+
+    A topic that is made behind a fault, or in the next scenario, lacked nobody while the fault lasted.
+    """
+    return (
+        spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))
+        .groupBy("run", "topic", "broker")
+        .agg(F.min("since_ns").alias("listed_ns"))
+    )
+
+
 def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Say where living brokers were left out although nothing had happened to them.
 
@@ -166,27 +179,22 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     Out: one row per (run, fault, observer): views long, (observer, topic, broker) that lacked one;
         given_up_ns long, the longest of them; brokers long, how many different ones.
     """
-    holders = (
-        spans.where(F.col("state") == "routed")
-        .groupBy("run", "topic", "brokers")
-        .agg(F.count("*").alias("n"))
-        .select("run", "topic", F.explode("brokers").alias("broker"))
-        .groupBy("run", "topic")
-        .agg(F.collect_set("broker").alias("holders"))
-    )
     begin = F.greatest("seen_ns", "begin_ns")
     end = F.least("still_ns", "until_fault_ns")
     missing = (
         spans.where(F.col("state").isin(*ANSWERS))
-        .join(holders, on=["run", "topic"], how="inner")
+        .join(_first_listed(spans), on=["run", "topic"], how="inner")
         .join(F.broadcast(_windows(runs)), on="run", how="inner")
-        .where(end > begin)
+        .where(
+            (end > begin)
+            & (F.col("listed_ns") < F.col("begin_ns"))
+            & ~F.array_contains("brokers", F.col("broker"))
+            & ~F.array_contains("targets", F.concat(F.lit("broker-"), F.col("broker")))
+        )
         .select(
-            *("run", "fault", "observer", "index", "topic", "targets"),
-            F.explode(F.array_except("holders", "brokers")).alias("broker"),
+            *("run", "fault", "observer", "index", "topic", "broker"),
             (end - begin).alias("span_ns"),
         )
-        .where(~F.array_contains("targets", F.concat(F.lit("broker-"), F.col("broker"))))
     )
     return (
         missing.groupBy("run", "fault", "observer", "index", "topic", "broker")

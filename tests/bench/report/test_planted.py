@@ -389,6 +389,9 @@ def broker_died(root: Path) -> None:
             run.view(gone + 0.01, index=index, unseen=gone - 0.01, brokers=[0, 2])
             run.view(12.5 + 0.1 * index, index=index, unseen=12.5 + 0.1 * index)
             run.view(19.0, "end", index=index)
+        run.view(0.0, "absent", index=0, topic="made later")
+        run.view(17.0, index=0, topic="made later")
+        run.view(19.0, "end", index=0, topic="made later")
         for index in range(2):
             run.view(0.0, index=index, observer="client")
         run.view(9.0, index=0, observer="client", unseen=9.0, brokers=[0, 2])
@@ -439,6 +442,11 @@ def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_deat
     assert found.missing == 0
     assert found.recovered_ns == pytest.approx(3e9, abs=25e6)
     assert of(gold, "died", "send").failed == 10
+
+
+def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) -> None:
+    """The life of a cluster goes on behind a scenario, and observers ask for topics before they are there."""
+    assert [row for row in gold.given_up if "/died/" in row.run] == []
 
 
 def given_up_by_mistake(root: Path) -> None:
