@@ -367,12 +367,16 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
 def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     listed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in gold.left_out:
+        if faults[row.run, row.fault].kind == "partition":
+            continue  # the broker that it names is cut off from one nameserver, and lives
         listed[row.run, faults[row.run, row.fault].case, row.observer].append(_seconds(row.left_out_ns))
     for (run, case, observer), each in listed.items():
         name = "left_by_nameservers_s" if observer == "nameserver" else "left_by_clients_s"
         yield run, case, name, max(each)
     lacked: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for late in gold.back:
+        if faults[late.run, late.fault].kind == "partition":
+            continue
         lacked[late.run, faults[late.run, late.fault].case, late.observer].append(_seconds(late.back_ns))
     for (run, case, observer), each in lacked.items():
         yield run, case, f"back_by_{observer}s_s", max(each)

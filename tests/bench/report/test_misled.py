@@ -24,7 +24,7 @@ import pytest
 
 from bench.plan import load_plan
 from bench.report import answers, measures, words
-from bench.report.gold import Fault, Gold, Recovery
+from bench.report.gold import Back, Fault, Gold, LeftOut, Recovery
 from bench.report.measures import Place, Values
 from bench.report.page import page
 from bench.report.silver import Source
@@ -193,6 +193,23 @@ def test_c9_timers_that_were_not_divided_are_not_called_so(tmp_path: Path) -> No
     assert "<td>electionTimeout</td><td>300 ms, as it is</td><td>300 ms</td>" in timers
     assert "<td>registerNameServerPeriod</td><td>3 s, divided</td><td>30 s</td>" in timers
     assert "a tenth" not in html
+
+
+@pytest.mark.parametrize(("kind", "told"), [("kill", True), ("partition", False)])
+def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
+    tmp_path: Path, kind: str, told: bool
+) -> None:
+    gold = gold_of(tmp_path, {"raft": 100})
+    gold.faults[:] = [
+        dataclasses.replace(fault, kind=kind, targets=["broker-0", "nameserver-0"]) for fault in gold.faults
+    ]
+    for fault in gold.faults:
+        left = LeftOut(run=fault.run, fault=0, observer="nameserver", index=1, left_out_ns=None, unsure_ns=0)
+        gold.left_out.append(left)
+        gold.back.append(Back(run=fault.run, fault=0, observer="nameserver", index=1, back_ns=None))
+    found = {place.measure for place in measures.values(gold)}
+    names = {"left_by_nameservers_s", "back_by_nameservers_s"}
+    assert found & names == (names if told else set())
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
