@@ -33,11 +33,12 @@ help:
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-# Most tests wait more than they compute, so several workers share them. Those that measure, and Apache's programs
-# with their time-outs, have the machine for themselves afterwards.
+# Most tests wait more than they compute, so several workers share them. Those that measure have the machine for
+# themselves afterwards, and so have Apache's programs, which use it until their run has ended.
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -m "not (alone or bench or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "alone or bench or interop" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "(alone or bench) and not interop" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
 # (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.

@@ -451,8 +451,8 @@ class Session:
                 session.close()
 
     def _create_topics(self, topics: Sequence[str]) -> None:
-        """Create topics at each broker, as an administrator does."""
-        client = Client(ClientConfig(nameservers=tuple(self._servers.clients)))
+        """Create topics at each broker, as an administrator does who waits as long as a start may take."""
+        client = Client(ClientConfig(nameservers=tuple(self._servers.clients), call_timeout_s=RESTART_MAX_S))
         try:
             for topic in topics:
                 config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)

@@ -24,9 +24,14 @@ settings.load_profile("routekeeper")
 TOGETHER = ("tests/interop", "tests/bench/report")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put directories of TOGETHER first: one worker needs minutes for the longest of them."""
-    items.sort(key=lambda item: not item.location[0].startswith(TOGETHER))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put directories of TOGETHER first where several workers run: one of them needs minutes for the longest.
+
+    A single process keeps the order: what runs Apache's programs comes last, since they use the machine until
+    the end (tests/interop/conftest.py).
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.location[0].startswith(TOGETHER))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -320,8 +320,7 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
     newcomers = sorted((row for row in operations if row.op == "newcomer"), key=lambda row: row.due_ns)
     struck = [row for row in newcomers if fault.begin_ns <= row.due_ns < fault.healed_ns]
     assert len(struck) >= 12
-    assert not struck[0].queued
-    assert all(row.queued for row in struck[1:])
+    assert all(row.queued for row in struck[1:])  # the first one, or who was just asking, is who waits
     before = [row for row in newcomers if row.due_ns < fault.begin_ns - SECOND // 2]
     assert len([row for row in before if row.queued]) <= len(before) / 4
 
