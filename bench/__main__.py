@@ -21,10 +21,10 @@ from typing import Final, NoReturn
 import msgspec
 
 from bench import compare as comparing
-from bench.arms.apache import missing
+from bench.arms import apache, apache_brokers
 from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, plans
-from bench.runfolder import find_run_folders
+from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
 
 ATTACHED: Final = "attached"
@@ -82,7 +82,10 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         raise PlanError(
             f"profile {ATTACHED!r} drives a cluster that runs: name it by --arm and --nameservers"
         )
-    elif (lacking := missing()) is not None and "apache" in plan.arms:
+    elif REAL.keys() & set(plan.arms):
+        if (lacking := apache_brokers.missing()) is not None:
+            raise PlanError(f"profile {arguments.profile!r} runs RocketMQ's own brokers: it needs {lacking}")
+    elif (lacking := apache.missing()) is not None and "apache" in plan.arms:
         print(f"mqbench: the arm apache is left out: it needs {lacking}", file=sys.stderr)
         plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
     if arguments.blocks is not None:

@@ -15,7 +15,8 @@ import msgspec
 from bench.attached import AttachedSession
 from bench.plan import PlanError
 from bench.processes import ClusterError
-from bench.runfolder import ManifestError, read_manifest, run_folder
+from bench.real import RealSession
+from bench.runfolder import REAL, ManifestError, read_manifest, run_folder
 from bench.schedule import ATTEMPTS_MAX, REPORT_S, Comparison, Turn, blocks_of, expected_s
 from bench.session import Session, SessionPlan
 
@@ -177,9 +178,11 @@ class Ending:
 
 
 def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Session:
-    if comparison.given is None:
-        return Session(given, teller)
-    return AttachedSession(given, comparison.given, teller)
+    if comparison.given is not None:
+        return AttachedSession(given, comparison.given, teller)
+    if given.arm in REAL:
+        return RealSession(given, teller)
+    return Session(given, teller)
 
 
 def expected_minutes(comparison: Comparison) -> float:

@@ -39,6 +39,7 @@ from bench.arrivals import Arrivals
 from bench.chance import stream
 from bench.events import SIMULATED_FROM, Delivery, EventLog, Op, Operation, Outcome, Truth, View, ViewState
 from bench.generator_config import (
+    RETRIES,
     Beginning,
     GeneratorConfig,
     begin_path,
@@ -46,6 +47,7 @@ from bench.generator_config import (
     end_path,
     is_versioned,
     observed_topics,
+    paced,
     sim_addr,
     topic_name,
 )
@@ -66,8 +68,6 @@ AWAIT_S: Final = 0.01
 FIRST_SEND_EVERY_S: Final = 0.1
 #: Numbers of messages to new topics.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
-#: RocketMQ's default of retryTimesWhenSendFailed.
-RETRIES: Final = 2
 #: User property that tells a message of this run from another.
 MESSAGE_NUMBER: Final = "benchNumber"
 
@@ -91,16 +91,13 @@ class Generator:
         self.arm = arm_of(config.arm)
         load = config.load
         topics = [topic_name(number) for number in range(load.topics)]
-        observed = observed_topics(load)
-        self.lookups = self.arrivals("lookup", load.lookup_per_s, [*topics, *observed])
+        clients = {op: self.arrivals(op, *each) for op, each in paced(load).items()}
+        self.lookups = clients["lookup"]
         servers = range(len(config.arm.sides[0].servers))
         self.newcomers = self.arrivals(
             "newcomer", load.newcomer_per_s, [(server, topic) for server in servers for topic in topics]
         )
-        self.sends = {
-            op: self.arrivals(op, rate, topics)
-            for op, rate in (("send", load.send_per_s), ("send_once", load.send_once_per_s))
-        }
+        self.sends = {op: clients[op] for op in ("send", "send_once")}
         self.body = stream(config.seed, "bodies").randbytes(load.message_bytes)
         self.changes = itertools.count()
         self.counters: dict[str, itertools.count[int]] = {}
@@ -399,8 +396,8 @@ def open_log(environment: Any, **_: Any) -> None:
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
     load = config.load
-    for paced in (Lookup, Newcomer, Sender, SenderOnce):
-        paced.fixed_count = load.users(paced.op)
+    for kind in (Lookup, Newcomer, Sender, SenderOnce):
+        kind.fixed_count = load.users(kind.op)
     SimulatedBroker.fixed_count = load.sim_brokers
     Shared.generator = Generator(config, environment)
     gevent.spawn(Shared.generator.flush_always)

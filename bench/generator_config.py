@@ -1,12 +1,16 @@
 """What the harness tells the load generator (pure)."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from bench.arms.interface import ArmConfig
-from bench.events import SIMULATED_FROM
+from bench.events import SIMULATED_FROM, Op
 from bench.plan import NEW_TOPIC, Load, Plan, SeriesPlan, scenarios_of
+
+RETRIES: Final = 2
+"""Of producers that retry: RocketMQ's default of ``retryTimesWhenSendFailed``."""
 
 
 class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,16 @@ def changing_topic(sim: int) -> str:
 def observed_topics(load: Load) -> list[str]:
     """Return the topics whose views are recorded."""
     return [topic_name(0), *(changing_topic(SIMULATED_FROM + number) for number in range(load.observed_sims))]
+
+
+def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
+    """Return what is asked or sent by clients that stay: how often a second, and about which topics."""
+    topics = [topic_name(number) for number in range(load.topics)]
+    return {
+        "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),
+        "send": (load.send_per_s, topics),
+        "send_once": (load.send_once_per_s, topics),
+    }
 
 
 def is_versioned(topic: str) -> bool:

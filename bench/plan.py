@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from bench.runfolder import Arm, Durability, Line, Series
-from bench.timers import Timers
+from bench.runfolder import REAL, Arm, Durability, Line, Series
+from bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
 
 if TYPE_CHECKING:
     import random
@@ -59,6 +59,12 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
     },
 }
 """Scenario to its cases, and what each does."""
+
+
+REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
+"""What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
+so that no proxy can cut them. Its brokers may be killed only: they take 10 s to stop, and one that hangs
+stays listed for the two minutes that nameservers give to those who name no lease."""
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
@@ -261,6 +267,8 @@ def parse_plan(text: str) -> Plan:
         _not_twice(f"cases of {scenario.name}", [fault.case for fault in scenario.faults])
         if not scenario.quiet_s and not scenario.faults:
             raise PlanError(f"scenario {scenario.name!r} has neither quiet_s nor faults")
+    if REAL.keys() & set(plan.arms):
+        _check_real(plan)
     if len(plan.lines) > LINES_MAX:
         raise PlanError(f"{len(plan.lines)} primary lines, allowed are {LINES_MAX}")
     _not_twice("lines", [line.name for line in plan.lines])
@@ -272,6 +280,21 @@ def parse_plan(text: str) -> Plan:
         if line.margin <= 0:
             raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
     return plan
+
+
+def _check_real(plan: Plan) -> None:
+    """Check what RocketMQ's own brokers and Java client allow."""
+    where = f"beside {', '.join(arm for arm in plan.arms if arm in REAL)}"
+    period_ms = DOCUMENTED_MS["registerNameServerPeriod"]
+    for series in plan.series:
+        name = f"series.{series.name}.timers.divisor {where}"
+        _in_range(name, series.timers.divisor, *(period_ms / each for each in reversed(REAL_PERIOD_MS)))
+    _in_range(f"load.consumers {where}", plan.load.consumers, 0, 0)
+    for scenario in plan.scenarios:
+        for fault in scenario.faults:
+            kind = CASES[scenario.name][fault.case]
+            allowed = ("kill",) if strikes_broker(scenario.name, fault.case) else REAL_KINDS
+            _known(f"what {scenario.name}.{fault.case} does {where}", [kind], set[str](allowed))
 
 
 def _check_load(plan: Plan) -> None:

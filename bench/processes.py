@@ -150,6 +150,11 @@ class Process:
         self._reap()
         return False
 
+    @property
+    def code(self) -> int | None:
+        """How it ended; None if it runs or never did."""
+        return None if self.child is None else self.child.returncode
+
     def died(self) -> str | None:
         """Return how it ended if it did so by itself."""
         with self._ends:

@@ -29,7 +29,12 @@ MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 2
 """Version of the manifest and of the events beside it; a report refuses a newer one."""
 
-Arm = Literal["independent", "raft", "zookeeper", "apache", "independent-again"]
+Arm = Literal[
+    "independent", "raft", "zookeeper", "apache", "independent-again", "independent-real", "raft-real"
+]
+REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "raft"}
+"""Arms with RocketMQ's own brokers and Java client before our nameservers, to the same with ours."""
+
 Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "defaults"]
 Durability = Literal["memory", "journal", "fsync"]
 

@@ -42,6 +42,7 @@ from bench.plan import (
     CASES,
     NEW_TOPIC,
     Kind,
+    Load,
     Plan,
     PlannedFault,
     SeriesPlan,
@@ -305,8 +306,8 @@ class Session:
         self._servers = servers
         brokers = self.plan.brokers
         diallers = [*(f"broker-{index}" for index in range(brokers)), *SIDES]
-        ports = iter(free_ports(brokers + len(diallers) * self.plan.servers + len(SIDES) * brokers))
-        self._broker_addrs = [f"{HOST}:{next(ports)}" for _ in range(brokers)]
+        ports = iter(free_ports(len(diallers) * self.plan.servers + len(SIDES) * brokers))
+        self._broker_addrs = [self._broker_addr() for _ in range(brokers)]
         links: list[Link] = [*servers.links]
         dialled: dict[str, list[str]] = {}
         for dialler in diallers:
@@ -326,11 +327,19 @@ class Session:
         self._brokers = [self._broker(index, dialled[f"broker-{index}"]) for index in range(brokers)]
         self._helpers = [self._network.process, *self._load_processes()]
 
+    def _broker_addr(self) -> str:
+        return f"{HOST}:{free_ports(1)[0]}"
+
+    @property
+    def _generator_load(self) -> Load:
+        """What the generator does of the plan's load."""
+        return self.plan.load
+
     def _load_processes(self) -> list[Process]:
         """Make observer and generator, not yet started."""
         self._observer = self._helper("observer", "prober", ["-m", "bench.observer", self._path("observer")])
         locustfile = Path(__file__).with_name("generator.py")
-        load = self.plan.load
+        load = self._generator_load
         users = str(load.all_users)
         options = ["-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
         options += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
@@ -490,7 +499,7 @@ class Session:
         config = GeneratorConfig(
             folder=str(self._spool),
             arm=self._arm_config(),
-            load=self.plan.load,
+            load=self._generator_load,
             brokers=self._broker_indexes(),
             seed=self.given.seed,
             start_ns=self._start_ns,

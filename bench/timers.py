@@ -38,6 +38,11 @@ DOCUMENTED_MS: Final = {
 }
 
 
+#: The shortest and the longest time between two registrations that RocketMQ's own broker accepts.
+#: Source: BrokerController.start of 5.3: Math.max(10000, Math.min(registerNameServerPeriod, 60000)).
+REAL_PERIOD_MS: Final = (10_000.0, 60_000.0)
+
+
 def documented_timers(divisor: float) -> dict[str, Timer]:
     """Return RocketMQ's timers, divided."""
     return {

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +19,10 @@ from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 
 RELEASE: Final = "5.3.3"
 _MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
-_POM: Final = Path(__file__).with_name("apache.xml")
 _FETCH_S: Final = 600.0
-_LOGBACK: Final = """<configuration>
+LOGBACK: Final = """<configuration>
   <appender name="file" class="org.apache.rocketmq.logging.ch.qos.logback.core.FileAppender">
-    <file>{folder}/namesrv.log</file>
+    <file>{file}</file>
     <encoder><pattern>%d %-5level %logger{{20}} - %m%n</pattern></encoder>
   </appender>
   <root level="WARN"><appender-ref ref="file"/></root>
@@ -30,50 +30,72 @@ _LOGBACK: Final = """<configuration>
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jars:
+    """Programs of the release, and where their jars are kept.
+
+    Attributes:
+        pom: Names them to Maven.
+    """
+
+    name: str
+    pom: Path
+
+    @property
+    def _kept(self) -> Path:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return base / "routekeeper" / "bench" / self.name
+
+    def missing(self) -> str | None:
+        """Return what this machine lacks to have them; None if nothing."""
+        if self._kept.exists() or shutil.which("mvn") is not None:
+            return None
+        return "Maven (mvn on PATH), which fetches them once"
+
+    def folder(self) -> Path:
+        """Return the folder of the jars, fetched if this machine has not had them before.
+
+        Raises:
+            ClusterError: If there is no Maven, or it fails.
+        """
+        folder = self._kept
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder
+            maven = shutil.which("mvn")
+            if maven is None:
+                raise ClusterError(f"the jars of {self.name} need {self.missing()}")
+            partial = folder.with_name(f"{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds beside it
+            done = subprocess.run(
+                [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
+                cwd=partial,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_S,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise ClusterError(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+            (partial / "jars").rename(folder)
+        return folder
+
+    def class_path(self) -> str:
+        """Return the class path of all of them."""
+        return os.pathsep.join(str(jar) for jar in sorted(self.folder().glob("*.jar")))
+
+
+JARS: Final = Jars(name=f"apache-{RELEASE}", pom=Path(__file__).with_name("apache.xml"))
+
+
 def missing() -> str | None:
     """Return what this machine lacks to run RocketMQ's nameservers; None if nothing."""
-    if _folder().exists() or shutil.which("mvn") is not None:
-        return None
-    return "Maven (mvn on PATH), which fetches them once"
-
-
-def _folder() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "routekeeper" / "bench" / f"apache-{RELEASE}"
-
-
-def jars() -> Path:
-    """Return the folder of the release's jars, fetched if this machine has not had them before.
-
-    Raises:
-        ClusterError: If there is no Maven, or it fails.
-    """
-    folder = _folder()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise ClusterError(f"the arm apache needs {missing()}")
-        partial = folder.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        shutil.copy(_POM, partial / "pom.xml")  # Maven builds beside it
-        done = subprocess.run(
-            [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
-            cwd=partial,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_FETCH_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ClusterError(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-        (partial / "jars").rename(folder)
-    return folder
+    return JARS.missing()
 
 
 class ApacheNameservers(StartedServers):
@@ -84,11 +106,11 @@ class ApacheNameservers(StartedServers):
         self.clients = [f"{HOST}:{port}" for port in free_ports(count)]
         self.processes = []
         scan_ms = max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / timers.divisor))
-        class_path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
+        class_path = JARS.class_path()
         for index, addr in enumerate(self.clients):
             home = self.data_of(index)
             home.mkdir(parents=True)
-            (home / "logback.xml").write_text(_LOGBACK.format(folder=home))
+            (home / "logback.xml").write_text(LOGBACK.format(file=home / "namesrv.log"))
             (home / "namesrv.properties").write_text(
                 f"listenPort={addr.rpartition(':')[2]}\nbindAddress={HOST}\n"
                 f"scanNotActiveBrokerInterval={scan_ms}\n"

@@ -21,7 +21,7 @@ from bench.jre import ensure_java
 from bench.links import Link, pair_host
 from bench.ports import HOST, free_ports
 from bench.processes import ArmLost, ClusterError, Process, Record
-from bench.runfolder import Arm, Durability, Timer
+from bench.runfolder import REAL, Arm, Durability, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from client.blocking import Client
 from client.config import ClientConfig
@@ -146,7 +146,7 @@ class Nameservers(StartedServers):
         durability: Durability,
     ) -> None:
         super().__init__(arm, folder, timers, record)
-        self.mode = "raft" if arm == "raft" else "independent"
+        self.mode = "raft" if REAL.get(arm, arm) == "raft" else "independent"
         ports = [f"{HOST}:{port}" for port in free_ports(4 * count)]
         self.clients, self.http = ports[:count], ports[count : 2 * count]
         identities, bound = ports[2 * count : 3 * count], ports[3 * count :]
@@ -391,7 +391,7 @@ def servers_of(
     match arm:
         case "zookeeper":
             return ZooKeepers(arm, folder, timers, record, count=count)
-        case "independent" | "independent-again" | "raft":
+        case "independent" | "independent-again" | "independent-real" | "raft" | "raft-real":
             return Nameservers(arm, folder, timers, record, count=count, durability=durability)
         case "apache":
             from bench.arms.apache import ApacheNameservers  # its jars are fetched for this arm only

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import asked_for, parser
+from bench.__main__ import asked_for, main, parser
+from bench.arms.apache_brokers import broker_addr
 from bench.arms.interface import as_dialled, looked_at
 from bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
 from bench.views import Views
@@ -87,3 +88,31 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)  # fetched by an earlier run
     _, comparison = asked_for(parser().parse_args([*words[:-1], str(tmp_path / "other")]), words)
     assert "apache" in comparison.plan.arms
+
+
+@pytest.mark.parametrize("java", ["none", "old", "17"])
+def test_profile_of_rocketmqs_own_brokers_says_what_is_missing_before_it_starts(
+    java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if java != "none":
+        compiler = tmp_path / "javac"
+        compiler.write_text(f"#!/bin/sh\necho javac {'11.0.2' if java == 'old' else '17.0.2'}\n")
+        compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["run", "--profile", "real", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    wanted = "Maven (mvn on PATH)" if java == "17" else "a Java development kit of version 17 or newer"
+    assert f"profile 'real' runs RocketMQ's own brokers: it needs {wanted}" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_brokers_of_rocketmqs_have_the_ports_around_theirs_to_themselves() -> None:
+    taken = [
+        int(broker_addr().rpartition(":")[2]) + offset
+        for _ in range(40)
+        for offset in (-2, 0, 1)  # the fast one, the broker's own, replication
+    ]
+    assert len(set(taken)) == len(taken)

@@ -25,6 +25,7 @@ from bench.plan import (
     strikes_broker,
 )
 from bench.report.answers import TIMER_SERIES
+from bench.runfolder import REAL
 from bench.timers import DOCUMENTED_MS
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
@@ -126,7 +127,13 @@ def test_a_dead_broker_is_watched_for_longer_than_any_timer_may_let_it_live(name
         longest_s = divided / 1000 / series.timers.divisor
         for scenario in scenarios_of(plan, series):
             for fault in scenario.faults:
-                if strikes_broker(scenario.name, fault.case) and fault.case != "stop":
+                if not strikes_broker(scenario.name, fault.case):
+                    continue
+                if REAL.keys() & set(plan.arms):
+                    # They are killed only, which closes connections: nobody waits for a lease.
+                    poll_s = DOCUMENTED_MS["pollNameServerInterval"] / 1000 / series.timers.divisor
+                    assert fault.down_s > poll_s
+                elif fault.case != "stop":
                     assert fault.down_s * series.stretch > longest_s, (series.name, fault.case)
 
 
@@ -241,3 +248,37 @@ def test_a_rate_of_zero_is_never_due_and_a_negative_one_is_refused() -> None:
     assert drawn(1, 0.0) == []
     with pytest.raises(ValueError, match="rate_per_s=-1"):
         drawn(1, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "divisor = 3.0",
+            "divisor = 3.1",
+            "timers.divisor beside independent-real, raft-real=3.1 is out of range, allowed are 0.5 to 3",
+        ),
+        (
+            'name = "leader-fails"\nfaults = [{ case = "kill"',
+            'name = "leader-fails"\nfaults = [{ case = "cable"',
+            "what leader-fails.cable does beside independent-real, raft-real='cable' is unknown",
+        ),
+        (
+            "send_clients = 3",
+            "consumers = 1\nsend_clients = 3",
+            "load.consumers beside independent-real, raft-real=1 is out of range, allowed are 0 to 0",
+        ),
+        (
+            'name = "broker-dies"\nfaults = [{ case = "kill"',
+            'name = "broker-dies"\nfaults = [{ case = "freeze"',
+            "broker-dies.freeze does beside independent-real, raft-real='freeze' is unknown, known are: kill",
+        ),
+    ],
+)
+def test_what_rocketmqs_own_brokers_cannot_do_is_refused(old: str, new: str, said: str) -> None:
+    text = (FOLDER / "real.toml").read_text()
+    assert old in text
+    with pytest.raises(PlanError, match=re.escape(said)):
+        parse_plan(text.replace(old, new, 1))
+    ours = text.replace(', "independent-real"', "").replace(', "raft-real"', "").replace(old, new, 1)
+    assert parse_plan(ours).arms == ["independent", "raft"], "ours can"

@@ -1,0 +1,175 @@
+"""RocketMQ's own brokers and Java client, in place of ours: their jars come by Maven, once."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from bench.arms.apache import LOGBACK, RELEASE, Jars
+from bench.arms.interface import CLUSTER
+from bench.jre import JAVA_MAJOR_MIN
+from bench.ports import HOST, free_ports
+from bench.processes import ClusterError
+
+JARS: Final = Jars(name=f"apache-brokers-{RELEASE}", pom=Path(__file__).with_name("apache_brokers.xml"))
+LEASE_MS: Final = 120_000.0
+"""Such a broker names no lease of its own, and then it is the nameserver's default."""
+
+READY_MARK: Final = "boot success"
+_BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
+_CLIENT: Final = "Sender"
+_SOURCE: Final = Path(__file__).parents[1] / "java" / f"{_CLIENT}.java"
+_COMPILE_S: Final = 120.0
+_FLAGS: Final = (
+    # few cores are shared by several of them: no optimising compiler, no parallel collector
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    # RocketMQ reaches into these; Java 9 and later close them by default
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+_SETTINGS: Final[Mapping[str, object]] = {
+    "brokerClusterName": CLUSTER,
+    "brokerId": 0,
+    "brokerIP1": HOST,
+    "brokerIP2": HOST,
+    "autoCreateTopicEnable": "false",
+    # the defaults map gigabytes; these keep a broker's folder small
+    "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
+    "maxHashSlotNum": 10_000,
+    "maxIndexNum": 40_000,
+    "mappedFileSizeTimerLog": 4 * 1024 * 1024,
+    "timerFlushIntervalMs": 60_000,
+    "diskMaxUsedSpaceRatio": 95,
+}
+
+
+def missing() -> str | None:
+    """Return what this machine lacks to run RocketMQ's brokers and our Java program; None if nothing."""
+    if _compiler() is None:
+        return f"a Java development kit of version {JAVA_MAJOR_MIN} or newer (javac on PATH or in JAVA_HOME)"
+    return JARS.missing()
+
+
+def javac_major(version_output: str) -> int | None:
+    """Return the major version that ``javac -version`` printed; None if that was no compiler."""
+    found = re.match(r"javac (?:1\.)?(\d+)", version_output)
+    return None if found is None else int(found[1])
+
+
+def _compiler() -> Path | None:
+    """Return a new enough compiler; a Java lies beside it."""
+    home = os.environ.get("JAVA_HOME")
+    folders = [str(Path(home, "bin"))] if home else []
+    return _compiler_in(os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
+
+
+@cache
+def _compiler_in(path: str) -> Path | None:
+    found = shutil.which("javac", path=path)
+    if found is None:
+        return None
+    done = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    major = javac_major(done.stdout + done.stderr)
+    return Path(found).resolve() if major is not None and major >= JAVA_MAJOR_MIN else None
+
+
+def _found_compiler() -> Path:
+    compiler = _compiler()
+    if compiler is None:
+        raise ClusterError(f"RocketMQ's own brokers and client need {missing()}")
+    return compiler
+
+
+def _classes() -> Path:
+    """Return the folder of our Java program's classes, compiled if its text has changed.
+
+    Raises:
+        ClusterError: If there is no compiler, or it refuses.
+    """
+    jars = JARS.folder()
+    text = _SOURCE.read_bytes()
+    classes = jars.with_name(f"{jars.name}-classes-{hashlib.sha256(text).hexdigest()[:12]}")
+    with classes.with_name(f"{classes.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if classes.exists():
+            return classes
+        partial = classes.with_name(f"{classes.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [str(_found_compiler()), "--release", str(JAVA_MAJOR_MIN), "-d", str(partial)]
+        command += ["-cp", str(jars / "*"), str(_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+        if done.returncode != 0:
+            raise ClusterError(f"javac ended with {done.returncode}: {done.stderr[-2000:]}")
+        partial.rename(classes)
+    return classes
+
+
+def broker_addr() -> str:
+    """Return an address for a broker: it takes the port two below (its fast one) and the next, too."""
+    while True:
+        ports = free_ports(4)
+        if ports[-1] - ports[0] == 3:
+            return f"{HOST}:{ports[2]}"
+
+
+def broker_command(home: Path, *, name: str, addr: str, servers: Sequence[str], period_ms: int) -> list[str]:
+    """Return a broker's command line; writes what it reads into ``home``."""
+    port = int(addr.rpartition(":")[2])
+    properties = {
+        **_SETTINGS,
+        "brokerName": name,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "storePathRootDir": home / "store",
+        "storePathCommitLog": home / "store" / "commitlog",
+        "namesrvAddr": ";".join(servers),
+        "registerNameServerPeriod": period_ms,
+    }
+    command = _java(home, JARS.class_path(), heap_mib=256)
+    (home / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return [*command, _BROKER, "-c", str(home / "broker.properties")]
+
+
+def client_command(home: Path, settings: Path) -> list[str]:
+    """Return the Java client's command line.
+
+    Raises:
+        ClusterError: If it cannot be compiled.
+    """
+    class_path = os.pathsep.join((str(_classes()), JARS.class_path()))
+    return [*_java(home, class_path, heap_mib=256), _CLIENT, str(settings)]
+
+
+def _java(home: Path, class_path: str, *, heap_mib: int) -> list[str]:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "logback.xml").write_text(LOGBACK.format(file=home / "apache.log"))
+    properties = {
+        "user.home": home,
+        "rocketmq.home.dir": home,
+        "rocketmq.client.logUseSlf4j": "true",
+        "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
+        "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+        "rmq.logback.configurationFile": home / "logback.xml",
+    }
+    return [
+        *(str(_found_compiler().with_name("java")), f"-Xmx{heap_mib}m", *_FLAGS),
+        *(f"-D{key}={value}" for key, value in properties.items()),
+        *("-cp", class_path),
+    ]

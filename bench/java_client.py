@@ -1,0 +1,243 @@
+"""What RocketMQ's Java client is told (``java/Sender.java``), and the rows that its lines become (pure).
+
+The Java program judges nothing: it writes what it did and what it was answered, and here that becomes the
+same rows as those of the load that stands before every other arm, so that a report knows of one kind only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bench.arms.interface import Side, broker_index, broker_indexes
+from bench.arms.remoting import NO_QUORUM
+from bench.arrivals import Arrivals
+from bench.chance import stream
+from bench.events import Op, Operation, Outcome, View
+from bench.generator_config import is_versioned, observed_topics, paced, topic_name
+from bench.plan import Load
+from bench.recorder import short_remark
+from remoting.codes import ResponseCode
+
+#: Its users are numbered from here: the other load's begin with 0.
+USERS_FROM: Final = 100_000
+#: Pause between two looks at the clients' route tables, ns: what limits the resolution of views.
+WATCH_NS: Final = 5_000_000
+#: Seen from the caller these do not tell whether what was sent has arrived. A connection that closes under a
+#: request is told as one that could not send it.
+UNKNOWN: Final = frozenset(
+    {"RemotingTimeoutException", "RemotingSendRequestException", "RemotingTooMuchRequestException"}
+)
+
+
+class LinesError(ValueError):
+    """The Java client wrote a line that cannot be read."""
+
+
+class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
+    """One operation. Of ``errors`` the first was thrown, the next is its cause."""
+
+    op: Op
+    client: int
+    """Its place among those of its kind, which says on which side it is."""
+    user: int
+    number: int
+    due_ns: int
+    begin_ns: int
+    end_ns: int
+    queued: bool
+    topic: str
+    server: str | None = None
+    """Address of the nameserver asked last."""
+    broker: str | None = None
+    tries: int = 0
+    status: str | None = None
+    brokers: list[str] | None = None
+    queues: int | None = None
+    errors: list[str] = []
+    code: int | None = None
+    remark: str | None = None
+    """What the last of the errors said."""
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="view"):
+    """What a producer's client has in its route table since some instant."""
+
+    client: int
+    topic: str
+    brokers: list[str]
+    queues: int | None = None
+    unseen_ns: int | None = None
+    seen_ns: int
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="end"):
+    """How far a table was watched."""
+
+    client: int
+    topic: str
+    seen_ns: int
+
+
+_DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
+
+
+def without_java(load: Load) -> Load:
+    """Return what is left of a load for the program that stands before every other arm."""
+    return msgspec.structs.replace(
+        load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
+    )
+
+
+def settings(
+    load: Load,
+    sides: Sequence[Side],
+    *,
+    retries: int,
+    refresh_ms: int,
+    heartbeat_ms: int,
+    linger_ns: int,
+    output: Path,
+    schedule: Path,
+    end: Path,
+) -> str:
+    """Return the properties file that the Java client is given.
+
+    Args:
+        retries: Of producers that retry.
+        output: Where it writes what it did.
+        schedule: File that it awaits, see :func:`schedule`.
+        end: File that names the end of the load, in ns.
+    """
+    values: dict[str, object] = {
+        "sides": len(sides),
+        **{f"nameservers.{place}": ";".join(side.servers) for place, side in enumerate(sides)},
+        "topics": ",".join(topic_name(number) for number in range(load.topics)),
+        "observed": ",".join(observed_topics(load)),
+        "poll_ms": refresh_ms,
+        "heartbeat_ms": heartbeat_ms,
+        "timeout_ms": round(load.timeout_s * 1000),
+        "retries": retries,
+        "body_bytes": load.message_bytes,
+        "send_clients": load.send_clients,
+        "lookup_clients": load.lookup_clients,
+        **{f"users.{op}": load.users(op) for op in paced(load)},
+        "linger_ns": linger_ns,
+        "watch_ns": WATCH_NS,
+        "output": output,
+        "schedule": schedule,
+        "end": end,
+    }
+    return "".join(f"{name}={_property(str(value))}\n" for name, value in values.items())
+
+
+def _property(value: str) -> str:
+    """Return a value as Java's properties files have it: a backslash is special, and so is all but ASCII."""
+    return "".join(
+        char
+        if 32 <= ord(char) < 127 and char != "\\"
+        else "".join(f"\\u{int.from_bytes(pair, 'big'):04x}" for pair in _pairs(char.encode("utf-16-be")))
+        for char in value
+    )
+
+
+def _pairs(data: bytes) -> Iterator[bytes]:
+    for place in range(0, len(data), 2):
+        yield data[place : place + 2]
+
+
+def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
+    """Yield what is due when, up to ``horizon_ns`` after the start: what the other load would have done."""
+    for op, (rate_per_s, topics) in paced(load).items():
+        arrivals = Arrivals(
+            start_ns=start_ns,
+            rate_per_s=rate_per_s,
+            choices=topics,
+            chance=stream(seed, f"arrivals of {op}"),
+        )
+        arrivals.end(start_ns + horizon_ns)
+        while (taken := arrivals.take()) is not None:
+            number, due_ns, topic = taken
+            yield f"{op} {number} {due_ns} {topic}\n"
+
+
+def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | View]:
+    """Yield the row of each line.
+
+    Raises:
+        LinesError: If a line is none of the Java client's; the message names it.
+    """
+    for place, line in enumerate(lines, 1):
+        try:
+            said = _DECODER.decode(line)
+        except msgspec.MsgspecError as error:
+            raise LinesError(f"line {place} of the Java client cannot be read: {error}") from None
+        match said:
+            case Did():
+                yield operation(said, sides)
+            case Shown():
+                yield View(
+                    observer="client",
+                    index=said.client,
+                    topic=said.topic,
+                    state="routed",
+                    brokers=broker_indexes(said.brokers),
+                    version=said.queues if is_versioned(said.topic) else None,
+                    unseen_ns=said.unseen_ns,
+                    seen_ns=said.seen_ns,
+                )
+            case Ended():
+                yield View(
+                    observer="client", index=said.client, topic=said.topic, state="end", seen_ns=said.seen_ns
+                )
+
+
+def operation(did: Did, sides: Sequence[Side]) -> Operation:
+    """Return the row of one operation."""
+    side = sides[did.client % len(sides)]
+    is_lookup = did.op == "lookup"
+    if is_lookup:
+        target = side.servers.index(did.server) if did.server in side.servers else None
+    else:
+        target = broker_index(did.broker) if did.broker else None
+    failed = bool(did.errors)
+    return Operation(
+        op=did.op,
+        user=USERS_FROM + did.user,
+        target=target,
+        due_ns=did.due_ns,
+        sent_ns=did.begin_ns,
+        done_ns=did.end_ns,
+        outcome=outcome(did),
+        queued=did.queued,
+        code=did.code,
+        remark=short_remark(f"{did.errors[-1]}: {did.remark or ''}") if failed else _status(did),
+        topic=did.topic,
+        brokers=broker_indexes(did.brokers) if did.brokers is not None else None,
+        version=did.queues if is_versioned(did.topic) else None,
+        attempts=max(1, did.tries),
+        message=None if is_lookup else 2 * did.number + (did.op == "send_once"),
+        client_side=side.name,
+    )
+
+
+def _status(did: Did) -> str | None:
+    """Return what a broker said of a message that it has stored, where that is not simply that it has."""
+    return None if did.status in (None, "SEND_OK") else did.status
+
+
+def outcome(did: Did) -> Outcome:
+    """Say how an operation ended, as its caller sees it.
+
+    A message that the broker has stored but not yet synced or copied counts as sent, as for our client.
+    """
+    if not did.errors:
+        return "ok"
+    if did.op == "lookup":
+        if did.code == ResponseCode.TOPIC_NOT_EXIST:
+            return "absent"
+        return "refused" if NO_QUORUM in (did.remark or "") else "error"
+    return "unknown" if UNKNOWN.intersection(did.errors) else "error"

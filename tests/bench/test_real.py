@@ -1,0 +1,231 @@
+"""RocketMQ's own brokers and Java client, live: one life of one arm, a broker killed; about 75 s."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pytest
+
+from bench.arms.apache_brokers import client_command, missing
+from bench.arms.interface import Side
+from bench.arms.servers import wait_until
+from bench.events import Fault, Operation, ProcessSample, View, event_files
+from bench.java_client import rows as rows_of
+from bench.java_client import settings
+from bench.plan import Plan, PlannedFault, Scenario, load_plan
+from bench.ports import HOST, free_ports
+from bench.processes import ClusterError
+from bench.real import RealSession
+from bench.runfolder import read_manifest
+from bench.session import SessionPlan
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
+
+E = TypeVar("E", Fault, Operation, ProcessSample, View)
+BROKERS: Final = 2
+POLL_S: Final = 2.0
+REGISTERS_S: Final = 10.0
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    if (lacking := missing()) is not None:
+        pytest.skip(f"RocketMQ's own brokers need {lacking}")
+    plan = load_plan("real")
+    # Seconds matter here, so clients ask for routes oftener than the profile allows. A broker of RocketMQ's
+    # registers every 10 s even so, and first 10 s after its start: it may be started again at once.
+    dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 2)
+    (series,) = plan.series
+    plan = msgspec.structs.replace(
+        plan,
+        brokers=BROKERS,
+        warmup_s=POLL_S,
+        series=[msgspec.structs.replace(series, timers=msgspec.structs.replace(series.timers, divisor=15.0))],
+        scenarios=[Scenario(name="quiet", quiet_s=3.0), Scenario(name="broker-dies", faults=[dies])],
+    )
+    return RealSession(a_life(tmp_path_factory.mktemp("real"), plan), lambda step: None).run()
+
+
+def a_life(out: Path, plan: Plan) -> SessionPlan:
+    return SessionPlan(
+        out=out,
+        plan=plan,
+        series=plan.series[0],
+        arm="independent-real",
+        block=1,
+        order_in_block=0,
+        attempt=1,
+        profile="real",
+        seed=8,
+        command=("pytest",),
+    )
+
+
+def test_java_does_what_our_clients_do_elsewhere(folders: list[Path]) -> None:
+    quiet = folders[0]
+    manifest = read_manifest(quiet)
+    assert (manifest.arm, manifest.lost, manifest.void) == ("independent-real", None, None)
+    assert manifest.versions["rocketmq"] == "5.3.3"
+    assert manifest.timers["registerNameServerPeriod"].used_ms == 1000 * POLL_S
+    assert manifest.timers["brokerLease"].used_ms == 120_000
+    done = [row for row in rows(quiet, Operation) if row.due_ns >= manifest.measure_begin_ns]
+    by_op = {op: [row for row in done if row.op == op] for op in ("lookup", "send", "send_once")}
+    for op, count in (("lookup", 120), ("send", 60), ("send_once", 60)):
+        assert abs(len(by_op[op]) - count) <= 2, op
+    for each in by_op.values():
+        assert all(row.user >= 100_000 and row.due_ns <= row.sent_ns <= row.done_ns for row in each)
+        assert sum(row.outcome == "ok" for row in each) > 0.9 * len(each)
+        assert {row.client_side for row in each} == {"side-a", "side-b"}
+    assert {row.target for row in by_op["send"]} == {0, 1}
+    asked = [row.brokers for row in by_op["lookup"] if row.topic == "bench-0" and row.outcome == "ok"]
+    assert asked
+    assert all(brokers == [0, 1] for brokers in asked)
+    versions = {row.version for row in by_op["lookup"] if row.topic == "sim-100-changing"}
+    assert len(versions) > 1, "simulated brokers go on changing their topics"
+    assert {row.op for row in done} >= {"newcomer", "announce"}, "and new clients come"
+    roles = {(row.role, row.index) for row in rows(quiet, ProcessSample)}
+    assert {("broker", 0), ("broker", 1), ("generator", 0), ("generator", 1)} <= roles
+
+
+def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
+    folders: list[Path],
+) -> None:
+    dies = folders[1]
+    (fault,) = rows(dies, Fault)
+    dead = int(fault.targets[0].removeprefix("broker-"))
+    others = sorted({0, 1} - {dead})
+    for observer, most_s in (("nameserver", 2.0), ("client", POLL_S + 2)):
+        shown = [row for row in views(dies, observer) if row.seen_ns > fault.begin_ns]
+        everybody = {row.index for row in shown}
+        assert len(everybody) == (3 if observer == "nameserver" else 6)
+        for index in everybody:
+            mine = [row for row in shown if row.index == index and row.seen_ns < fault.until_ns]
+            assert [row.brokers for row in mine] == [others, [0, 1]], (observer, index)
+            assert (mine[0].seen_ns - fault.begin_ns) / 1e9 < most_s
+    begun = [row for row in rows(dies, Operation) if fault.begin_ns <= row.due_ns < fault.until_ns]
+    once = [row for row in begun if row.op == "send_once" and row.outcome != "ok"]
+    again = [row for row in begun if row.op == "send" and row.outcome == "ok" and row.attempts > 1]
+    assert once, "a client that has not asked again sends to the dead broker"
+    assert {row.target for row in once} >= {dead}
+    assert again, "its retries reach another"
+    assert {row.target for row in again} <= set(others)
+
+
+def views(folder: Path, observer: str) -> list[View]:
+    found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
+    return sorted((row for row in found if row.state != "end"), key=lambda row: row.seen_ns)
+
+
+def rows(folder: Path, kind: type[E]) -> list[E]:
+    return [
+        msgspec.json.decode(line, type=kind)
+        for path in event_files(folder, kind)
+        for line in path.read_bytes().splitlines()
+    ]
+
+
+def sender(
+    folder: Path, due_in_s: list[float], end_in_s: float | None
+) -> tuple[int, list[Operation | View], str]:
+    """Run the Java program alone, without any nameserver, on look-ups that are due in so many seconds.
+
+    Returns:
+        Its exit code, the rows of its lines, and what it said.
+    """
+    load = msgspec.structs.replace(
+        load_plan("real").load,
+        lookup_per_s=1.0,
+        send_per_s=0.0,
+        send_once_per_s=0.0,
+        timeout_s=0.5,
+        topics=0,
+        observed_sims=0,
+        lookup_clients=1,
+        send_clients=1,
+    )
+    sides = [Side(name="side-a", servers=[f"{HOST}:{free_ports(1)[0]}"])]
+    output, planned, end = folder / "output", folder / "schedule", folder / "end"
+    described = folder / "properties"
+    described.write_text(
+        settings(
+            load,
+            sides,
+            retries=2,
+            refresh_ms=10_000,
+            heartbeat_ms=10_000,
+            linger_ns=200_000_000,
+            output=output,
+            schedule=planned,
+            end=end,
+        )
+    )
+    said = folder / "said"
+    with said.open("wb") as sink:
+        process = subprocess.Popen(client_command(folder / "home", described), stdout=sink, stderr=sink)
+    try:
+        wait_until(lambda: "client ready" in said.read_text(), "the Java program is not ready", [])
+        now_ns = time.monotonic_ns()
+        if end_in_s is not None:
+            end.write_text(str(now_ns + round(end_in_s * 1e9)))
+        lines = [f"lookup {n} {now_ns + round(each * 1e9)} bench-0\n" for n, each in enumerate(due_in_s)]
+        (folder / "new").write_text("".join(lines))
+        (folder / "new").rename(planned)
+        code = process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    return code, list(rows_of(output.read_bytes().splitlines(), sides)), said.read_text()
+
+
+@pytest.fixture
+def java() -> None:
+    if (lacking := missing()) is not None:
+        pytest.skip(f"the Java client needs {lacking}")
+
+
+@pytest.mark.usefixtures("java")
+def test_java_client_ends_when_the_load_does_and_not_with_its_schedule(tmp_path: Path) -> None:
+    code, found, said = sender(tmp_path, due_in_s=[4.0, 4.5, 20.0], end_in_s=6.0)
+    assert code == 0, said
+    assert [row.outcome for row in found if isinstance(row, Operation)] == ["error", "error"]
+    first, second = found
+    assert isinstance(first, Operation)
+    assert isinstance(second, Operation)
+    assert second.due_ns - first.due_ns == 500_000_000
+    assert 0 <= first.sent_ns - first.due_ns < 300_000_000
+    assert first.remark == "RemotingConnectException: connect to null failed"
+
+
+@pytest.mark.usefixtures("java")
+def test_java_client_whose_schedule_is_over_before_the_load_says_so(tmp_path: Path) -> None:
+    code, _, said = sender(tmp_path, due_in_s=[1.0], end_in_s=None)
+    assert code == 3
+    assert "the schedule of lookup is over, the load is not" in said
+
+
+@pytest.mark.usefixtures("java")
+def test_run_whose_java_client_ends_is_void(tmp_path: Path) -> None:
+    plan = msgspec.structs.replace(
+        load_plan("real"),
+        servers=1,
+        brokers=1,
+        warmup_s=0.5,
+        scenarios=[Scenario(name="quiet", quiet_s=20.0)],
+    )
+    killed: list[int] = []
+
+    def strike(step: str) -> None:
+        child = session.java.child
+        if step == "quiet" and child is not None:
+            killed.append(child.pid)
+            child.kill()
+
+    session = RealSession(a_life(tmp_path, plan), strike)
+    with pytest.raises(ClusterError, match="the Java client: generator-1 ended with -9"):
+        session.run()
+    assert killed
+    assert list((tmp_path / "void").rglob("manifest.json"))
