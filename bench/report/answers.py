@@ -22,11 +22,16 @@ from bench.report.blocks import (
     split,
 )
 from bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from bench.runfolder import REAL
 from bench.runfolder import Line as NamedLine
 
 ARMS: Final = ("independent", "raft", "zookeeper")
 PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))
 CONTROLS: Final = (("apache", "independent"), ("independent-again", "independent"))
+REAL_PAIRS: Final[tuple[tuple[str, str], ...]] = tuple(REAL.items())
+"""RocketMQ's own brokers and Java client, and ours in their place."""
+SHOWN: Final = ("independent", "independent-real", "raft", "raft-real", "zookeeper")
+"""Arms that have columns of their own, in order."""
 
 LEANING_BLOCKS_MIN: Final = 6
 """Blocks that must all agree before a difference is told; six do by chance once in 32."""
@@ -226,7 +231,9 @@ def _row(
             if blocks
         },
         pairs=[
-            _pair(place, pair, arms, measure.material) for pair in (*PAIRS, *CONTROLS) if fit.issuperset(pair)
+            _pair(place, pair, arms, measure.material)
+            for pair in (*PAIRS, *CONTROLS, *REAL_PAIRS)
+            if fit.issuperset(pair)
         ],
         unjudged=left,
     )

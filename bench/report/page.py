@@ -17,7 +17,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from bench.report import answers, drawing, words
-from bench.report.answers import ARMS, CONTROLS, Answer, Row
+from bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Row
 from bench.report.conditions import BUSY_SHARE, FULL_SHARE, LATE_MS, OTHERS_CORES, Conditions, conditions
 from bench.report.drawing import Dots, Timeline
 from bench.report.gold import Bin, Fault, Gold
@@ -33,7 +33,7 @@ from bench.report.measures import (
 )
 from bench.report.requests import BIN_NS
 from bench.report.silver import Source
-from bench.runfolder import Line, Manifest
+from bench.runfolder import REAL, Line, Manifest
 
 CASE_OPS: Final = {
     "broker-dies": ("send_once", "lookup", "send"),
@@ -65,15 +65,19 @@ def page(gold: Gold, values: Values) -> str:
     controls = _controls(every, told=not disturbed)
     if disturbed:
         every = [replace(row, pairs=[]) for row in every]
-    table = {row.place: row for row in every}
     blocks = len({(source.batch, source.block) for source in used if source.series == MAIN_SERIES})
     arms = _arms(used)
-    compared = len(arms) > 1
+    beside = _is_beside(used)
+    if beside:
+        every = [replace(row, pairs=[pair for pair in row.pairs if pair.arms in REAL_PAIRS]) for row in every]
+    compared = len(arms) > 1 and not beside
+    table = {row.place: row for row in every}
     lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded)
     context: dict[str, Any] = {
         "css": Markup(_read("page.css")),
         "arms": arms,
         "compared": compared,
+        "beside": beside,
         "asking": _asking(used),
         "arms_sentence": _arms_sentence(used),
         "setting": _setting(used, blocks),
@@ -110,6 +114,7 @@ def environment() -> Environment:
         range_of=words.range_of,
         verdict=words.verdict,
         choice=words.choice,
+        difference=words.difference,
         because=words.because,
         described=words.described,
         leaning=words.leaning,
@@ -151,6 +156,8 @@ def _arms_sentence(used: Sequence[Source]) -> str:
         "zookeeper": "a ZooKeeper ensemble as RocketMQ's predecessor used it",
         "independent-again": "the same nameservers once more",
         "apache": "RocketMQ's own nameservers",
+        "independent-real": "independent nameservers with RocketMQ's own brokers and Java client",
+        "raft-real": "the replicated ones with RocketMQ's own brokers and Java client",
     }
     there = [text for arm, text in described.items() if any(source.arm == arm for source in used)]
     return words.listed(there) if there else "nothing that could be used"
@@ -212,7 +219,7 @@ def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[s
             "nothing is concluded from them, and they are not to be published: run it again on a quiet "
             "machine."
         )
-    if 0 < blocks < answers.LEANING_BLOCKS_MIN and len(_arms(used)) > 1:
+    if 0 < blocks < answers.LEANING_BLOCKS_MIN and len(_arms(used)) > 1 and not _is_beside(used):
         found.append(
             f"Only {blocks} block{'s' if blocks != 1 else ''}: fewer than {answers.LEANING_BLOCKS_MIN}, "
             "so no "
@@ -220,7 +227,7 @@ def _warnings(used: Sequence[Source], blocks: int, shared: Conditions) -> list[s
         )
     crowded: dict[str, list[str]] = defaultdict(list)
     for (series, scenario, arm), (full, runs) in shared.crowded.items():
-        if series == MAIN_SERIES and arm in ARMS:
+        if series == MAIN_SERIES and arm in SHOWN:
             crowded[arm].append(f"“{_title(scenario)}” ({full} of {runs} runs)")
     for arm, where in crowded.items():
         found.append(
@@ -342,16 +349,22 @@ def _case(
     differing = [row for row in mine if row.differs or row.unjudged]
     arms = [arm for arm in _arms(used) if any(arm in row.arms for row in mine)]
     few = not differing and _blocks(mine) < answers.LEANING_BLOCKS_MIN
+    beside = _is_beside(used)
     every = few or not told or len(_arms(used)) == 1  # there is no difference to tell
+    shown = mine if every else differing
+    alike = [] if every else [row for row in mine if not row.differs]
+    if beside:
+        alike = [row for row in mine if not any(each.low or each.high for each in row.arms.values())]
+        shown = [row for row in mine if row not in alike]
     has_ages = scenario in ("partition", "staleness", "quiet")
     return {
         "title": words.CASE_TITLES.get(case, case).capitalize() if case is not None else "",
         "arms": arms,
         "note": words.CASE_NOTES.get((scenario, case), "") if case is not None else "",
         "differ": any(row.differs for row in differing),
-        "rows": mine if every else differing,
-        "null": "" if every else words.no_difference([row for row in mine if not row.differs]),
-        "dots": _dots(differing),
+        "rows": shown,
+        "null": words.no_difference(alike),
+        "dots": _dots(shown if beside and told else differing, described=beside),
         "timelines": _timelines(gold, used, scenario, case) if case is not None else [],
         "sides": _sides(gold, used, scenario, case, arms) if case is not None else [],
         "servers": _servers(gold, used, scenario, case, arms) if case is not None else [],
@@ -363,11 +376,18 @@ def _blocks(rows: Sequence[Row]) -> int:
     return max((each.blocks for row in rows for each in row.arms.values()), default=0)
 
 
-def _dots(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _dots(rows: Sequence[Row], *, described: bool) -> list[dict[str, Any]]:
+    """Draw the blocks' differences.
+
+    Args:
+        described: Whether all of them, not only those that differ in every block by as much as matters.
+    """
     drawn = []
     for row in rows:
         for pair in row.pairs:
-            if pair.leaning == "none" or not set(pair.arms) <= set(ARMS):
+            if not set(pair.arms) <= set(SHOWN) or (pair.leaning == "none" and not described):
+                continue
+            if not any(pair.found):
                 continue
             first, second = (words.name(arm) for arm in pair.arms)
             title = f"{row.measure.title}: {first} minus {second}"
@@ -382,7 +402,7 @@ def _faults(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> dic
     sources = {
         source.run: source
         for source in used
-        if source.series == MAIN_SERIES and source.scenario == scenario and source.arm in ARMS
+        if source.series == MAIN_SERIES and source.scenario == scenario and source.arm in SHOWN
     }
     return {
         row.run: (sources[row.run], row) for row in gold.faults if row.run in sources and row.case == case
@@ -409,7 +429,7 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
             drawing.timeline(
                 arm, bins[op, arm], from_s=from_s, until_s=until_s, healed_s=healed_s, what=title
             )
-            for arm in ARMS
+            for arm in SHOWN
             if (op, arm) in bins
         ]
         if panels:
@@ -587,7 +607,12 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
 def _arms(used: Sequence[Source]) -> list[str]:
     """Return the arms of which there are runs; controls only where there is nothing else."""
     there = {source.arm for source in used}
-    return [arm for arm in ARMS if arm in there] or sorted(there) or list(ARMS)
+    return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)
+
+
+def _is_beside(used: Sequence[Source]) -> bool:
+    """Whether RocketMQ's own brokers and client stand beside ours: then that alone is told."""
+    return any(source.arm in REAL for source in used)
 
 
 def _case_title(case: str | None) -> str:

@@ -90,17 +90,22 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     assert "apache" in comparison.plan.arms
 
 
+def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, *, javac: str | None) -> None:
+    """Let there be no program but a compiler of this version, and nothing that was fetched before."""
+    if javac is not None:
+        compiler = folder / "javac"
+        compiler.write_text(f"#!/bin/sh\necho javac {javac}\n")
+        compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
 @pytest.mark.parametrize("java", ["none", "old", "17"])
 def test_profile_of_rocketmqs_own_brokers_says_what_is_missing_before_it_starts(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if java != "none":
-        compiler = tmp_path / "javac"
-        compiler.write_text(f"#!/bin/sh\necho javac {'11.0.2' if java == 'old' else '17.0.2'}\n")
-        compiler.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    machine_with(monkeypatch, tmp_path, javac={"none": None, "old": "11.0.2", "17": "17.0.2"}[java])
     assert main(["run", "--profile", "real", "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -25,6 +23,7 @@ from bench.report.page import page
 from bench.report.pipeline import compute
 from bench.report.silver import Source
 from tests.bench.report.comparison import ARMS, LINES, invented_comparison
+from tests.bench.report.in_browser import scroll_width
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a JVM on a busy machine
 
@@ -273,29 +272,4 @@ def test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts(
     gold: Gold, width: int, tmp_path: Path
 ) -> None:
     long = widest(gold)
-    html = page(long, measures.values(long))
-    probe = "<script>document.title = document.documentElement.scrollWidth + ' ' + innerWidth</script>"
-    # A headless window is at least 500 px wide: the page stands in a frame of the width that is wanted.
-    inner = tmp_path / "page.html"
-    inner.write_text(html.replace("<details", "<details open").replace("</body>", probe + "</body>"))
-    outer = tmp_path / "frame.html"
-    outer.write_text(
-        f'<iframe id="f" src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
-        "<script>f.onload = () => { document.body.dataset.found = f.contentDocument.title }</script>"
-    )
-    dom = subprocess.run(
-        [
-            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files"),
-            *("--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", f"file://{outer}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    found = re.search(r'data-found="(\d+) (\d+)"', dom)
-    assert found is not None, dom[-500:]
-    assert int(found[2]) == width
-    assert int(found[1]) <= width
+    assert scroll_width(page(long, measures.values(long)), width, tmp_path) <= width

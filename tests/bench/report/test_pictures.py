@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from bench.report import measures
 from bench.report.page import page
 from bench.report.picture import QUIET, WINDOW_MIN, browser
 from tests.bench.report.full_size import full_size
+from tests.bench.report.in_browser import scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 pytestmark = pytest.mark.timeout(400)  # a browser on a busy machine
@@ -35,6 +37,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = root / "report.html"
     file.write_text(page(gold, measures.values(gold)))
     return file
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_texts(
+    width: int, tmp_path: Path
+) -> None:
+    """It has a column more than others: four arms and their differences."""
+    gold = full_size(tmp_path, "real")
+    gold = replace(
+        gold,
+        recoveries=[
+            replace(
+                row,
+                recovered_ns=None if number % 5 == 0 else 1_234_567_890_123 + number * 10**9,
+                slowest_ns=987_654_321_987 - number * 10**9,
+            )
+            for number, row in enumerate(gold.recoveries)
+        ],
+    )
+    html = page(gold, measures.values(gold))
+    assert "independent: never in either" in html
+    assert scroll_width(html, width, tmp_path) <= width
 
 
 def test_page_of_a_full_comparison_is_below_two_megabytes(whole: Path) -> None:

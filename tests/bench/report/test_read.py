@@ -184,6 +184,58 @@ def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None
     assert "none" not in text_of(of_one, "controls", "trust")
 
 
+def beside(tmp_path: Path, again_s: dict[str, float]) -> Gold:
+    """A recovery of each arm's own; six blocks."""
+    gold = gold_of(tmp_path, {"independent": 100, "independent-real": 100, "raft": 100, "raft-real": 100})
+    return replace(
+        gold,
+        recoveries=[
+            replace(row, recovered_ns=round(again_s[row.run.rpartition("/")[2]] * SECOND))
+            for row in gold.recoveries
+        ],
+    )
+
+
+def test_page_of_rocketmqs_own_brokers_tells_each_pairs_differences_and_judges_nothing(
+    tmp_path: Path,
+) -> None:
+    again_s = {"independent": 2.0, "independent-real": 5.0, "raft": 3.0, "raft-real": 3.1}
+    gold = beside(tmp_path, again_s)
+    whole = page(gold, measures.values(gold))
+    assert "<h1>Do our brokers and clients behave like RocketMQ's own? <small>" in whole.replace("&#39;", "'")
+    for place in ("claims", "choose", "lines", "controls"):
+        assert f'id="{place}"' not in whole, "there is no design to choose"
+    said = text_of(gold, "scenario-leader-fails", "timers")
+    assert (
+        "independent independent, RocketMQ's own raft raft, RocketMQ's own RocketMQ's own minus ours" in said
+    )
+    row = said[said.index("Route look-ups right again") :]
+    assert row.startswith("Route look-ups right again 2 s 5 s 3 s 3.10 s independent: +3 s raft: +100 ms"), (
+        row[:300]
+    )
+    assert "Look-ups answered wrongly" not in said[: said.index("Nought in every run of every arm: ")]
+    assert "raft minus independent" not in said, "that is what another comparison is for"
+    assert "independent minus raft" not in said
+    one = replace(gold, sources=[source for source in gold.sources if source.block == 1])
+    assert "independent: +3 s" in text_of(one, "scenario-leader-fails", "timers")
+    assert "fewer than" not in text_of(one, "scenario-leader-fails", "timers")
+
+
+def test_difference_is_told_with_its_range() -> None:
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+
+    def told(ours: list[float], real: list[float]) -> str:
+        (row,) = answers.rows(values_of(place, **{"raft": ours, "raft-real": real}))
+        pair = row.pair("raft-real", "raft")
+        assert pair is not None
+        return words.difference(pair, "s")
+
+    assert told([1.0, 2.0, 3.0], [1.5, 4.0, 2.0]) == f"raft: +500 ms ({words.MINUS}1 s to +2 s)"
+    assert told([1.0, 2.0], [1.0, 2.0]) == "raft: 0 s"
+    assert told([1.0], [math.inf]) == "raft: without end"
+    assert told([math.inf], [math.inf]) == "raft: never in either"
+
+
 def quiet_source(root: Path) -> Source:
     return replace(a_source(root, "raft", 1), scenario="quiet", run="b/equal/quiet/1/raft")
 
