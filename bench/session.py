@@ -563,7 +563,7 @@ class Session:
         director.start()
         self._watch(lambda: not director.is_alive())
         end_ns = self._end_ns = self._slots[-1].end_ns
-        end_path(Path(self._path("generator"))).write_text(str(end_ns))
+        say_end(Path(self._path("generator")), end_ns)
         linger_ns = round(self.plan.linger_s * 1e9)
         self._watch(lambda: time.monotonic_ns() >= end_ns + linger_ns, may_leave=True)
 
@@ -856,6 +856,15 @@ class Session:
             ArmLost: If that takes too long.
         """
         wait_until(lambda: self._over.is_set() or condition(), what, [], RESTART_MAX_S, late=ArmLost)
+
+
+def say_end(config: Path, end_ns: int) -> None:
+    """Tell users that await it when the load ends.
+
+    Args:
+        config: Whose :func:`end_path` they watch.
+    """
+    _write_at_once(end_path(config), str(end_ns).encode())
 
 
 def _write_at_once(path: Path, content: bytes) -> None:

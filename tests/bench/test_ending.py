@@ -9,13 +9,26 @@ import msgspec
 import pytest
 
 from bench.compare import Ending, Teller, expected_minutes
+from bench.generator_config import end_path
 from bench.plan import FOLDER as PLANS
 from bench.plan import load_plan
 from bench.processes import ClusterError
 from bench.schedule import REPORT_S, Comparison
+from bench.session import say_end
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [Path("quiet"), Path("partition")]
+
+
+def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> None:
+    """A generator that read the file while it was written ended with an error, and the run was void."""
+    config = tmp_path / "generator.json"
+    seen, held = end_path(config), tmp_path / "held"
+    seen.write_text("as it was")
+    held.hardlink_to(seen)  # what somebody reads who has the file open
+    say_end(config, 1_234_567_890)
+    assert seen.read_text() == "1234567890"
+    assert held.read_text() == "as it was"
 
 
 def test_a_run_ends_while_the_next_one_starts_and_is_over_before_the_next_load() -> None:
