@@ -23,7 +23,7 @@ import msgspec
 from bench import compare as comparing
 from bench.arms import apache, apache_brokers
 from bench.given import ARMS, given_cluster, plan_for
-from bench.plan import PlanError, load_plan, plans
+from bench.plan import PlanError, load_plan, only_series, plans
 from bench.runfolder import REAL, find_run_folders
 from bench.schedule import Comparison
 
@@ -88,6 +88,8 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
     elif (lacking := apache.missing()) is not None and "apache" in plan.arms:
         print(f"mqbench: the arm apache is left out: it needs {lacking}", file=sys.stderr)
         plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
+    if arguments.series:
+        plan = only_series(plan, arguments.series)
     if arguments.blocks is not None:
         series = [msgspec.structs.replace(one, blocks=arguments.blocks) for one in plan.series]
         plan = msgspec.structs.replace(plan, series=series)
@@ -206,6 +208,10 @@ def addresses(text: str) -> list[str]:
     return [addr.strip() for addr in text.split(";")]
 
 
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
 def add_run_arguments(child: argparse.ArgumentParser) -> None:
     """Add what says which runs are made."""
     child.add_argument(
@@ -217,6 +223,9 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
         help=f"what is compared (default: compare; known: {', '.join(plans())})",
     )
     child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
+    child.add_argument(
+        "--series", type=names, default=[], metavar="NAME,...", help="only these series of the profile"
+    )
     child.add_argument("--seed", type=int, help="seed of loads and faults (default: drawn, and kept)")
     child.add_argument(
         "--resume", type=Path, metavar="FOLDER", help="go on with the comparison in this folder"

@@ -149,6 +149,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether ZooKeeper's clients watch; else they poll like the others."""
     scenarios: list[str] = []
     """Which of the plan's scenarios; all if empty."""
+    cases: list[str] = []
+    """Which of their cases, by name; all if empty."""
     stretch: float = 1.0
     """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
     windows."""
@@ -187,10 +189,26 @@ def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
-    """Return the scenarios of a series, in order."""
-    return [
-        scenario for scenario in plan.scenarios if not series.scenarios or scenario.name in series.scenarios
+    """Return the scenarios of a series, in order, with the cases that it has."""
+    chosen = [
+        msgspec.structs.replace(
+            scenario,
+            faults=[fault for fault in scenario.faults if not series.cases or fault.case in series.cases],
+        )
+        for scenario in plan.scenarios
+        if not series.scenarios or scenario.name in series.scenarios
     ]
+    return [scenario for scenario in chosen if scenario.quiet_s or scenario.faults]
+
+
+def only_series(plan: Plan, names: Sequence[str]) -> Plan:
+    """Return a plan with these of its series, in the plan's order.
+
+    Raises:
+        PlanError: If it has no series of such a name.
+    """
+    _known("series", names, {series.name for series in plan.series})
+    return msgspec.structs.replace(plan, series=[series for series in plan.series if series.name in names])
 
 
 def run_seconds(plan: Plan, series: SeriesPlan) -> float:
@@ -253,6 +271,9 @@ def parse_plan(text: str) -> Plan:
             if given is not None:
                 _in_range(f"{where}.timers.{name}", given, 10, 600_000)
         _known(f"{where}.scenarios", series.scenarios, names)
+        all_cases = scenarios_of(plan, msgspec.structs.replace(series, cases=[]))
+        cases = {fault.case for scenario in all_cases for fault in scenario.faults}
+        _known(f"{where}.cases", series.cases, cases)
     for scenario in plan.scenarios:
         if scenario.name not in CASES:
             raise PlanError(f"scenario {scenario.name!r} is unknown, known are: {', '.join(CASES)}")

@@ -90,6 +90,23 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     assert "apache" in comparison.plan.arms
 
 
+def test_only_the_series_that_are_named_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "--profile",
+        "full",
+        "--series",
+        "defaults, equal-watches",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    _, comparison = asked_for(parser().parse_args(words), words)
+    assert [series.name for series in comparison.plan.series] == ["equal-watches", "defaults"]
+    assert main(["run", "--profile", "full", "--series", "quick", "--out", str(tmp_path / "none")]) == 2
+    assert "series='quick' is unknown, known are: defaults" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, *, javac: str | None) -> None:
     """Let there be no program but a compiler of this version, and nothing that was fetched before."""
     if javac is not None:

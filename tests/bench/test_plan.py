@@ -17,6 +17,7 @@ from bench.plan import (
     PlannedFault,
     down_seconds,
     load_plan,
+    only_series,
     parse_plan,
     plans,
     run_seconds,
@@ -44,6 +45,11 @@ def test_shipped_plan_is_valid(name: str) -> None:
         ("divisor = 60.0", "divisor = 0.5", "series.equal.timers.divisor=0.5 is out of range, allowed are 1"),
         ('name = "quiet"', 'name = "noisy"', "scenario 'noisy' is unknown"),
         ('case = "kill"', 'case = "tickle"', "'tickle' is unknown, known are: cable, freeze, kill, stop"),
+        (
+            "blocks = 1",
+            'blocks = 1\ncases = ["1-2"]',
+            "series.equal.cases='1-2' is unknown, known are: kill",
+        ),
         ("blocks = 1", "blocks = 0", "series.equal.blocks=0 is out of range"),
         ("warmup_s = 1.5", "warmup_s = 1.5\nwarm = 1", "unknown field `warm`"),
         ("quiet_s = 2.0", "quiet_s = 0.0", "scenario 'quiet' has neither quiet_s nor faults"),
@@ -104,6 +110,22 @@ def test_full_profile_predicts_recoveries_by_two_divisors_and_checks_them_by_und
     for each in series.values():  # nothing else differs, and windows grow as timers do
         assert each.stretch == equal.timers.divisor / each.timers.divisor
         assert msgspec.structs.replace(each.timers, divisor=60.0) == equal.timers
+
+
+def test_series_has_the_cases_that_it_names_and_no_scenario_without_any() -> None:
+    plan = load_plan("full")
+    kills = msgspec.structs.replace(plan.series[0], cases=["kill"])
+    left = {
+        scenario.name: [fault.case for fault in scenario.faults] for scenario in scenarios_of(plan, kills)
+    }
+    assert left == {"quiet": [], "staleness": [], "broker-dies": ["kill"], "leader-fails": ["kill"]}
+
+
+def test_some_series_of_a_profile_keep_their_order_and_an_unknown_one_is_named() -> None:
+    plan = only_series(load_plan("full"), ["defaults", "equal"])
+    assert [series.name for series in plan.series] == ["equal", "defaults"]
+    with pytest.raises(PlanError, match="series='equals' is unknown, known are: defaults, equal"):
+        only_series(plan, ["equals"])
 
 
 def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
