@@ -13,7 +13,7 @@ from typing import Final, Self
 import msgspec
 
 from bench.attached import AttachedSession
-from bench.plan import PlanError
+from bench.plan import PlanError, scenarios_of
 from bench.processes import ClusterError
 from bench.real import RealSession
 from bench.runfolder import REAL, ManifestError, read_manifest, run_folder
@@ -83,9 +83,10 @@ def is_whole(out: Path, comparison: Comparison, block: list[Turn]) -> bool:
     """Say whether every run of a block is there, over and not void."""
     series = {one.name: one for one in comparison.plan.series}
     for turn in block:
-        names = series[turn.series].scenarios or [one.name for one in comparison.plan.scenarios]
-        for scenario in names:
-            folder = run_folder(out, series=turn.series, scenario=scenario, block=turn.block, arm=turn.arm)
+        for scenario in scenarios_of(comparison.plan, series[turn.series]):
+            folder = run_folder(
+                out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm
+            )
             try:
                 manifest = read_manifest(folder)
             except ManifestError:
@@ -98,8 +99,20 @@ def is_whole(out: Path, comparison: Comparison, block: list[Turn]) -> bool:
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
     """Make every block that is not whole; return the folders of the runs that were made.
 
-    A block is the unit: one that was interrupted is made anew, so that its arms ran side by side.
+    A block is the unit: one that was interrupted is made anew, so that its arms ran side by side. So is one
+    of which a run turned out void while it ended.
     """
+    folders: list[Path] = []
+    for round_ in range(ATTEMPTS_MAX):
+        ending = _make_missing(out, comparison, attempt_min=1 + round_ * ATTEMPTS_MAX)
+        folders += ending.folders
+        if not ending.void:
+            break
+    return folders
+
+
+def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
+    """Make every block that is not whole, once; attempts are counted from the one that is given."""
     plan = comparison.plan
     blocks = blocks_of(plan, comparison.seed)
     missing = [block for block in blocks if not is_whole(out, comparison, block)]
@@ -117,7 +130,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
             left_s = expected_s(plan, turns[position:], done_s=done) + REPORT_S
             what = f"{turn.series}, block {turn.block} of {series[turn.series].blocks}, {turn.arm}"
             begun = time.monotonic()
-            for attempt in range(1, ATTEMPTS_MAX + 1):
+            for attempt in range(attempt_min, attempt_min + ATTEMPTS_MAX):
                 teller.begin(made + position + 1, what, left_s)
                 given = SessionPlan(
                     out=out,
@@ -140,7 +153,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
                     ending.begin(session.end, what)
                     break
             done.append((turn, time.monotonic() - begun))
-    return ending.folders
+    return ending
 
 
 class Ending:
@@ -148,6 +161,8 @@ class Ending:
 
     def __init__(self, teller: Teller) -> None:
         self.folders: list[Path] = []
+        self.void = False
+        """Whether a run failed to end."""
         self._teller = teller
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[list[Path]] | None = None
@@ -167,12 +182,13 @@ class Ending:
         self._running = self._pool.submit(end)
 
     def wait(self) -> None:
-        """Return when nothing is ending any more; what failed to end is void: ``--resume`` makes it again."""
+        """Return when nothing is ending any more; what failed to end is void."""
         if self._running is None:
             return
         try:
             self.folders += self._running.result()
         except ClusterError as error:
+            self.void = True
             self._teller.say(f"{self._what} is void: {error}")
         self._running = None
 

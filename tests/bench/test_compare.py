@@ -15,7 +15,9 @@ import pytest
 from bench import compare
 from bench.__main__ import main
 from bench.plan import Plan, load_plan
+from bench.processes import ClusterError
 from bench.schedule import Comparison, blocks_of
+from bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -161,6 +163,28 @@ def tiny() -> Plan:
         warmup_s=0.5,
         scenarios=[msgspec.structs.replace(quiet, quiet_s=0.5)],
     )
+
+
+class EndsBadlyOnce(Session):
+    """A real run whose end fails in the first attempt."""
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self.given.attempt == 1:
+            raise ClusterError("what was recorded cannot be read")
+
+
+def test_run_that_turns_out_void_while_it_ends_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "Session", EndsBadlyOnce)
+    out = tmp_path / "out"
+    compare.begin(out, Comparison(profile="smoke", plan=tiny(), seed=4, command=["mqbench"]))
+    (made,) = compare.make_runs(out, compare.load(out))
+    assert json.loads((made / "manifest.json").read_text())["void"] is None
+    assert "is void: what was recorded cannot be read" in capsys.readouterr().err
+    (aside,) = (json.loads(path.read_text()) for path in (out / "void").rglob("manifest.json"))
+    assert (aside["void"], aside["attempt"]) == ("what was recorded cannot be read", 1)
 
 
 def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
