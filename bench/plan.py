@@ -147,6 +147,10 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timers: Timers
     watches: bool = False
     """Whether ZooKeeper's clients watch; else they poll like the others."""
+    durability: Durability | None = None
+    """Raft's, where it is not the plan's."""
+    arms: list[Arm] = []
+    """Which of the plan's arms; all if empty."""
     scenarios: list[str] = []
     """Which of the plan's scenarios; all if empty."""
     cases: list[str] = []
@@ -270,6 +274,7 @@ def parse_plan(text: str) -> Plan:
             given = getattr(series.timers, name)
             if given is not None:
                 _in_range(f"{where}.timers.{name}", given, 10, 600_000)
+        _known(f"{where}.arms", series.arms, set(plan.arms))
         _known(f"{where}.scenarios", series.scenarios, names)
         all_cases = scenarios_of(plan, msgspec.structs.replace(series, cases=[]))
         cases = {fault.case for scenario in all_cases for fault in scenario.faults}

@@ -35,7 +35,7 @@ Arm = Literal[
 REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "raft"}
 """Arms with RocketMQ's own brokers and Java client before our nameservers, to the same with ours."""
 
-Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "defaults"]
+Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "equal-journal", "defaults"]
 Durability = Literal["memory", "journal", "fsync"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -48,7 +48,7 @@ def block_seed(seed: int, series: str, block: int) -> int:
 def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> list[Turn]:
     """Return a block's turns in random order; a void run is made again at its place."""
     own = block_seed(seed, series.name, block)
-    order = drawn_order(plan.arms, stream(own, "order of arms"))
+    order = drawn_order(series.arms or plan.arms, stream(own, "order of arms"))
     return [
         Turn(series=series.name, block=block, arm=arm, order=place, seed=own)
         for place, arm in enumerate(order)

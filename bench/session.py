@@ -301,7 +301,7 @@ class Session:
             self.series.timers,
             self._record,
             count=self.plan.servers,
-            durability=self.plan.durability,
+            durability=self.series.durability or self.plan.durability,
         )
         self._servers = servers
         brokers = self.plan.brokers

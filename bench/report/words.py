@@ -134,6 +134,7 @@ SERIES_MEANINGS: Final = {
     "equal-undivided": "timers alike, not divided",
     "defaults": "each system's own timers",
     "equal-watches": "timers alike, ZooKeeper's clients watch",
+    "equal-journal": "timers alike, raft mode acknowledges what it has written before that is synced",
 }
 _SUFFIX: Final[dict[Unit, str]] = {
     "s": " s",

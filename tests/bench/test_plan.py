@@ -27,6 +27,7 @@ from bench.plan import (
 )
 from bench.report.answers import TIMER_SERIES
 from bench.runfolder import REAL
+from bench.schedule import blocks_of
 from bench.timers import DOCUMENTED_MS
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
@@ -94,7 +95,12 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
     assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
     equal, *described = plan.series
     assert (equal.name, equal.blocks, equal.scenarios) == ("equal", 10, [])
-    assert {series.name for series in described} == {*TIMER_SERIES, "equal-watches", "defaults"} - {"equal"}
+    assert {series.name for series in described} == {
+        *TIMER_SERIES,
+        "equal-watches",
+        "equal-journal",
+        "defaults",
+    } - {"equal"}
     assert all(series.blocks <= 2 for series in described)
 
 
@@ -126,6 +132,17 @@ def test_some_series_of_a_profile_keep_their_order_and_an_unknown_one_is_named()
     assert [series.name for series in plan.series] == ["equal", "defaults"]
     with pytest.raises(PlanError, match="series='equals' is unknown, known are: defaults, equal"):
         only_series(plan, ["equals"])
+
+
+def test_what_syncing_costs_is_asked_of_raft_mode_alone() -> None:
+    plan = load_plan("full")
+    (journal,) = (series for series in plan.series if series.name == "equal-journal")
+    assert (plan.durability, journal.durability) == ("fsync", "journal")
+    assert [[turn.arm for turn in block] for block in blocks_of(only_series(plan, [journal.name]), 1)] == [
+        ["raft"],
+        ["raft"],
+    ]
+    assert journal.timers == plan.series[0].timers
 
 
 def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
