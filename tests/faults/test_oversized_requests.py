@@ -44,7 +44,7 @@ def sized(part: bytes) -> bytes:
 
 
 def refused(cluster: Cluster) -> None:
-    """Ask the leader for what it must refuse: its office, its links and its log stay as they are."""
+    """Ask the leader for what it must refuse: it goes on leading, its links and its log stay as they are."""
     leader = cluster.leader()
     term, before = leader.status()["term"], cluster.wait_equal()
     said = [member.log_size() for member in cluster.members]

@@ -116,7 +116,7 @@ def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
 
 
 def leads_undisturbed(cluster: Cluster, since: list[int]) -> bool:
-    """Whether no member's disk stood still after these sizes of their logs: a leader's ends its office."""
+    """Whether no member's disk stood still after these sizes of their logs: a leader's makes it step down."""
     return not any(
         "journal stalls" in member.log(size) for member, size in zip(cluster.members, since, strict=True)
     )

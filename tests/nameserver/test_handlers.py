@@ -490,7 +490,7 @@ def test_role_switch_lists_an_address_once() -> None:
 # -- leaving ----------------------------------------------------------------------------------------------
 
 
-def test_unregistration_over_the_own_connection_is_a_farewell() -> None:
+def test_unregistration_over_the_own_connection_says_that_the_broker_leaves() -> None:
     sender = Sender(standings={A: Standing.OWNER})
     sender.register()
     assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(

@@ -251,7 +251,7 @@ def test_changes_since_a_report_are_the_changed_brokers_only() -> None:
     assert [broker for broker, _ in liveness.changes_since(0)] == [A, B]
 
 
-def test_closed_line_is_kept_for_one_lease() -> None:
+def test_closed_contact_is_kept_for_one_lease() -> None:
     liveness = Liveness()
     liveness.registering(A, ONE, lease_s=5.0)
     liveness.closed(ONE, by_us=False, revision_of=at_revision(1))

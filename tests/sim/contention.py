@@ -98,11 +98,11 @@ class Contention:
         clock = self._world.clock
         links = [end for end in self._links(proposer, leader) if end not in former]
         if links:
-            clock.at(clock.rng.uniform(0.001, 0.012), self._let_go_slowly, links)
+            clock.at(clock.rng.uniform(0.001, 0.012), self._heal_slowly, links)
         elif clock.now < until:
             clock.at(0.001, self._look_for_link, proposer, leader, former, until)
 
-    def _let_go_slowly(self, links: list[End]) -> None:
+    def _heal_slowly(self, links: list[End]) -> None:
         """The others' answers come at once; what the proposer sends from here on takes a while."""
         clock = self._world.clock
         for end in links:

@@ -92,7 +92,7 @@ class Watched(Replicated):
 
     @property
     def judges(self) -> bool:
-        """Leader in office, and ready to judge."""
+        """Whether it leads and is ready to judge."""
         detector = self._leadership.failure_detector
         return (
             detector is not None

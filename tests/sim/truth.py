@@ -98,7 +98,7 @@ class Truth:
         self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
         self._nobody_lapses_before: dict[tuple[str, int, int], float] = {}
         self._ghosts: dict[BrokerKey, float] = {}
-        self._offices: list[int] = []  # terms whose leader took office, see _first_applied
+        self._terms_begun: list[int] = []  # terms whose leader marked its beginning, see _first_applied
         self._judged_for: dict[int, float] = {}
         self._looked_at = 0.0
 
@@ -228,8 +228,8 @@ class Truth:
         self, index: int, term: int, batch: Batch, verdicts: list[tuple[Command, Verdict]]
     ) -> None:
         self.count["entries"] += 1
-        if not self._offices or self._offices[-1] != term:
-            self._offices.append(term)
+        if not self._terms_begun or self._terms_begun[-1] != term:
+            self._terms_begun.append(term)
         for proposal, (command, verdict) in zip(batch.proposals, verdicts, strict=True):
             self.count[type(verdict).__name__] += 1
             mark = (proposal.boot_id, proposal.sequence)
@@ -467,11 +467,11 @@ class Truth:
         return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
-        """Of a leader that was in office for a moment nobody knows whom it heard of, so what is handed over
-        from the leaders before it is worth nothing: the next one counts from when it took office itself.
+        """Of a leader that led for a moment nobody knows whom it heard of, so what is handed over
+        from the leaders before it is worth nothing: the next one counts from its own beginning.
         """
         if term not in self._judged_for:
-            before = next((office for office in reversed(self._offices) if office < term), 0)
+            before = next((begun for begun in reversed(self._terms_begun) if begun < term), 0)
             if before and self._judged_for.get(before, 0.0) < HANDED_S:
                 self.count["leaders for a moment"] += 1
                 self._ghosts.clear()

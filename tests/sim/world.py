@@ -168,7 +168,7 @@ class World:
         return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
-        """The leader in office that judges, if it can run."""
+        """The leader that judges, if it can run."""
         for member in self.members:
             if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
                 return member.running

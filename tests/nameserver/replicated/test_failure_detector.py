@@ -334,7 +334,7 @@ def test_registration_that_applied_after_its_connection_closed_is_evidence(membe
     assert len(evidence.judge([record(revision=9)], in_contact=MEMBERS, clock=0.0)) == 1
 
 
-def test_unknown_broker_counts_from_taking_office(members: Members) -> None:
+def test_unknown_broker_counts_from_the_election(members: Members) -> None:
     evidence = begin_leading(members, clock=500.0)
     tell_all(members, evidence, clock=500.0)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()

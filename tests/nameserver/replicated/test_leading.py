@@ -1,4 +1,4 @@
-"""A leader's office: what it does alone, and what becomes of it when a hand-over fails."""
+"""A leader's term: what it does alone, and what becomes of it when a hand-over fails."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
     run(body)
 
 
-def test_a_leader_whose_hand_over_fails_at_once_takes_office_later(tmp_path: Path) -> None:
-    """It hands over before the entry that marks its office is in the log."""
+def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> None:
+    """It hands over before the entry that marks its beginning is in the log."""
 
     async def body() -> None:
         async with group_of(tmp_path) as group:

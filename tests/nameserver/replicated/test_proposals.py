@@ -217,7 +217,7 @@ def test_the_answer_to_the_newest_copy_releases_a_proposal_though_an_older_one_w
     assert book.released(applied_index=9) == (sequence,)
 
 
-def test_copy_sent_to_a_former_leader_may_turn_up_until_an_entry_of_a_later_one_is_applied() -> None:
+def test_copy_sent_to_a_former_leader_may_be_applied_until_an_entry_of_a_later_one_is_applied() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
@@ -231,7 +231,7 @@ def test_copy_sent_to_a_former_leader_may_turn_up_until_an_entry_of_a_later_one_
     assert not waiting.in_doubt
 
 
-def test_copy_handed_to_the_present_leader_may_turn_up_whatever_is_applied() -> None:
+def test_copy_handed_to_the_present_leader_may_still_be_applied_whatever_else_is() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
