@@ -174,7 +174,7 @@ async def _open_mode(
         await replicated.start()
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")
-    independent = Independent.open(settings, server, boot_id=boot_id)
+    independent = Independent(settings, server, boot_id=boot_id)
     independent.start()
     return independent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -14,8 +13,6 @@ from nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 if TYPE_CHECKING:
     from .explain import Explanation
     from .group import Operations
-
-logger = logging.getLogger(__name__)
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""

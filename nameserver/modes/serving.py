@@ -13,8 +13,9 @@ from nameserver.modes.interface import (
     NoQuorum,
     OutcomeUnknown,
 )
+from nameserver.modes.notes import note_late_unregister
 from nameserver.routes.view import RouteView
-from nameserver.types import Answer, ConnectionId, Request, refusal
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Mode(Protocol):
     def heard_over(self, origin: ConnectionId) -> Heard:
         """Return what this process knows of the sender behind a connection."""
 
-    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
@@ -51,8 +52,8 @@ class Mode(Protocol):
             CommandFormatError: If it could not be read again.
         """
 
-    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
-        """Take a broker's goodbye over a connection of its own."""
+    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        """Take a broker's goodbye over a connection of its own: evidence as a close is."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Put settings in force and keep them."""
@@ -70,11 +71,15 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
             settings = mode.settings.current
             decision = decide(view, request, settings, mode.heard_over(origin))
             if isinstance(decision, Renewal):
-                decision = await mode.renew(decision, origin, deadline=deadline)
+                decision = mode.renew(decision, origin)
             if isinstance(decision, Answer):
                 return decision
             if isinstance(decision, Unregister):
-                return await mode.unregister(decision, origin, deadline=deadline)
+                if decision.late:
+                    note_late_unregister(decision, origin)
+                else:
+                    mode.withdrawn(decision.broker, origin)
+                return decision.answer
             if isinstance(decision, SettingsChange):
                 return await mode.change_settings(decision)
             verdict = await mode.propose(decision, deadline=deadline)

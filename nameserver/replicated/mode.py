@@ -140,7 +140,7 @@ class Replicated:
         waiters = self._waiters = TopicWaiters(given.table)
         kv_changed = self._kv_file.may_differ
         self._changes = Changes(given, reports, registrations, effects, waiters, kv_changed=kv_changed)
-        self._requests = Requests(given, contact, self._reads, writes, registrations)
+        self._requests = Requests(given, contact, self._reads, reports, writes, registrations)
         self.settings = settings
         self._history = given.history
         self.operations = Operations(raft_status=self.raft_status, member=member)
@@ -173,11 +173,6 @@ class Replicated:
         self._tick()
         self._on_change()
         self._kv_file.start()
-
-    @property
-    def bound(self) -> str:
-        """The raft address that is bound."""
-        return self._member.bound
 
     @property
     def member(self) -> RaftMember:

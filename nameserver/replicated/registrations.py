@@ -16,9 +16,8 @@ from nameserver.commands import (
     Touch,
     Update,
 )
-from nameserver.handlers import HeardOver, Renewal, Unregister, answer_for, decide_registration
+from nameserver.handlers import HeardOver, Renewal, answer_for, decide_registration
 from nameserver.modes.interface import ConsistencyError
-from nameserver.modes.notes import note_late_unregister
 from nameserver.modes.serving import refusal_of
 from nameserver.registration import Registration, decode_registration
 from nameserver.settings.declared import NamesrvSettings
@@ -139,14 +138,6 @@ class Registrations(Part):
             if self._reports.observer is not None:
                 self._reports.observer.renewed(renewal.answer)
         return renewal.answer
-
-    def unregister(self, unregister: Unregister, origin: ConnectionId) -> Answer:
-        """Take a broker's goodbye over a connection of its own: evidence as a close is, answered at once."""
-        if unregister.late:
-            note_late_unregister(unregister, origin)
-        else:
-            self._reports.withdrawn(unregister.broker, origin)
-        return unregister.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
         """Whether a registration of this broker over this connection has no answer yet."""

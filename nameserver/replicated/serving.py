@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nameserver.commands import Command
-from nameserver.handlers import READS, Renewal, Unregister
+from nameserver.handlers import READS
 from nameserver.modes.interface import Freshness
 from nameserver.modes.serving import serve
 from nameserver.modes.settings_file import SettingsFile
@@ -17,6 +16,7 @@ from .contact import ANSWER_MARGIN_S, ContactWatch
 from .proposals import WRITE_DEADLINE_S
 from .reads import Reads
 from .registrations import Registrations
+from .reports import Reports
 from .surroundings import Part, Surroundings
 from .writes import Writes
 
@@ -32,6 +32,7 @@ class Requests(Part):
         given: Surroundings,
         contact: ContactWatch,
         reads: Reads,
+        reports: Reports,
         writes: Writes,
         registrations: Registrations,
     ) -> None:
@@ -42,6 +43,8 @@ class Requests(Part):
         self._registrations = registrations
         self._settings_file = SettingsFile(given.settings)
         self.heard_over = registrations.heard_over
+        self.renew = registrations.renew
+        self.withdrawn = reports.withdrawn
         self.propose = writes.propose
         self.change_settings = self._settings_file.change
         self._loop = asyncio.get_running_loop()
@@ -73,9 +76,3 @@ class Requests(Part):
         if request.code == RequestCode.QUERY_DATA_VERSION:
             await self._contact.require(deadline=deadline - ANSWER_MARGIN_S)
         return self._table.view
-
-    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
-        return self._registrations.renew(renewal, origin)
-
-    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
-        return self._registrations.unregister(unregister, origin)

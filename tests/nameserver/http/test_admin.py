@@ -112,7 +112,7 @@ async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -
             mode = Replicated.open(live, server, boot_id=secrets.randbits(48))
             await mode.start()
         else:
-            mode = Independent.open(live, server, boot_id=1)
+            mode = Independent(live, server, boot_id=1)
             mode.start()
         http = HttpServer(consistency=mode, server=server, settings=live, version="test", token=token or None)
         try:

@@ -101,8 +101,7 @@ async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[Running]:
     live = LiveSettings(replace(settings, **changes))
     async with asyncio.TaskGroup() as group:
         server = NameServer(settings=live, group=group)
-        mode = LeaderLost.open(live, server, boot_id=1)
-        assert isinstance(mode, LeaderLost)
+        mode = LeaderLost(live, server, boot_id=1)
         mode.start()
         http = HttpServer(consistency=mode, server=server, settings=live, version="test")
         wire = await server.start(mode)

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.handlers import Renewal, SettingsChange, Unregister
+from nameserver.handlers import Renewal, SettingsChange
 from nameserver.liveness import Standing
 from nameserver.modes.interface import (
     ConsistencyError,
@@ -65,7 +65,7 @@ class Delayed:
     def standing(self, broker: BrokerKey) -> Standing:
         return Standing.OWNER
 
-    async def renew(self, renewal: Renewal, origin: ConnectionId, *, deadline: float) -> Answer | Command:
+    def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         self.calls.append("renew")
         return renewal.answer if self.vouches else renewal.otherwise
 
@@ -77,9 +77,8 @@ class Delayed:
         meanwhile(self.table)
         return self.table.apply(command)
 
-    async def unregister(self, unregister: Unregister, origin: ConnectionId, *, deadline: float) -> Answer:
-        self.calls.append(f"part late={unregister.late}")
-        return unregister.answer
+    def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
+        self.calls.append(f"part of {broker.broker_addr}")
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         self.calls.append("change settings")
@@ -222,7 +221,7 @@ def test_goodbyes_and_settings_go_to_the_mode() -> None:
     mode = Delayed()
     assert mode.ask(RequestCode.UNREGISTER_BROKER, HEADER) == Answer()
     assert mode.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false") == Answer()
-    assert mode.calls == ["part late=False", "change settings"]
+    assert mode.calls == ["part of a:1", "change settings"]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Bench:
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.effects = Recorder()
         self.live = LiveSettings(NamesrvSettings(data_dir=str(folder), **changes))
-        self.server = Independent.open(self.live, self.effects, boot_id=7)
+        self.server = Independent(self.live, self.effects, boot_id=7)
         self.now = 0.0
         self.server.tick(self.now)
 

@@ -1,0 +1,50 @@
+"""What every mode answers from its own table and settings, without asking anybody."""
+
+from __future__ import annotations
+
+from nameserver.handlers import HeardOver
+from nameserver.liveness import Liveness
+from nameserver.routes.table import RouteTable
+from nameserver.settings.changes import LiveSettings
+from nameserver.types import ConnectionId
+
+from .explain import Explanation, explain_route
+from .history import History
+from .interface import Effects
+from .settings_file import SettingsFile
+from .waiters import TopicWaiters
+
+
+class Local:
+    """One nameserver's table and what goes with it: the part of both modes that is alike.
+
+    Args:
+        boot_id: Random number of this process.
+        keeps_routes: The table survives a restart.
+    """
+
+    def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int, keeps_routes: bool) -> None:
+        self.settings = settings
+        self._effects = effects
+        self._boot_id = boot_id
+        self._keeps_routes = keeps_routes
+        self._table = RouteTable()
+        self._liveness = Liveness()
+        self._history = History()
+        self._waiters = TopicWaiters(self._table)
+        self._settings_file = SettingsFile(settings)
+        self.carries_broker = self._liveness.carries_broker
+        self.changed = self._waiters.changed
+        self.change_settings = self._settings_file.change
+
+    def explain(self, topic: str) -> Explanation:
+        return explain_route(
+            self._table.view,
+            topic,
+            self._history,
+            started_ms_ago=int(self._liveness.clock * 1000),
+            keeps_routes=self._keeps_routes,
+        )
+
+    def heard_over(self, origin: ConnectionId) -> HeardOver:
+        return HeardOver(self._liveness, origin)
