@@ -170,7 +170,7 @@ async def _open_mode(
 ) -> Consistency:
     """Make the mode that the settings name, and start it; the only place that knows them by name."""
     if settings.current.mode == "raft":
-        replicated = Replicated.open(settings, server, boot_id=boot_id, on_removed=ending.removed)
+        replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
         return replicated
     hold_directory(Path(settings.current.data_dir), mode="independent")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from nameserver.routes.table import RouteTable
 from nameserver.verdicts import Applied
+
+_T = TypeVar("_T")
 
 
 class TopicWaiters:
@@ -62,5 +65,14 @@ class TopicWaiters:
 def wake(waiters: set[asyncio.Future[None]]) -> None:
     """Let everybody go on who waits."""
     for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
+        settle(waiter, None)
+
+
+def settle(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
+    """Let one go on with what came of it, unless it has been told already or waits no more."""
+    if waiter.done():
+        return
+    if isinstance(outcome, Exception):
+        waiter.set_exception(outcome)
+    else:
+        waiter.set_result(outcome)

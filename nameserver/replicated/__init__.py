@@ -7,25 +7,22 @@ judged by the leader over the reports of all members. Pure are ``proposals.py``,
 between them, the raft engine and the server. Here belongs what is above the engine and only the raft mode
 needs. Everything runs on one event loop.
 
-    mode.py            Replicated: implements Consistency and the engine's StateMachine, wires the rest
+    mode.py            Replicated: implements Consistency, Mode and the engine's StateMachine, wires the rest
     surroundings.py    what all parts share; links
     contact.py         contact with a leader, and who waits for it
     reads.py           reads that wait: for contact, or for a barrier
     rounds.py          the leader's side of barriers
     registrations.py   a registration from its decision to its answer; without the log where that is allowed
     writes.py          a command from its proposal to its verdict
-    log_queue.py       the leader's side of writes
-    leadership.py          what a member holds while it leads
+    leadership.py      what a member holds while it leads; the leader's side of writes
     reports.py         liveness: heard, reported, judged
     reporter.py        a member's side of liveness
     failure_detector.py   the leader's side
     proposals.py       what waits for its verdict; in which order the leader appends
     barriers.py        what makes a read linearizable
     peer_messages.py   what members say to each other above the engine, and its bytes
-    changes.py         what an applied change asks for outside the table
     kv_file.py         RocketMQ's KV file: imported once, then written
     images.py          the state image
-    serving.py         requests on their way
     raft_settings.py   the engine's settings
 """
 

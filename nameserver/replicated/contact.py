@@ -25,7 +25,6 @@ class ContactWatch(Part):
 
     def __init__(self, given: Surroundings) -> None:
         super().__init__(given)
-        self._loop = asyncio.get_running_loop()
         # Nobody is in contact before the first time; then it is said whenever that ends.
         self._out_since: float | None = self._loop.time()
         self._waiters: set[asyncio.Future[None]] = set()

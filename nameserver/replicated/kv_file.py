@@ -35,7 +35,6 @@ class KvFile(Part):
         self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
         self._writes = writes
-        self._loop = asyncio.get_running_loop()
         self._found: dict[str, dict[str, str | None]] = {}
         self._started = False
         self._foreign = False  # the file holds what was never in the group: it stays as it is

@@ -1,4 +1,4 @@
-"""Whether this member leads, and what it holds while it does.
+"""What this member holds while it leads, and how it carries proposals into the log.
 
 Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds`, :class:`FailureDetector`).
 """
@@ -6,40 +6,52 @@ Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from nameserver.commands import FIRST_FORMAT, Batch, Command, encode_batch
+from nameserver.commands import (
+    FIRST_FORMAT,
+    Batch,
+    Command,
+    CommandFormatError,
+    Proposal,
+    decode_command,
+    encode_batch,
+    encode_command,
+    format_of,
+)
 from nameserver.raft import Role
 
 from .barriers import Rounds
 from .failure_detector import FailureDetector
-from .peer_messages import Report
-from .proposals import Sequencer
+from .peer_messages import Deferral, Deferred, Report
+from .proposals import ProposalBook, Sequencer
 from .surroundings import Part, Surroundings
 
 logger = logging.getLogger(__name__)
 
-Decoded = dict[tuple[int, int], Command]
-"""Commands by boot id and sequence, each decoded once: kept until it is applied or given up."""
-
 
 class Leadership(Part):
     """What this member holds while it leads, all of it of one term.
+
+    It takes proposals, its own and those of other members, appends them, and says when to decide again.
 
     Attributes:
         sequencer: What is appended next; None if it does not lead.
         rounds: The barriers that it is asked for; None if it does not lead.
         failure_detector: What it was told of brokers; None before an entry of its own term is applied.
         early: Reports that came before that, by member, each with the link that it came over.
-        decoded: What was decoded of commands on their way; those of others only while it leads.
+        decoded: Commands on their way by boot id and sequence, each decoded once: kept until it is applied or
+            given up. Those of other processes only while it leads.
     """
 
-    def __init__(self, given: Surroundings) -> None:
+    def __init__(self, given: Surroundings, book: ProposalBook) -> None:
         self.sequencer: Sequencer | None = None
         self.rounds: Rounds | None = None
         self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
-        self.decoded: Decoded = {}
+        self.decoded: dict[tuple[int, int], Command] = {}
         super().__init__(given)
+        self._book = book
         self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:
@@ -57,10 +69,6 @@ class Leadership(Part):
             logger.info("leading term=%d", term)
             self._mark_due = True
             self.mark()
-
-    def understood(self) -> int:
-        """Return the newest command format that every member understands, as far as this leader was told."""
-        return FIRST_FORMAT if self.failure_detector is None else self.failure_detector.understood()
 
     def rounds_of(self, term: int) -> Rounds | None:
         """Return the rounds of a term, if this member leads in it."""
@@ -85,3 +93,90 @@ class Leadership(Part):
         self.early.clear()
         for mark in [mark for mark in self.decoded if mark[0] != self._boot_id]:
             del self.decoded[mark]
+
+    # -- proposals
+
+    def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
+        """Take a proposal into the queue, or say when to decide again. Only while this member leads.
+
+        Args:
+            attempt: How many times its proposer has handed it over.
+        """
+        assert self.sequencer is not None, "offered without leading"
+        # The newest format that every member understands, as far as this leader was told.
+        detector = self.failure_detector
+        understood = FIRST_FORMAT if detector is None else detector.understood()
+        needed = format_of(proposal.command)
+        if needed > FIRST_FORMAT and needed > understood:
+            # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
+            self._peer_log.write(
+                logging.WARNING,
+                member,
+                "proposal refused member=%s format=%d understood=%d",
+                member,
+                needed,
+                understood,
+            )
+            return
+        mark = (proposal.boot_id, proposal.sequence)
+        command = self.decoded.get(mark)
+        if command is None:
+            try:
+                command = decode_command(proposal.command)
+            except CommandFormatError as error:
+                self._peer_log.write(
+                    logging.ERROR, member, "proposal refused member=%s error=%s", member, error
+                )
+                return
+            self.decoded[mark] = command
+        moved = self._table.moved(command)
+        applied_index = self._member.applied_index if moved else 0
+        deferral = self.sequencer.offer(
+            proposal, command, member, moved=moved, applied_index=applied_index, attempt=attempt
+        )
+        if deferral is not None:
+            self._send_deferrals([(member, deferral)])
+
+    def offer_unwatched(self, command: Command) -> int:
+        """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
+        sequence = self._book.next_sequence()
+        data = encode_command(command)
+        self.offer(Proposal(boot_id=self._boot_id, sequence=sequence, command=data), self._me)
+        return sequence
+
+    def withdraw(self, sequence: int) -> None:
+        """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
+        if self.sequencer is not None:
+            self.sequencer.withdraw(self._boot_id, sequence)
+
+    def append(self) -> None:
+        """Append what waits, unless an entry of ours is in flight."""
+        sequencer = self.sequencer
+        batch = None if sequencer is None else sequencer.next_batch()
+        if sequencer is None or batch is None:
+            return
+        index = self._member.append(encode_batch(batch), term=sequencer.term)
+        if index is None:
+            if self._member.role is Role.LEADER and self._member.term == sequencer.term:
+                sequencer.not_appended()  # it hands over, perhaps in vain: the next tick tries again
+            else:
+                self.end()
+            return
+        for proposal in batch.proposals:
+            if proposal.boot_id == self._boot_id:
+                self._book.appended(proposal.sequence)
+        self._send_deferrals(sequencer.appended(index))
+
+    def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
+        by_member: dict[str, list[Deferral]] = {}
+        for member, deferral in deferrals:
+            self.decoded.pop((deferral.boot_id, deferral.sequence), None)
+            by_member.setdefault(member, []).append(deferral)
+        term = self._member.term
+        for member, told in by_member.items():
+            if member == self._me:
+                for deferral in told:
+                    self._book.defer(deferral, term=term)
+            else:
+                # A lost one is no harm: the proposal is sent again.
+                self._send(member, Deferred(term=term, deferrals=tuple(told)))

@@ -6,65 +6,56 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from nameserver.commands import Command, CommandFormatError, decode_batch, decode_command
-from nameserver.liveness import CLOCK_PERIOD_S, Liveness
-from nameserver.modes.explain import Explanation, explain_route
-from nameserver.modes.group import GroupStatus, Operations
-from nameserver.modes.history import History
-from nameserver.modes.interface import (
-    BarrierPassed,
-    ConsistencyStatus,
-    Effects,
-    Freshness,
-    FreshnessNotOffered,
-    NoQuorum,
+from nameserver.commands import (
+    Command,
+    CommandFormatError,
+    Evict,
+    RegisterBroker,
+    Update,
+    decode_batch,
+    decode_command,
 )
-from nameserver.modes.waiters import TopicWaiters
+from nameserver.handlers import READS
+from nameserver.liveness import CLOCK_PERIOD_S
+from nameserver.modes.group import GroupStatus, Operations
+from nameserver.modes.interface import ConsistencyStatus, Effects, Freshness, FreshnessNotOffered, NoQuorum
+from nameserver.modes.local import Local
+from nameserver.modes.notes import note_change
+from nameserver.modes.serving import serve
+from nameserver.modes.waiters import settle
 from nameserver.raft import RaftConfig, RaftMember, StopMember
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, ConnectionId, Request
-from nameserver.verdicts import Applied, Verdict
+from nameserver.verdicts import Applied
+from remoting.codes import RequestCode
 from remoting.line_limit import LimitedLog
 
 from . import peer_messages
-from .changes import Changes
-from .contact import ContactWatch
+from .contact import ANSWER_MARGIN_S, ContactWatch
 from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Leadership
-from .log_queue import LogQueue
 from .observer import Observer
-from .peer_messages import (
-    Acknowledgement,
-    Deferred,
-    PeerMessageError,
-    Propose,
-    ReadIndex,
-    ReadIndexCheck,
-    ReadIndexCheckReply,
-    ReadIndexReply,
-    Report,
-)
-from .proposals import ProposalBook
+from .proposals import WRITE_DEADLINE_S, ProposalBook
 from .raft_settings import raft_config
 from .reads import Reads
 from .registrations import Registrations
 from .reporter import Reporter
 from .reports import Reports
-from .serving import Requests
 from .surroundings import Links, Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
 
 
-class Replicated:
-    """One nameserver of a group. Implements ``Consistency``.
+class Replicated(Local):
+    """One nameserver of a group. Implements ``Consistency``, ``Mode`` and the engine's ``StateMachine``.
 
     Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`:
     a default read for contact with a leader, at most one maximum election timeout; a linearizable one for a
@@ -78,7 +69,7 @@ class Replicated:
         effects: Effects,
         *,
         boot_id: int,
-        raft: RaftConfig,
+        raft: RaftConfig | None = None,
         on_fatal: Callable[[str], None] | None = None,
         on_removed: Callable[[str], None] | None = None,
         observer: Observer | None = None,
@@ -87,6 +78,7 @@ class Replicated:
 
         Args:
             boot_id: Random number of this process, 63 bits.
+            raft: The engine's settings; None for those that the settings come to.
             on_fatal: As :class:`RaftMember`'s.
             on_removed: Called once, with a line for the operator, when the group has removed this member,
                 which has stopped by then; the process is to end.
@@ -95,16 +87,17 @@ class Replicated:
             RaftStartError: If the raft settings are wrong.
             FileError: If the KV file and its ``.bak`` are both broken.
         """
-        self._boot_id = boot_id
+        super().__init__(settings, effects, boot_id=boot_id, keeps_routes=True)
+        raft = raft_config(settings.current) if raft is None else raft
         self._durability = raft.durability
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._work_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._observer = observer
+        self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
-        member = self._member = RaftMember(
+        member = self.member = self._member = RaftMember(
             raft,
             self,
             on_peer_message=self._on_peer_message,
@@ -112,56 +105,36 @@ class Replicated:
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
+        self._links = Links(member)
         given = Surroundings(
             me=raft.me,
             boot_id=boot_id,
+            loop=self._loop,
             member=member,
-            links=Links(member),
-            table=RouteTable(),
-            liveness=Liveness(),
-            history=History(),
+            links=self._links,
+            table=self._table,
+            liveness=self._liveness,
             settings=settings,
+            observer=self._observer,
             peer_log=self._peer_log,
             work_soon=self._work_soon,
         )
-        self._links, self._table, self._liveness = given.links, given.table, given.liveness
-        reporter = Reporter(given.liveness, boot_id=boot_id)
-        book = ProposalBook(boot_id=boot_id)
+        reporter = Reporter(self._liveness, boot_id=boot_id)
+        book = self._book = ProposalBook(boot_id=boot_id)
         contact = self._contact = ContactWatch(given)
-        leadership = self._leadership = Leadership(given)
-        self._decoded = leadership.decoded
-        queue = self._queue = LogQueue(given, leadership, book)
-        reports = self._reports = Reports(given, leadership, queue, reporter, now=self._loop.time)
-        writes = self._writes = Writes(given, queue, book, reporter, reports, contact)
-        reports.observer = writes.observer = observer
-        self._reads = Reads(given, leadership, reporter, contact)
+        leadership = self._leadership = Leadership(given, book)
+        reports = self._reports = Reports(given, leadership, reporter)
+        writes = self._writes = Writes(given, leadership, book, reporter, reports, contact)
+        reads = self._reads = Reads(given, leadership, reporter, contact)
         registrations = self._registrations = Registrations(given, reporter, reports, writes)
         self._kv_file = KvFile(given, writes)
-        waiters = self._waiters = TopicWaiters(given.table)
-        kv_changed = self._kv_file.may_differ
-        self._changes = Changes(given, reports, registrations, effects, waiters, kv_changed=kv_changed)
-        self._requests = Requests(given, contact, self._reads, reports, writes, registrations)
-        self.settings = settings
-        self._history = given.history
         self.operations = Operations(raft_status=self.raft_status, member=member)
-
-    @classmethod
-    def open(
-        cls,
-        settings: LiveSettings,
-        effects: Effects,
-        *,
-        boot_id: int,
-        on_removed: Callable[[str], None] | None = None,
-    ) -> Replicated:
-        """Make the member that the settings describe; ``await start()`` follows.
-
-        Raises:
-            RaftStartError, FileError: With one line for the operator.
-        """
-        return cls(
-            settings, effects, boot_id=boot_id, raft=raft_config(settings.current), on_removed=on_removed
-        )
+        self.await_view = reads.await_view
+        self.refuse_read = reads.refuse
+        self.join_barrier = reads.join
+        self.renew = registrations.renew
+        self.withdrawn = reports.withdrawn
+        self.propose = writes.propose
 
     async def start(self) -> None:
         """Recover, bind the raft port, take part; does not wait for a quorum.
@@ -174,21 +147,7 @@ class Replicated:
         self._on_change()
         self._kv_file.start()
 
-    @property
-    def member(self) -> RaftMember:
-        """The member of the raft group, for figures that operators look at."""
-        return self._member
-
     # -- Consistency --------------------------------------------------------------------------------------
-
-    def explain(self, topic: str) -> Explanation:
-        return explain_route(
-            self._table.view,
-            topic,
-            self._history,
-            started_ms_ago=int(self._liveness.clock * 1000),
-            keeps_routes=True,
-        )
 
     def view(self, freshness: Freshness) -> RouteView:
         if freshness is Freshness.DEFAULT:  # nearly every read; the cheapest way through
@@ -199,34 +158,31 @@ class Replicated:
             return self._table.view
         raise FreshnessNotOffered("a linearizable read needs a barrier first")
 
-    async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        return await self._reads.await_view(freshness, deadline=deadline)
-
-    def refuse_read(self, error: NoQuorum) -> Answer:
-        return self._reads.refuse(error)
-
-    @property
-    def join_barrier(self) -> Callable[[BarrierPassed], int]:
-        """What joins a barrier: whoever keeps it saves a call for each read."""
-        return self._reads.join
-
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
     ) -> Answer | None:
         return self._registrations.register(request, origin, deadline=deadline, answered=answered)
 
     async def execute(self, request: Request, origin: ConnectionId, *, deadline: float) -> Answer:
-        return await self._requests.execute(request, origin, deadline=deadline)
+        if request.code == RequestCode.REGISTER_BROKER:
+            waiter: asyncio.Future[Answer] = self._loop.create_future()
+            answered = partial(settle, waiter)
+            answer = self.register(request, origin, deadline=deadline, answered=answered)
+            return await waiter if answer is None else answer
+        deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
+        return await serve(self, request, origin, deadline=deadline)
+
+    async def readable(self, request: Request, *, deadline: float) -> RouteView:
+        if request.code in READS:
+            freshness = Freshness(self.settings.current.route_freshness)
+            return await self._reads.await_view(freshness, deadline=deadline)
+        if request.code == RequestCode.QUERY_DATA_VERSION:
+            await self._contact.require(deadline=deadline - ANSWER_MARGIN_S)
+        return self._table.view
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._registrations.forget_repeat(origin)
         self._reports.closed(origin, by_us=by_us)
-
-    def carries_broker(self, origin: ConnectionId) -> bool:
-        return self._liveness.carries_broker(origin)
-
-    async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        return await self._waiters.changed(topic, after, deadline=deadline)
 
     def status(self) -> ConsistencyStatus:
         view, member = self._table.view, self._member
@@ -261,7 +217,7 @@ class Replicated:
             "barriers": self._reads.barriers_sent,
             "barriers_confirmed": self._reads.rounds.confirmed,
             "barrier_rounds": self._reads.rounds.begun,
-            "proposals": len(self._writes),
+            "proposals": len(self._book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
         return msgspec.convert(figures, GroupStatus)
@@ -280,7 +236,7 @@ class Replicated:
         async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
-            group.create_task(self._requests.close())
+            group.create_task(self._settings_file.close())
         self._writes.end()
         self._contact.end()
         self._reads.end()
@@ -300,7 +256,7 @@ class Replicated:
         if self._reports.send_due():
             self._writes.hand_out()  # a line about a connection precedes the command that came over it
         self._leadership.mark()
-        self._queue.append()
+        self._leadership.append()
         self._writes.release()
         self._reads.answer_waiting()
 
@@ -332,33 +288,34 @@ class Replicated:
             return
         try:
             message = peer_messages.decode(data)
-        except PeerMessageError as error:
+        except peer_messages.PeerMessageError as error:
             self._peer_log.write(
                 logging.ERROR, member, "peer message refused member=%s error=%s", member, error
             )
             return
         match message:
-            case ReadIndex():
+            case peer_messages.ReadIndex():
                 self._reads.rounds.asked(member, message)
-            case ReadIndexReply():
+            case peer_messages.ReadIndexReply():
                 self._reads.reached(message)
-            case ReadIndexCheck():
+            case peer_messages.ReadIndexCheck():
                 self._reads.rounds.questioned(member, message)
-            case ReadIndexCheckReply():
+            case peer_messages.ReadIndexCheckReply():
                 self._reads.rounds.stood(member, message)
-            case Report():
+            case peer_messages.Report():
                 self._reports.receive(member, message)
-            case Acknowledgement():
+            case peer_messages.Acknowledgement():
                 self._reports.acknowledged(member, message)
                 self._reads.leader_has_said()
-            case Propose(term=term, proposals=proposals, attempts=attempts):
+            case peer_messages.Propose(term=term, proposals=proposals, attempts=attempts):
                 self._leadership.follow()
                 if self._leadership.sequencer is not None and self._leadership.sequencer.term == term:
                     for proposal, attempt in zip(proposals, attempts, strict=True):
-                        self._queue.offer(proposal, member, attempt=attempt)
+                        self._leadership.offer(proposal, member, attempt=attempt)
                     self._work_soon()
-            case Deferred():
-                self._writes.deferred(message)
+            case peer_messages.Deferred(term=term, deferrals=deferrals):
+                for deferral in deferrals:
+                    self._book.defer(deferral, term=term)
                 self._work_soon()
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
@@ -366,7 +323,7 @@ class Replicated:
         try:
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
-            kept = self._decoded
+            kept = self._leadership.decoded
             commands = [
                 decode_command(proposal.command)
                 if (command := kept.pop((proposal.boot_id, proposal.sequence), None)) is None
@@ -377,12 +334,16 @@ class Replicated:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # The table first, and all of it: what follows is of this process alone, and a defect there must not
         # make this member's table differ.
-        apply = self._table.apply if self._observer is None else self._apply_observed
-        verdicts = [apply(command) for command in commands]
+        verdicts = []
+        for command in commands:
+            self._observer.applying(command)
+            verdict = self._table.apply(command)
+            self._observer.applied(command, verdict)
+            verdicts.append(verdict)
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
                 if isinstance(verdict, Applied):
-                    self._changes.follow(command, verdict, live=live)
+                    self._follow(command, verdict, live=live)
                 if proposal.boot_id == self._boot_id:
                     self._writes.settle(proposal.sequence, verdict)
             except Exception:
@@ -391,19 +352,36 @@ class Replicated:
         if not batch.proposals and live:
             self._reports.leads_from(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
-        self._writes.applied(term)
+        self._book.applied(term)
         if self._leadership.sequencer is not None:
             self._leadership.sequencer.applied(index)
         if live:
             self._work_soon()
         self._writes.tell(index=index)
 
-    def _apply_observed(self, command: Command) -> Verdict:
-        assert self._observer is not None
-        self._observer.applying(command)
-        verdict = self._table.apply(command)
-        self._observer.applied(command, verdict)
-        return verdict
+    def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
+        """Do what an applied change asks for outside the table; effects only for entries applied live."""
+        if not self._waiters and (
+            type(command) is Update or (isinstance(command, RegisterBroker) and applied.of_topics_alone)
+        ):
+            return  # nearly always: topics alone, which nobody waits for
+        if applied.kv_changed:
+            self._kv_file.may_differ()
+        for gone in applied.left:
+            self._reports.removed(gone.broker)
+        if applied.joined is not None:
+            self._reports.listed(applied.joined)
+        self._waiters.follow(applied)
+        if not live:
+            return
+        note_change(self._history, command, applied)
+        if isinstance(command, Evict):
+            for origin in self._liveness.connections_of(command.broker, up_to_revision=command.revision):
+                if not self._registrations.is_answering(command.broker, origin):
+                    self._effects.close_connection(origin)
+        if self._member.leads and self.settings.current.notify_min_broker_id_changed:
+            for change in applied.min_changes:
+                self._effects.notify_min_broker(change)
 
     def snapshot(self) -> Callable[[], bytes]:
         """Return what encodes the state as it is now, see :class:`StateMachine`."""
@@ -423,4 +401,6 @@ class Replicated:
         self._table.adopt(table)
         self._led_term = led_term
         self._writes.table_replaced(term=led_term)
-        self._changes.replaced()
+        self._registrations.forget_repeats()  # this table may have the same revision
+        self._kv_file.may_differ()
+        self._waiters.wake_all()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from nameserver.commands import Command
 from nameserver.types import Answer, BrokerKey
 from nameserver.verdicts import Verdict
@@ -12,8 +10,11 @@ from .failure_detector import Judgement
 from .peer_messages import Report
 
 
-class Observer(Protocol):
-    """Told at that very moment, on the loop. It may look at everything, and changes nothing."""
+class Observer:
+    """Told at that very moment, on the loop; this one does nothing.
+
+    Whoever derives from it may look at everything, and changes nothing.
+    """
 
     def applying(self, command: Command) -> None:
         """The table is about to take a command of the entry that is applied."""

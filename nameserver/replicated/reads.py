@@ -11,14 +11,14 @@ import math
 from typing import NamedTuple
 
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
+from nameserver.modes.waiters import settle
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, refusal
 
-from . import peer_messages
 from .barriers import Barriers, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
-from .peer_messages import ReadIndex, ReadIndexReply
+from .peer_messages import BARRIER_FORMAT, ReadIndex, ReadIndexReply
 from .proposals import WRITE_DEADLINE_S
 from .reporter import Reporter
 from .rounds import ReadIndexRounds
@@ -49,7 +49,6 @@ class Reads(Part):
         super().__init__(given)
         self._reporter = reporter
         self._contact = contact
-        self._loop = asyncio.get_running_loop()
         self._barriers = Barriers()
         self.rounds = ReadIndexRounds(given, leadership, self._barriers, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
@@ -97,16 +96,7 @@ class Reads(Part):
             NoQuorum: If that was not reached by the deadline.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
-
-        def passed(number: int, error: NoQuorum | None) -> None:
-            if waiter.done():
-                return
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-
-        self.join(passed)
+        self.join(lambda number, error: settle(waiter, error))
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
@@ -182,7 +172,7 @@ class Reads(Part):
             return term, leader, 0
         if leader is None or leader not in self._links.up or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < peer_messages.BARRIER_FORMAT:  # it has not said so yet, or is older
+        if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not said so yet, or is older
             return None
         return term, leader, self._links.number(leader)
 
@@ -228,10 +218,7 @@ class Reads(Part):
         if leader == self._me:
             self.rounds.ask_here(number, term=term)
             return
-        voter = self._member.votes
-        if not self._member.send(
-            leader, peer_messages.encode(ReadIndex(term=term, number=number, voter=voter))
-        ):
+        if not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
             self._barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
-from nameserver.commands import (
-    UPDATE_FORMAT,
-    Command,
-    CommandFormatError,
-    CommandTooLarge,
-    RegisterBroker,
-    Touch,
-    Update,
-)
-from nameserver.handlers import HeardOver, Renewal, answer_for, decide_registration
+from nameserver.commands import UPDATE_FORMAT, Command, CommandFormatError, CommandTooLarge, Update
+from nameserver.handlers import Renewal, answer_for, decide_registration
 from nameserver.modes.interface import ConsistencyError
 from nameserver.modes.serving import refusal_of
 from nameserver.registration import Registration, decode_registration
@@ -25,7 +19,7 @@ from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
 from .proposals import WRITE_DEADLINE_S
-from .reporter import Reporter, Unchanged, answer_or_touch
+from .reporter import Reporter, may_vouch
 from .reports import Reports
 from .surroundings import Part, Surroundings
 from .writes import Writes
@@ -45,9 +39,7 @@ class _Repeat(NamedTuple):
     process is asked anew each time.
     """
 
-    body: bytes
-    ext_fields: Mapping[str, str]
-    version: int
+    request: Request
     table_revision: int
     settings: NamesrvSettings
     lease_ms: int
@@ -57,9 +49,9 @@ class _Repeat(NamedTuple):
         return (
             self.table_revision == table_revision
             and self.settings is settings
-            and self.body == request.body
-            and self.version == request.version
-            and self.ext_fields == request.ext_fields
+            and self.request.body == request.body
+            and self.request.version == request.version
+            and self.request.ext_fields == request.ext_fields
         )
 
 
@@ -73,8 +65,7 @@ class Registrations(Part):
         super().__init__(given)
         self._reporter = reporter
         self._reports = reports
-        self._loop = asyncio.get_running_loop()
-        self._in_flight: dict[tuple[BrokerKey, ConnectionId], int] = {}
+        self._in_flight: Counter[tuple[BrokerKey, ConnectionId]] = Counter()
         self._repeats: dict[ConnectionId, _Repeat] = {}
         self._repeats_bytes = 0
 
@@ -93,28 +84,18 @@ class Registrations(Part):
             return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
         registering = Registering(self, request, decoded, origin, deadline, answered)
-        self.arriving(registering.broker, origin, lease_ms=decoded.lease_ms)
-        answer = None
+        self._in_flight[decoded.broker, origin] += 1  # until answered()
+        self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
         waits = False
         try:
             answer = registering.decide()
             waits = answer is None
         finally:
             if not waits:
-                self.answered(registering.broker, origin)
+                self.answered(decoded.broker, origin)
         if registering.renewal is not None:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
-
-    def heard_over(self, origin: ConnectionId) -> HeardOver:
-        """Return what this process knows of the sender behind a connection."""
-        return HeardOver(self._liveness, origin)
-
-    def arriving(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
-        """Note that a registration arrived; :meth:`answered` must follow."""
-        mark = broker, origin
-        self._in_flight[mark] = self._in_flight.get(mark, 0) + 1
-        self._reports.hear(broker, origin, lease_ms=lease_ms)
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
@@ -123,20 +104,18 @@ class Registrations(Part):
             self._reports.heard(renewal.broker, origin, lease_s=lease_s)
         if renewal.revision is None or renewal.lease_ms is None:
             return renewal.otherwise
-        decided = answer_or_touch(
+        if not may_vouch(
             self._liveness.contact(renewal.broker),
             origin,
             acknowledged_at=self._reporter.heard_acknowledged(renewal.broker),
             clock=self._liveness.clock,
             in_contact=self._member.in_contact(),
             lease_s=renewal.lease_ms / 1000,
-        )
-        if decided is Unchanged.TOUCH:
+        ):
             return renewal.otherwise
         if renewal.registration:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)
-            if self._reports.observer is not None:
-                self._reports.observer.renewed(renewal.answer)
+            self._observer.renewed(renewal.answer)
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
@@ -147,7 +126,7 @@ class Registrations(Part):
         """Forget what a connection sent that changed nothing."""
         repeat = self._repeats.pop(origin, None)
         if repeat is not None:
-            self._repeats_bytes -= len(repeat.body)
+            self._repeats_bytes -= len(repeat.request.body)
 
     def forget_repeats(self) -> None:
         """Forget it of all connections: another table may have the same revision."""
@@ -163,12 +142,9 @@ class Registrations(Part):
 
     def answered(self, broker: BrokerKey, origin: ConnectionId) -> None:
         """Note that a registration has its answer, whatever it is."""
-        mark = broker, origin
-        left = self._in_flight[mark] - 1
-        if left:
-            self._in_flight[mark] = left
-        else:
-            del self._in_flight[mark]
+        self._in_flight[broker, origin] -= 1
+        if not self._in_flight[broker, origin]:
+            del self._in_flight[broker, origin]
 
     def _remember(self, request: Request, renewal: Renewal, origin: ConnectionId, *, lease_ms: int) -> None:
         """Keep a registration that changed nothing: the next one over this connection will be the same."""
@@ -178,93 +154,62 @@ class Registrations(Part):
             return
         self._repeats_bytes += size
         self._repeats[origin] = _Repeat(
-            body=request.body,
-            ext_fields=request.ext_fields,
-            version=request.version,
-            table_revision=self.table.revision,
-            settings=self.settings.current,
-            lease_ms=lease_ms,
-            renewal=renewal,
+            request, self.table.revision, self.settings.current, lease_ms, renewal
         )
 
 
+@dataclass(slots=True)
 class Registering:
     """A registration on its way: decided, proposed, and decided again while it has moved. It has no task.
 
-    Args:
+    Attributes:
         answered: Called once with the answer, unless :meth:`decide` returned it.
+        renewal: What it was answered by without the log.
     """
 
-    __slots__ = (
-        "_answered",
-        "_command",
-        "_deadline",
-        "_decoded",
-        "_mode",
-        "_origin",
-        "_request",
-        "broker",
-        "renewal",
-    )
-
-    def __init__(
-        self,
-        mode: Registrations,
-        request: Request,
-        decoded: Registration,
-        origin: ConnectionId,
-        deadline: float,
-        answered: Callable[[Answer], None],
-    ) -> None:
-        self.broker = decoded.broker
-        self._mode = mode
-        self._request = request
-        self._decoded = decoded
-        self._origin = origin
-        self._deadline = deadline
-        self._answered = answered
-        self._command: RegisterBroker | Update | Touch | None = None
-        self.renewal: Renewal | None = None
-        """What it was answered by without the log."""
+    mode: Registrations
+    request: Request
+    decoded: Registration
+    origin: ConnectionId
+    deadline: float
+    answered: Callable[[Answer], None]
+    renewal: Renewal | None = None
 
     def decide(self) -> Answer | None:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
-        mode = self._mode
+        mode, decoded, origin = self.mode, self.decoded, self.origin
         try:
-            command: RegisterBroker | Update | Touch | None = mode.shortened(self._decoded)  # nearly all
+            command: Command | None = mode.shortened(decoded)  # nearly all
             if command is None:
                 # As stale as it may be: it is decided again if that was too stale.
-                decision = decide_registration(mode.table.view, self._decoded, mode.settings.current)
+                decision = decide_registration(mode.table.view, decoded, mode.settings.current)
                 if isinstance(decision, Renewal):
-                    renewed = mode.renew(decision, self._origin)
+                    renewed = mode.renew(decision, origin)
                     if isinstance(renewed, Answer):
                         self.renewal = decision
                         return renewed
-                    assert isinstance(renewed, RegisterBroker | Touch), "a registration renews by one"
                     command = renewed
                 else:
                     command = decision
-            self._command = command
-            registration = self.broker, self._origin
-            mode.writes.enter(command, deadline=self._deadline, told=self._told, registration=registration)
+            told = partial(self._told, command)
+            mode.writes.enter(
+                command, deadline=self.deadline, told=told, registration=(decoded.broker, origin)
+            )
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
-            return refusal_of(self._request, error)
+            return refusal_of(self.request, error)
         return None
 
-    def _told(self, outcome: Verdict | ConsistencyError) -> None:
+    def _told(self, command: Command, outcome: Verdict | ConsistencyError) -> None:
         try:
-            answer = self._answer_to(outcome)
+            if isinstance(outcome, Moved):
+                answer = self.decide()
+            elif isinstance(outcome, ConsistencyError):
+                answer = refusal_of(self.request, outcome)
+            else:
+                answer = answer_for(command, outcome, self.request, self.mode.settings.current)
         except Exception as error:  # the boundary of one request
-            logger.exception("registration failed broker=%s", self.broker)
+            logger.exception("registration failed broker=%s", self.decoded.broker)
             answer = refusal(f"{type(error).__name__}: {error}")
         if answer is not None:
-            self._mode.answered(self.broker, self._origin)
-            self._answered(answer)
-
-    def _answer_to(self, outcome: Verdict | ConsistencyError) -> Answer | None:
-        if isinstance(outcome, Moved):
-            return self.decide()
-        if isinstance(outcome, ConsistencyError):
-            return refusal_of(self._request, outcome)
-        assert self._command is not None, "told before it was decided"
-        return answer_for(self._command, outcome, self._request, self._mode.settings.current)
+            self.mode.answered(self.decoded.broker, self.origin)
+            self.answered(answer)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -204,14 +203,7 @@ class Reporter:
                 del known[broker]
 
 
-class Unchanged(Enum):
-    """What to do with a registration that changes nothing (rule 3)."""
-
-    ANSWER = "answer"
-    TOUCH = "touch"
-
-
-def answer_or_touch(
+def may_vouch(
     contact: Contact | None,
     origin: ConnectionId,
     *,
@@ -219,8 +211,8 @@ def answer_or_touch(
     clock: float,
     in_contact: bool,
     lease_s: float,
-) -> Unchanged:
-    """Decide whether a registration or question that changes nothing needs the log.
+) -> bool:
+    """Whether a registration or question that changes nothing is answered without the log (rule 3).
 
     Args:
         contact: What this member knows of the broker.
@@ -229,7 +221,7 @@ def answer_or_touch(
         in_contact: This member is in contact with a leader (rule 8).
         lease_s: The lease in the broker's record.
     """
-    if (
+    return (
         in_contact
         and contact is not None
         and contact.owner == origin
@@ -237,6 +229,4 @@ def answer_or_touch(
         and contact.confirmed
         and acknowledged_at is not None
         and clock - acknowledged_at < FRESH_SHARE * lease_s
-    ):
-        return Unchanged.ANSWER
-    return Unchanged.TOUCH
+    )

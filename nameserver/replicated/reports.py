@@ -6,7 +6,6 @@ passes through here, because the leader must be told of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from nameserver.commands import Evict
@@ -14,11 +13,8 @@ from nameserver.raft import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
 
-from . import peer_messages
 from .failure_detector import FailureDetector, Judgement
 from .leadership import Leadership
-from .log_queue import LogQueue
-from .observer import Observer
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
 from .surroundings import Part, Surroundings
@@ -33,27 +29,12 @@ class Reports(Part):
     Attributes:
         due: The leader is to be told something. A line about a connection precedes the command that came
             over it, so nothing is proposed meanwhile.
-
-    Args:
-        now: The loop's time, s. A process that stood still may read what came meanwhile before its timer
-            moves the liveness clock, and is not to date that by the clock's old reading.
     """
 
-    def __init__(
-        self,
-        given: Surroundings,
-        leadership: Leadership,
-        queue: LogQueue,
-        reporter: Reporter,
-        *,
-        now: Callable[[], float],
-    ) -> None:
-        self.observer: Observer | None = None
+    def __init__(self, given: Surroundings, leadership: Leadership, reporter: Reporter) -> None:
         self.due = False
-        self._now = now
         super().__init__(given)
         self._leadership = leadership
-        self._queue = queue
         self._reporter = reporter
         self._prune_at = 0.0
         self._judge_all_at = 0.0
@@ -64,20 +45,18 @@ class Reports(Part):
 
     def hear(self, broker: BrokerKey, origin: ConnectionId, *, lease_ms: int) -> None:
         """Note who registers over which connection."""
-        self._liveness.advance(self._now())
+        self._advance()
         before = self._liveness.contact(broker)
         self._liveness.registering(broker, origin, lease_s=lease_ms / 1000)
         if before is None or before.owner != origin or not before.connected:
             self.soon()
-        if self.observer is not None:
-            self.observer.heard(broker, registers=True)
+        self._observer.heard(broker, registers=True)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Note that a broker lives, without a registration."""
-        self._liveness.advance(self._now())
+        self._advance()
         self._liveness.heard(broker, origin, lease_s=lease_s)
-        if self.observer is not None:
-            self.observer.heard(broker, registers=False)
+        self._observer.heard(broker, registers=False)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note at which revision the record of a broker is that registered over a connection."""
@@ -97,8 +76,7 @@ class Reports(Part):
         """Note a broker's goodbye over a connection of its own: evidence as a close is."""
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
         self.soon()
-        if self.observer is not None:
-            self.observer.withdrawn(broker)
+        self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
@@ -122,7 +100,7 @@ class Reports(Part):
     def tick(self) -> None:
         """Advance the liveness clock, and do whatever it is time for."""
         liveness, detector = self._liveness, self._leadership.failure_detector
-        liveness.advance(self._now())
+        self._advance()
         if liveness.clock >= self._prune_at:
             self._prune_at = liveness.clock + PRUNE_PERIOD_S
             liveness.prune()
@@ -163,11 +141,10 @@ class Reports(Part):
             return False
         self._reporter.lead_by(self._member.term)
         for report in self._reporter.reports():
-            if self.observer is not None:
-                self.observer.reporting(report)
+            self._observer.reporting(report)
             if leader == self._me:
                 self.receive(self._me, report)
-            elif not self._member.send(leader, peer_messages.encode(report)):
+            elif not self._send(leader, report):
                 return False
         return True
 
@@ -189,7 +166,7 @@ class Reports(Part):
                 self._leadership.early[member] = report, link
             return
         detector.members_are(self._member.members)
-        self._liveness.advance(self._now())
+        self._advance()
         answer = detector.receive(member, report, clock=self._liveness.clock)
         if answer is None:
             return
@@ -199,7 +176,7 @@ class Reports(Part):
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
-            self._member.send(member, peer_messages.encode(answer))
+            self._send(member, answer)
         view = self._table.view
         told = [view.record(line.broker) for line in report.lines if not line.connected]
         self._judge([record for record in told if record is not None])
@@ -223,7 +200,7 @@ class Reports(Part):
 
     def evict(self, judgement: Judgement) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
-        sequence = self._queue.offer_unwatched(
+        sequence = self._leadership.offer_unwatched(
             Evict(
                 cluster_name=judgement.broker.cluster_name,
                 broker_addr=judgement.broker.broker_addr,
@@ -231,9 +208,16 @@ class Reports(Part):
                 reason=judgement.reason,
             )
         )
-        if self.observer is not None:
-            self.observer.evicting(judgement, sequence)
+        self._observer.evicting(judgement, sequence)
         self._work_soon()
+
+    def _advance(self) -> None:
+        """Move the liveness clock.
+
+        A process that stood still may read what came meanwhile before its timer moves this clock, and is not
+        to date that by the clock's old reading.
+        """
+        self._liveness.advance(self._loop.time())
 
     def _judge(self, records: list[Record]) -> None:
         detector, sequencer = self._leadership.failure_detector, self._leadership.sequencer

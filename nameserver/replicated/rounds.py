@@ -6,11 +6,10 @@ What makes a leader certain is decided in :mod:`nameserver.replicated.barriers`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from . import peer_messages
-from .barriers import Barriers, Confirmed, Rounds
+from .barriers import Barriers, Rounds
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
 from .surroundings import Part, Surroundings
@@ -45,8 +44,6 @@ class ReadIndexRounds(Part):
         self._barriers = barriers
         self._on_own = on_own
         self._near: list[str] = []  # voters, who spoke of barriers last first
-        self._nearest = ""  # the first of them
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def ask_here(self, number: int, *, term: int) -> None:
@@ -64,9 +61,7 @@ class ReadIndexRounds(Part):
                 self.confirmed += 1
                 self._heard_voter(member)
                 # A lost one is no harm: the link is gone, and the barrier is sent again.
-                self._member.send(
-                    member, peer_messages.encode(ReadIndexReply(number=barrier.number, index=index))
-                )
+                self._send(member, ReadIndexReply(number=barrier.number, index=index))
                 return
         rounds = self._leadership.rounds_of(barrier.term)
         if rounds is None:
@@ -79,10 +74,7 @@ class ReadIndexRounds(Part):
     def questioned(self, member: str, question: ReadIndexCheck) -> None:
         """A voter: say to a leader that asks for it that this member stands by it."""
         if question.term == self._member.term and self._member.votes:
-            self._member.send(
-                member,
-                peer_messages.encode(ReadIndexCheckReply(term=question.term, number=question.number)),
-            )
+            self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
 
     def stood(self, member: str, answer: ReadIndexCheckReply) -> None:
         """Take a voter's answer."""
@@ -103,7 +95,13 @@ class ReadIndexRounds(Part):
         voters = member.voters
         confirmed = rounds.settle(commit_index=index, voters=voters)
         if confirmed:
-            self._answer(confirmed)
+            self.confirmed += len(confirmed)
+            for answer in confirmed:
+                if answer.member == self._me:
+                    self._barriers.confirmed(answer.number, answer.commit_index)
+                else:
+                    # A lost one is no harm: the link is gone, and the barrier is sent again.
+                    self._send(answer.member, ReadIndexReply(number=answer.number, index=answer.commit_index))
             self._on_own()
             index = member.read_index_in(rounds.term)
             if index is None:
@@ -119,7 +117,6 @@ class ReadIndexRounds(Part):
     def links_are(self, linked: frozenset[str]) -> None:
         """Forget voters that are not linked any more."""
         self._near = [member for member in self._near if member in linked]
-        self._nearest = self._near[0] if self._near else ""
 
     def stop(self) -> None:
         """Begin to close: ask no more."""
@@ -127,25 +124,13 @@ class ReadIndexRounds(Part):
             self._timer.cancel()
 
     def _heard_voter(self, member: str) -> None:
-        if member == self._nearest:
-            return
-        self._nearest = member
-        self._near = [member, *(other for other in self._near if other != member)]
-
-    def _answer(self, confirmed: Sequence[Confirmed]) -> None:
-        self.confirmed += len(confirmed)
-        for answer in confirmed:
-            if answer.member == self._me:
-                self._barriers.confirmed(answer.number, answer.commit_index)
-            else:
-                # A lost one is no harm: the link is gone, and the barrier is sent again.
-                reached = ReadIndexReply(number=answer.number, index=answer.commit_index)
-                self._member.send(answer.member, peer_messages.encode(reached))
+        if self._near[:1] != [member]:
+            self._near = [member, *(other for other in self._near if other != member)]
 
     def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
-        question = peer_messages.encode(ReadIndexCheck(term=rounds.term, number=rounds.number))
+        question = ReadIndexCheck(term=rounds.term, number=rounds.number)
         for member in members:
-            self._member.send(member, question)
+            self._send(member, question)
 
     def _ask_all(self) -> None:
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from nameserver.liveness import Liveness
-from nameserver.modes.history import History
 from nameserver.raft import RaftMember
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
 from remoting.line_limit import LimitedLog
+
+from .observer import Observer
+from .peer_messages import Message, encode
 
 
 class Links:
@@ -46,33 +49,40 @@ class Surroundings:
     Attributes:
         me: Its identity, the raft address.
         boot_id: Random number of this process.
+        observer: Is told what happens here.
         peer_log: For what other members may bring about again and again.
         work_soon: Has reports, proposals and entries leave in this turn of the loop.
     """
 
     me: str
     boot_id: int
+    loop: asyncio.AbstractEventLoop
     member: RaftMember
     links: Links
     table: RouteTable
     liveness: Liveness
-    history: History
     settings: LiveSettings
+    observer: Observer
     peer_log: LimitedLog
     work_soon: Callable[[], None]
 
 
 class Part:
-    """What each part holds of them; no behaviour."""
+    """What each part holds of them."""
 
     def __init__(self, given: Surroundings) -> None:
         self._me = given.me
         self._boot_id = given.boot_id
+        self._loop = given.loop
         self._member = given.member
         self._links = given.links
         self._table = given.table
         self._liveness = given.liveness
-        self._history = given.history
         self._settings = given.settings
+        self._observer = given.observer
         self._peer_log = given.peer_log
         self._work_soon = given.work_soon
+
+    def _send(self, member: str, message: Message) -> bool:
+        """Send a message; False if there is no link, or far too much waits in it."""
+        return self._member.send(member, encode(message))

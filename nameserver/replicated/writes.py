@@ -1,7 +1,7 @@
 """Writes: a command from its proposal to its verdict, for the process that decided it.
 
 A verdict is learnt by applying; one timer gives up on all that have none in time. What is sent again, and
-when, is decided by the :class:`ProposalBook`; the leader's side is in :mod:`.log_queue`.
+when, is decided by the :class:`ProposalBook`; the leader's side is in :mod:`.leadership`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 from nameserver.commands import FORMAT_VERSION, Command, Proposal, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
+from nameserver.modes.waiters import settle
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
-from . import peer_messages
 from .contact import ANSWER_MARGIN_S, ContactWatch
-from .log_queue import LogQueue
-from .observer import Observer
-from .peer_messages import Deferred, Propose
+from .leadership import Leadership
+from .peer_messages import Propose
 from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
 from .reporter import Reporter
 from .reports import Reports
@@ -47,32 +47,25 @@ class Writes(Part):
     def __init__(
         self,
         given: Surroundings,
-        queue: LogQueue,
+        leadership: Leadership,
         book: ProposalBook,
         reporter: Reporter,
         reports: Reports,
         contact: ContactWatch,
     ) -> None:
-        self.observer: Observer | None = None
         self.refused = self.unknown = 0
         super().__init__(given)
-        self._leadership = queue.leadership
-        self._queue = queue
+        self._leadership = leadership
         self._book = book
         self._reporter = reporter
         self._reports = reports
         self._contact = contact
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Of writes whose outcome is unknown: a verdict that comes after all dates evidence.
         self._late: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
         self._closed = False
-
-    def __len__(self) -> int:
-        """Return how many have no verdict yet."""
-        return len(self._book)
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command and wait for its verdict.
@@ -82,15 +75,7 @@ class Writes(Part):
         """
         waiter: asyncio.Future[Verdict] = self._loop.create_future()
 
-        def told(outcome: Verdict | ConsistencyError) -> None:
-            if waiter.done():
-                return
-            if isinstance(outcome, ConsistencyError):
-                waiter.set_exception(outcome)
-            else:
-                waiter.set_result(outcome)
-
-        sequence = self.enter(command, deadline=deadline, told=told)
+        sequence = self.enter(command, deadline=deadline, told=partial(settle, waiter))
         try:
             return await waiter
         finally:
@@ -129,7 +114,7 @@ class Writes(Part):
         sequence = self._book.add(data, deadline=deadline, told=told, registration=registration)
         if deadline - ANSWER_MARGIN_S < self._timer_at:
             self._give_up_at(deadline - ANSWER_MARGIN_S)
-        self._leadership.decoded[self._book.boot_id, sequence] = command
+        self._leadership.decoded[self._boot_id, sequence] = command
         self._work_soon()
         return sequence
 
@@ -143,7 +128,7 @@ class Writes(Part):
         if sequencer is not None and sequencer.term == term:
             for proposal in self._book.outgoing((term, 0), now=now, understood=understood):
                 self._book.handed(proposal.sequence, (term, 0), now=now, may_reach_log=False)
-                self._queue.offer(proposal, self._me, attempt=self._book.attempts(proposal.sequence))
+                self._leadership.offer(proposal, self._me, attempt=self._book.attempts(proposal.sequence))
             return
         if leader is None or leader == self._me or leader not in self._links.up:
             return
@@ -159,15 +144,6 @@ class Writes(Part):
             size += len(proposal.command)
         if chunk:
             self._send_chunk(leader, route, chunk, now)
-
-    def deferred(self, message: Deferred) -> None:
-        """Take a leader's word that proposals are to be decided again."""
-        for deferral in message.deferrals:
-            self._book.defer(deferral, term=message.term)
-
-    def applied(self, term: int) -> None:
-        """Note that an entry of a term was applied; :meth:`settle` came before."""
-        self._book.applied(term)
 
     def release(self) -> None:
         """Have decided again what a leader deferred, and differences that a member does not know."""
@@ -192,14 +168,14 @@ class Writes(Part):
                 unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
                 self._loop.call_soon(told, unknown_yet)
         for sequence in again:
-            self._queue.withdraw(sequence)
+            self._leadership.withdraw(sequence)
             told = self._strike_out(sequence)
             if told is not None:
                 self._loop.call_soon(told, Moved(revision=self._table.revision))
         self._book.applied(term)
 
     def _decide_again(self, sequence: int) -> None:
-        self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
+        self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
         told = self._strike_out(sequence)
         if told is not None:
             told(Moved(revision=self._table.revision))
@@ -213,8 +189,7 @@ class Writes(Part):
             if revision is not None:
                 self._reports.registered(*registration, revision=revision)
         if write is not None and write.told is not None:
-            if self.observer is not None:
-                self.observer.settled(verdict)
+            self._observer.settled(verdict)
             self._to_tell.append((write.told, verdict))
 
     def tell(self, *, index: int) -> None:
@@ -243,7 +218,7 @@ class Writes(Part):
         Args:
             late: Its verdict may come yet.
         """
-        self._leadership.decoded.pop((self._book.boot_id, sequence), None)
+        self._leadership.decoded.pop((self._boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
             return None
@@ -272,7 +247,7 @@ class Writes(Part):
         sequence, in_doubt = write.proposal.sequence, write.in_doubt
         told = self._strike_out(sequence, late=in_doubt)
         if not in_doubt:
-            self._queue.withdraw(sequence)  # our own queue as leader may hold it yet
+            self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
             self.refused += 1
             outcome: ConsistencyError = NoQuorum(f"not applied: {self._contact.why_not()}")
         else:
@@ -285,7 +260,7 @@ class Writes(Part):
     def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
         attempts = tuple([self._book.attempts(proposal.sequence) + 1 for proposal in chunk])
         message = Propose(term=route[0], proposals=tuple(chunk), attempts=attempts)
-        if not self._member.send(leader, peer_messages.encode(message)):
+        if not self._send(leader, message):
             return False
         for proposal in chunk:
             self._book.handed(proposal.sequence, route, now=now, may_reach_log=True)

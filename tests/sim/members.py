@@ -18,6 +18,7 @@ from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
 from nameserver.replicated.failure_detector import Judgement
+from nameserver.replicated.observer import Observer
 from nameserver.replicated.peer_messages import Report
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
@@ -49,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watched(Replicated):
-    """The real thing, which shows the truth what it does. Implements ``Observer``."""
+    """The real thing, which shows the truth what it does."""
 
     def __init__(
         self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
@@ -164,8 +165,8 @@ class Watched(Replicated):
         self.note_all()
 
 
-class Observing:
-    """Shows the truth what a member says of itself. Implements ``Observer``."""
+class Observing(Observer):
+    """Shows the truth what a member says of itself."""
 
     def __init__(self, mode: Watched) -> None:
         self._mode = mode

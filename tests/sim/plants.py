@@ -34,7 +34,7 @@ from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay
 from nameserver.raft.storage.writer import Writer
-from nameserver.replicated import Replicated, failure_detector, reads, registrations, reporter, serving
+from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations, reporter
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import FailureDetector, Judgement
 from nameserver.replicated.peer_messages import Deferral, Line, Report
@@ -84,12 +84,12 @@ def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
-    real = reporter.answer_or_touch
+    real = reporter.may_vouch
 
     def always(*arguments: Any, **named: Any) -> Any:
         return real(*arguments, **named | {"in_contact": True})
 
-    patch.setattr(registrations, "answer_or_touch", always)
+    patch.setattr(registrations, "may_vouch", always)
 
 
 def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -168,8 +168,8 @@ def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None
             reason=judgement.reason,
         )
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = reports._queue._book.add(encode_command(command), deadline=deadline)
-        reports.observer.evicting(judgement, sequence)
+        sequence = reports._leadership._book.add(encode_command(command), deadline=deadline)
+        reports._observer.evicting(judgement, sequence)
         reports._work_soon()
 
     patch.setattr(Reports, "evict", evict)
@@ -363,7 +363,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     async def execute(mode: Any, *arguments: Any, deadline: float) -> Any:
         return await real(mode, *arguments, deadline=deadline + 100.0)
 
-    for module in (reads, registrations, serving):
+    for module in (reads, registrations, mode):
         patch.setattr(module, "WRITE_DEADLINE_S", 100.0)
     patch.setattr(Replicated, "execute", execute)
 

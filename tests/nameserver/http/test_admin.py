@@ -109,7 +109,7 @@ async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -
         server = NameServer(settings=live, group=group)
         mode: Replicated | Independent
         if peers:
-            mode = Replicated.open(live, server, boot_id=secrets.randbits(48))
+            mode = Replicated(live, server, boot_id=secrets.randbits(48))
             await mode.start()
         else:
             mode = Independent(live, server, boot_id=1)

@@ -48,7 +48,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
         live = LiveSettings(load_settings(flags=flags).settings)
         async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
             server = NameServer(settings=live, group=group)
-            mode = Replicated.open(live, server, boot_id=secrets.randbits(48))
+            mode = Replicated(live, server, boot_id=secrets.randbits(48))
             await mode.start()
             http = HttpServer(consistency=mode, server=server, settings=live, version="test")
             try:

@@ -43,7 +43,7 @@ async def _member(root: Path, *, boot_id: int) -> AsyncIterator[Replicated]:
     """A name server of three that has found no other yet."""
     flags = {"mode": "raft", "raftAddress": PEERS[0], "raftPeers": ",".join(PEERS), "dataDir": str(root)}
     settings = load_settings(flags=flags, file={}).settings
-    member = Replicated.open(LiveSettings(settings), _NoEffects(), boot_id=boot_id)
+    member = Replicated(LiveSettings(settings), _NoEffects(), boot_id=boot_id)
     try:
         yield member
     finally:

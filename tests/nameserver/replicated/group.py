@@ -109,7 +109,7 @@ class Group:
         }
         settings = load_settings(flags=flags | self.settings, file={}).settings
         self.effects[number] = RecordedEffects()
-        member = Replicated.open(LiveSettings(settings), self.effects[number], boot_id=secrets.randbits(48))
+        member = Replicated(LiveSettings(settings), self.effects[number], boot_id=secrets.randbits(48))
         await member.start()
         self.members[number] = member
         return member

@@ -104,7 +104,7 @@ async def alone(root: Path, raft: str) -> AsyncIterator[Alone]:
     live = LiveSettings(load_settings(flags=flags).settings)
     async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as web:
         server = NameServer(settings=live, group=group)
-        mode = Replicated.open(live, server, boot_id=1)
+        mode = Replicated(live, server, boot_id=1)
         await mode.start()
         http = HttpServer(consistency=mode, server=server, settings=live, version="test", token=TOKEN)
         try:

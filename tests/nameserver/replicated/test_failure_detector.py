@@ -23,7 +23,7 @@ from nameserver.replicated.peer_messages import (
     decode,
     encode,
 )
-from nameserver.replicated.reporter import Reporter, Unchanged, answer_or_touch
+from nameserver.replicated.reporter import Reporter, may_vouch
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion
@@ -575,16 +575,16 @@ FRESH = Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True, confir
 
 
 @pytest.mark.parametrize(
-    ("contact", "origin", "acknowledged_at", "in_contact", "what"),
+    ("contact", "origin", "acknowledged_at", "in_contact", "vouches"),
     [
-        (FRESH, ONE, 60.0, True, Unchanged.ANSWER),
-        (FRESH, ONE, 10.0, True, Unchanged.TOUCH),
-        (FRESH, ONE, None, True, Unchanged.TOUCH),
-        (FRESH, ONE, 60.0, False, Unchanged.TOUCH),
-        (FRESH, TWO, 60.0, True, Unchanged.TOUCH),
-        (None, ONE, 60.0, True, Unchanged.TOUCH),
-        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True), ONE, 60.0, True, Unchanged.TOUCH),
-        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, confirmed=True), ONE, 60.0, True, Unchanged.TOUCH),
+        (FRESH, ONE, 60.0, True, True),
+        (FRESH, ONE, 10.0, True, False),
+        (FRESH, ONE, None, True, False),
+        (FRESH, ONE, 60.0, False, False),
+        (FRESH, TWO, 60.0, True, False),
+        (None, ONE, 60.0, True, False),
+        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, connected=True), ONE, 60.0, True, False),
+        (Contact(heard_at=100.0, lease_s=120.0, owner=ONE, confirmed=True), ONE, 60.0, True, False),
     ],
     ids=[
         "fresh",
@@ -602,12 +602,12 @@ def test_registration_without_change_is_answered_only_while_the_lease_is_known_t
     origin: ConnectionId,
     acknowledged_at: float | None,
     in_contact: bool,
-    what: Unchanged,
+    vouches: bool,
 ) -> None:
-    decided = answer_or_touch(
+    decided = may_vouch(
         contact, origin, acknowledged_at=acknowledged_at, clock=100.0, in_contact=in_contact, lease_s=120.0
     )
-    assert decided is what
+    assert decided is vouches
 
 
 # -- any order of events ------------------------------------------------------------------------------------
