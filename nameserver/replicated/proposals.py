@@ -74,7 +74,6 @@ class Write(msgspec.Struct, kw_only=True):
         attempts: How many times it was handed over.
         copies: How many times it may have reached the log of the route's term.
         older: As copies, in the terms before that one.
-        deferred: Index that must be applied before deciding again, and the term of the leader that said so.
     """
 
     proposal: Proposal
@@ -86,7 +85,6 @@ class Write(msgspec.Struct, kw_only=True):
     attempts: int = 0
     copies: int = 0
     older: int = 0
-    deferred: tuple[int, int] | None = None
 
     @property
     def in_doubt(self) -> bool:
@@ -97,16 +95,16 @@ class Write(msgspec.Struct, kw_only=True):
 class ProposalBook:
     """Proposals of one process, from the decision to the verdict or the deadline."""
 
-    def __init__(self, *, boot_id: int, bytes_max: int = BOOK_BYTES_MAX) -> None:
+    def __init__(self, *, boot_id: int) -> None:
         self.boot_id = boot_id
-        self._bytes_max = bytes_max
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, Write] = {}
-        # Of those: what the leader behind the latest route may not have yet, and what a leader deferred. Both
-        # are looked at after each turn of the loop, and most turns find them empty.
+        # Of those: what the leader behind the latest route may not have yet, and what a leader deferred, with
+        # its term and the index that must be applied before deciding again. Most turns of the loop find both
+        # empty.
         self._fresh: dict[int, Write] = {}
-        self._deferred: dict[int, Write] = {}
+        self._deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
         self._stale_at = math.inf  # before that nothing is sent again over the same route
@@ -114,17 +112,12 @@ class ProposalBook:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def defers(self) -> bool:
-        """Whether a leader deferred anything of what is here."""
-        return bool(self._deferred)
-
     def __iter__(self) -> Iterator[Write]:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
         """Whether one more command of this size may be on its way."""
-        return self._bytes + len(command) <= self._bytes_max
+        return self._bytes + len(command) <= BOOK_BYTES_MAX
 
     def next_sequence(self) -> int:
         """Return a number for a proposal that nobody waits for."""
@@ -140,18 +133,14 @@ class ProposalBook:
         registration: tuple[BrokerKey, ConnectionId] | None = None,
     ) -> int:
         """Enter a command; returns its sequence."""
-        sequence = self._sequence = self._sequence + 1
+        sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
         write = Write(proposal=proposal, deadline=deadline, told=told, registration=registration)
         self._waiting[sequence] = self._fresh[sequence] = write
         self._bytes += len(command)
         return sequence
 
-    def get(self, sequence: int) -> Write | None:
-        """Return a proposal that still waits."""
-        return self._waiting.get(sequence)
-
-    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[Proposal]:
+    def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[Write]:
         """Yield what the leader behind this route does not have yet, the oldest first; see :meth:`handed`.
 
         Args:
@@ -162,38 +151,31 @@ class ProposalBook:
             self._fresh = dict(self._waiting)
             self._stale_at = math.inf
         for waiting in list(self._fresh.values()):
-            if waiting.deferred is not None or now >= waiting.deadline:
+            if waiting.proposal.sequence in self._deferred or now >= waiting.deadline:
                 continue
             if format_of(waiting.proposal.command) > understood:
                 continue
             if waiting.route != route or now - waiting.handed_at >= RESEND_S:
-                yield waiting.proposal
+                yield waiting
             else:
                 del self._fresh[waiting.proposal.sequence]
                 self._stale_at = min(self._stale_at, waiting.handed_at + RESEND_S)
 
-    def handed(self, sequence: int, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
+    def handed(self, waiting: Write, route: tuple[int, int], *, now: float, may_reach_log: bool) -> None:
         """Note that a proposal was handed to a leader.
 
         Args:
             may_reach_log: It left this process. In the leader's own process that is known only later, see
                 :meth:`appended`.
         """
-        waiting = self._waiting.get(sequence)
-        if waiting is not None:
-            if waiting.route is not None and waiting.route[0] != route[0]:
-                waiting.older, waiting.copies = waiting.older + waiting.copies, 0
-            waiting.route = route
-            waiting.handed_at = now
-            waiting.attempts += 1
-            waiting.copies += may_reach_log
-            self._fresh.pop(sequence, None)
-            self._stale_at = min(self._stale_at, now + RESEND_S)
-
-    def attempts(self, sequence: int) -> int:
-        """Return how many times a proposal was handed over."""
-        waiting = self._waiting.get(sequence)
-        return 0 if waiting is None else waiting.attempts
+        if waiting.route is not None and waiting.route[0] != route[0]:
+            waiting.older, waiting.copies = waiting.older + waiting.copies, 0
+        waiting.route = route
+        waiting.handed_at = now
+        waiting.attempts += 1
+        waiting.copies += may_reach_log
+        self._fresh.pop(waiting.proposal.sequence, None)
+        self._stale_at = min(self._stale_at, now + RESEND_S)
 
     def appended(self, sequence: int) -> None:
         """Note that this process itself, as leader, appended one of its own proposals."""
@@ -216,8 +198,7 @@ class ProposalBook:
             if waiting.route[1]:
                 waiting.copies -= 1  # the copy that this answers is in no log
             if deferral.attempt == waiting.attempts:
-                waiting.deferred = (deferral.index, term)
-                self._deferred[deferral.sequence] = waiting
+                self._deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
         """Note that an entry of this term was applied here, and what it settled is struck out.
@@ -240,15 +221,9 @@ class ProposalBook:
         Each copy handed to this leader or to one before is then applied, was not taken, or never will be:
         see :meth:`defer`.
         """
-        return tuple(
-            sequence
-            for sequence, waiting in self._deferred.items()
-            if waiting.deferred is not None and self._is_over(*waiting.deferred, applied_index)
-        )
-
-    def _is_over(self, index: int, term: int, applied_index: int) -> bool:
         # The index alone does not do: it may be another leader's entry.
-        return term < self._applied_term or (term == self._applied_term and index <= applied_index)
+        applied = (self._applied_term, applied_index)
+        return tuple(sequence for sequence, needed in self._deferred.items() if needed <= applied)
 
     def beyond(self, understood: int) -> tuple[int, ...]:
         """Return proposals of a newer format than that which can be decided again, in an older one.
@@ -283,17 +258,17 @@ class ProposalBook:
 # -- the leader's side --------------------------------------------------------------------------------
 
 
-class _Queued(msgspec.Struct, kw_only=True):
+class _Queued(msgspec.Struct, frozen=True):
     proposal: Proposal
     member: str
     broker: BrokerKey | None
-
-
-class _Held(msgspec.Struct, kw_only=True, frozen=True):
-    proposal: Proposal
-    member: str
-    broker: BrokerKey
     attempt: int
+
+    def deferral(self, index: int) -> Deferral:
+        proposal = self.proposal
+        return Deferral(
+            boot_id=proposal.boot_id, sequence=proposal.sequence, index=index, attempt=self.attempt
+        )
 
 
 class Sequencer:
@@ -302,19 +277,17 @@ class Sequencer:
     One entry at a time is in flight; what arrives meanwhile goes together into the next one.
     """
 
-    def __init__(self, *, term: int, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
+    def __init__(self, *, term: int) -> None:
         self.term = term
-        self._entry_bytes_max = entry_bytes_max
         self._queue: deque[_Queued] = deque()
         self._known: dict[tuple[int, int], int | None] = {}  # proposals here; index once appended
-        self._touching: dict[BrokerKey, int | None] = {}  # brokers with a command here; index of the latest
-        self._held: list[_Held] = []  # to be deferred, behind something still queued
+        self._touching: dict[
+            BrokerKey | None, int | None
+        ] = {}  # brokers with a command here; index of the latest
+        self._held: list[_Queued] = []  # to be deferred, behind something still queued
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def offer(
         self,
@@ -341,19 +314,20 @@ class Sequencer:
         mark = (proposal.boot_id, proposal.sequence)
         if mark in self._known:
             return None
-        if moved:
-            return _deferral(proposal, applied_index, attempt)
         broker = _broker(command)
+        queued = _Queued(proposal, member, broker, attempt)
+        if moved:
+            return queued.deferral(applied_index)
         if broker in self._touching and isinstance(command, RegisterBroker | Update):
             index = self._touching[broker]
             if index is not None:
-                return _deferral(proposal, index, attempt)
-            self._held.append(_Held(proposal=proposal, member=member, broker=broker, attempt=attempt))
+                return queued.deferral(index)
+            self._held.append(queued)
             return None
         self._known[mark] = None
         if broker is not None:
             self._touching[broker] = None
-        self._queue.append(_Queued(proposal=proposal, member=member, broker=broker))
+        self._queue.append(queued)
         return None
 
     def next_batch(self) -> Batch | None:
@@ -367,7 +341,7 @@ class Sequencer:
         taken: list[_Queued] = []
         while self._queue:
             size += len(self._queue[0].proposal.command) + _PROPOSAL_OVERHEAD
-            if taken and size > self._entry_bytes_max:
+            if taken and size > ENTRY_BYTES_MAX:
                 break
             taken.append(self._queue.popleft())
         self._batch = tuple(taken)
@@ -403,7 +377,7 @@ class Sequencer:
             if known is None:
                 held.append(waiting)
             else:
-                released.append((waiting.member, _deferral(waiting.proposal, known, waiting.attempt)))
+                released.append((waiting.member, waiting.deferral(known)))
         self._held = held
         return tuple(released)
 
@@ -428,7 +402,3 @@ def _broker(command: Command) -> BrokerKey | None:
     if isinstance(command, Update | RegisterBroker | Touch | UnregisterBroker | Evict):
         return command.broker
     return None
-
-
-def _deferral(proposal: Proposal, index: int, attempt: int) -> Deferral:
-    return Deferral(boot_id=proposal.boot_id, sequence=proposal.sequence, index=index, attempt=attempt)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FORMAT_VERSION, Command, Proposal, format_of, written_and_read
+from nameserver.commands import FORMAT_VERSION, Command, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
 from nameserver.modes.waiters import settle
 from nameserver.types import BrokerKey, ConnectionId
@@ -126,30 +126,30 @@ class Writes(Part):
         understood = self._reporter.understood
         sequencer = self._leadership.sequencer
         if sequencer is not None and sequencer.term == term:
-            for proposal in self._book.outgoing((term, 0), now=now, understood=understood):
-                self._book.handed(proposal.sequence, (term, 0), now=now, may_reach_log=False)
-                self._leadership.offer(proposal, self._me, attempt=self._book.attempts(proposal.sequence))
+            for write in self._book.outgoing((term, 0), now=now, understood=understood):
+                self._book.handed(write, (term, 0), now=now, may_reach_log=False)
+                self._leadership.offer(write.proposal, self._me, attempt=write.attempts)
             return
         if leader is None or leader == self._me or leader not in self._links.up:
             return
         route = (term, self._links.number(leader))
-        chunk: list[Proposal] = []
+        chunk: list[Write] = []
         size = 0
-        for proposal in self._book.outgoing(route, now=now, understood=understood):
-            if chunk and size + len(proposal.command) > PROPOSE_BYTES:
+        for write in self._book.outgoing(route, now=now, understood=understood):
+            command_size = len(write.proposal.command)
+            if chunk and size + command_size > PROPOSE_BYTES:
                 if not self._send_chunk(leader, route, chunk, now):
                     return
                 chunk, size = [], 0
-            chunk.append(proposal)
-            size += len(proposal.command)
+            chunk.append(write)
+            size += command_size
         if chunk:
             self._send_chunk(leader, route, chunk, now)
 
     def release(self) -> None:
         """Have decided again what a leader deferred, and differences that a member does not know."""
-        if self._book.defers:
-            for sequence in self._book.released(applied_index=self._member.applied_index):
-                self._decide_again(sequence)
+        for sequence in self._book.released(applied_index=self._member.applied_index):
+            self._decide_again(sequence)
         if self._reporter.understood < FORMAT_VERSION:
             for sequence in self._book.beyond(self._reporter.understood):
                 self._decide_again(sequence)
@@ -257,11 +257,11 @@ class Writes(Part):
         if told is not None:
             told(outcome)
 
-    def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Proposal], now: float) -> bool:
-        attempts = tuple([self._book.attempts(proposal.sequence) + 1 for proposal in chunk])
-        message = Propose(term=route[0], proposals=tuple(chunk), attempts=attempts)
-        if not self._send(leader, message):
+    def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Write], now: float) -> bool:
+        proposals = tuple([write.proposal for write in chunk])
+        attempts = tuple([write.attempts + 1 for write in chunk])
+        if not self._send(leader, Propose(term=route[0], proposals=proposals, attempts=attempts)):
             return False
-        for proposal in chunk:
-            self._book.handed(proposal.sequence, route, now=now, may_reach_log=True)
+        for write in chunk:
+            self._book.handed(write, route, now=now, may_reach_log=True)
         return True

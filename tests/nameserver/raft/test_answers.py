@@ -82,10 +82,15 @@ def test_d13_whoever_proposes_is_answered_though_there_is_nobody_to_decide(
 def test_d13_what_was_lost_on_the_way_is_sent_again_though_the_leader_stays() -> None:
     book, leader = ProposalBook(boot_id=1), (3, 1)
     sequence = book.add(encode_command(_put("v")), deadline=10.0)
-    assert [proposal.sequence for proposal in book.outgoing(leader, now=0.0, understood=1)] == [sequence]
-    book.handed(sequence, leader, now=0.0, may_reach_log=True)
+    assert [waiting.proposal.sequence for waiting in book.outgoing(leader, now=0.0, understood=1)] == [
+        sequence
+    ]
+    (waiting,) = book
+    book.handed(waiting, leader, now=0.0, may_reach_log=True)
     assert list(book.outgoing(leader, now=RESEND_S / 2, understood=1)) == []
-    assert [proposal.sequence for proposal in book.outgoing(leader, now=RESEND_S, understood=1)] == [sequence]
+    assert [waiting.proposal.sequence for waiting in book.outgoing(leader, now=RESEND_S, understood=1)] == [
+        sequence
+    ]
 
 
 def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
@@ -127,7 +132,7 @@ def _d13_not_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ProposalBook,
         "outgoing",
-        lambda book, route, **_: (w.proposal for w in book._waiting.values() if not handed(w, route)),
+        lambda book, route, **_: (w for w in book._waiting.values() if not handed(w, route)),
     )
 
 

@@ -17,8 +17,9 @@ from nameserver.commands import (
     encode_batch,
     encode_command,
 )
+from nameserver.replicated import proposals
 from nameserver.replicated.peer_messages import Deferral, Deferred, PeerMessageError, Propose, decode, encode
-from nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer
+from nameserver.replicated.proposals import RESEND_S, ProposalBook, Sequencer, Write
 from nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from remoting.route import DataVersion
 
@@ -97,14 +98,26 @@ def proposal(sequence: int, *, boot_id: int = 1, size: int = 10) -> Proposal:
     return Proposal(boot_id=boot_id, sequence=sequence, command=b"x" * size)
 
 
+def waiting_in(book: ProposalBook, sequence: int) -> Write | None:
+    return next((waiting for waiting in book if waiting.proposal.sequence == sequence), None)
+
+
+def hand(
+    book: ProposalBook, sequence: int, route: tuple[int, int], *, now: float, may_reach_log: bool
+) -> None:
+    waiting = waiting_in(book, sequence)
+    assert waiting is not None
+    book.handed(waiting, route, now=now, may_reach_log=may_reach_log)
+
+
 # -- the book -----------------------------------------------------------------------------------------------
 
 
 def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=10.0)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0, understood=1)] == [sequence]
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == [sequence]
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     assert list(book.outgoing(TO_LEADER, now=0.1, understood=1)) == []
 
 
@@ -117,7 +130,7 @@ def test_same_bytes_are_sent_again(route: tuple[int, int], now: float) -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=10.0)
     (first,) = book.outgoing(TO_LEADER, now=0.0, understood=1)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     assert list(book.outgoing(route, now=now, understood=1)) == [first]
 
 
@@ -139,8 +152,8 @@ def test_proposal_that_never_left_is_in_no_log() -> None:
 def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
-    book.handed(sequence, HERE, now=0.0, may_reach_log=False)
-    waiting = book.get(sequence)
+    hand(book, sequence, HERE, now=0.0, may_reach_log=False)
+    waiting = waiting_in(book, sequence)
     assert waiting is not None
     assert waiting.copies == 0
     book.appended(sequence)
@@ -151,7 +164,7 @@ def deferred(*, index: int) -> tuple[ProposalBook, int]:
     """A proposal that the leader of term 3 deferred."""
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=index), term=3)
     return book, sequence
 
@@ -179,7 +192,7 @@ def test_deferral_ends_with_the_first_entry_of_a_later_term() -> None:
 def test_deferral_of_another_process_or_term_is_ignored() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.defer(Deferral(boot_id=2, sequence=sequence, index=0), term=3)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=0), term=2)
     book.defer(Deferral(boot_id=1, sequence=sequence + 1, index=0), term=3)
@@ -195,7 +208,7 @@ def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() ->
     book = ProposalBook(boot_id=1)
     sequence = book.add(encode_command(register()), deadline=2.5)
     for link in (1, 2):
-        book.handed(sequence, (3, link), now=0.1 * link, may_reach_log=True)
+        hand(book, sequence, (3, link), now=0.1 * link, may_reach_log=True)
     assert take(leader, sequence, register(), attempt=1) is None, "held behind the touch"
     ((_, answer),) = leader.appended(10)
     book.defer(answer, term=3)
@@ -211,7 +224,7 @@ def test_the_answer_to_the_newest_copy_releases_a_proposal_though_an_older_one_w
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     for link in (1, 2):
-        book.handed(sequence, (3, link), now=0.1 * link, may_reach_log=True)
+        hand(book, sequence, (3, link), now=0.1 * link, may_reach_log=True)
     book.applied(3)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=9, attempt=2), term=3)
     assert book.released(applied_index=9) == (sequence,)
@@ -220,10 +233,10 @@ def test_the_answer_to_the_newest_copy_releases_a_proposal_though_an_older_one_w
 def test_copy_sent_to_a_former_leader_may_be_applied_until_an_entry_of_a_later_one_is_applied() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    book.handed(sequence, (4, 1), now=0.1, may_reach_log=True)
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, sequence, (4, 1), now=0.1, may_reach_log=True)
     book.defer(Deferral(boot_id=1, sequence=sequence, index=9, attempt=2), term=4)
-    waiting = book.get(sequence)
+    waiting = waiting_in(book, sequence)
     assert waiting is not None
     book.applied(3)
     assert waiting.in_doubt
@@ -234,9 +247,9 @@ def test_copy_sent_to_a_former_leader_may_be_applied_until_an_entry_of_a_later_o
 def test_copy_handed_to_the_present_leader_may_still_be_applied_whatever_else_is() -> None:
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
-    book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     book.applied(3)
-    waiting = book.get(sequence)
+    waiting = waiting_in(book, sequence)
     assert waiting is not None
     assert waiting.in_doubt
 
@@ -252,10 +265,10 @@ def test_what_a_member_may_not_know_is_decided_again_if_it_never_left() -> None:
 def test_what_a_member_may_not_know_waits_while_it_may_be_in_a_log() -> None:
     book = ProposalBook(boot_id=1)
     newer = book.add(encode_command(update()), deadline=2.5)
-    book.handed(newer, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, newer, TO_LEADER, now=0.0, may_reach_log=True)
     assert book.beyond(1) == (), "decided again it would take effect twice"
     assert list(book.outgoing((4, 1), now=0.1, understood=1)) == []
-    assert [proposal.sequence for proposal in book.outgoing((4, 1), now=0.1, understood=2)] == [newer]
+    assert [w.proposal.sequence for w in book.outgoing((4, 1), now=0.1, understood=2)] == [newer]
     book.applied(4)
     assert book.beyond(1) == (newer,)
 
@@ -266,34 +279,37 @@ def test_an_image_leaves_unknown_what_may_be_in_it() -> None:
         book.add(encode_command(command), deadline=2.5) for command in (PUT, PUT, update(), update())
     )
     for sequence in (put_sent, update_sent):
-        book.handed(sequence, TO_LEADER, now=0.0, may_reach_log=True)
+        hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
     assert book.unseen() == ((put_sent, update_sent), (update_here,))
-    assert book.get(put_here) is not None
+    assert waiting_in(book, put_here) is not None
 
 
 def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> None:
     book = ProposalBook(boot_id=1)
     first = book.add(ONE, deadline=10.0)
-    book.handed(first, TO_LEADER, now=0.0, may_reach_log=True)
+    hand(book, first, TO_LEADER, now=0.0, may_reach_log=True)
     second = book.add(TWO, deadline=10.0)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.5, understood=1)] == [second]
-    book.handed(second, TO_LEADER, now=0.5, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S, understood=1)] == [first]
-    book.handed(first, TO_LEADER, now=RESEND_S, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=RESEND_S + 0.5, understood=1)] == [second]
+    assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.5, understood=1)] == [second]
+    hand(book, second, TO_LEADER, now=0.5, may_reach_log=True)
+    assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=RESEND_S, understood=1)] == [first]
+    hand(book, first, TO_LEADER, now=RESEND_S, may_reach_log=True)
+    assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=RESEND_S + 0.5, understood=1)] == [
+        second
+    ]
 
 
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
     sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
     for _ in range(2):  # the link takes nothing
-        assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
-    book.handed(sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
-    assert [p.sequence for p in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
+        assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
+    hand(book, sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
+    assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
 
 
-def test_book_is_bounded_in_bytes() -> None:
-    book = ProposalBook(boot_id=1, bytes_max=10)
+def test_book_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "BOOK_BYTES_MAX", 10)
+    book = ProposalBook(boot_id=1)
     assert book.has_room(b"x" * 10)
     sequence = book.add(b"x" * 6, deadline=1.0)
     assert not book.has_room(b"x" * 5)
@@ -452,8 +468,11 @@ def test_registration_behind_anything_that_moves_its_record_is_deferred(command:
     assert take(queue, 2, register()) == Deferral(boot_id=1, sequence=2, index=10)
 
 
-def test_registration_held_behind_a_later_entry_learns_that_entrys_index() -> None:
-    queue = Sequencer(term=3, entry_bytes_max=200)
+def test_registration_held_behind_a_later_entry_learns_that_entrys_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proposals, "ENTRY_BYTES_MAX", 200)
+    queue = Sequencer(term=3)
     take(queue, 1, PUT, size=100)
     take(queue, 2, touch(), size=100)
     take(queue, 3, register())
