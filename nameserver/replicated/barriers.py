@@ -61,21 +61,6 @@ class Barriers:
         gather_until: Until when they are waited for.
     """
 
-    __slots__ = (
-        "_confirmed",
-        "_gather_s",
-        "_indexes",
-        "_route",
-        "_sent_at",
-        "_served",
-        "_wanted",
-        "expected",
-        "gather_until",
-        "joined",
-        "passed",
-        "sent",
-    )
-
     def __init__(self) -> None:
         self.sent = 0
         self.passed = 0

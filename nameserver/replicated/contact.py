@@ -56,8 +56,12 @@ class ContactWatch(Part):
         self._say()
         self._look()
 
-    async def wait(self, *, deadline: float) -> None:
-        """Return once this member is in contact, or at the deadline."""
+    async def require(self, *, deadline: float) -> None:
+        """Return once this member is in contact with a leader.
+
+        Raises:
+            NoQuorum: If it was not by the deadline.
+        """
         while not self._member.in_contact() and not self._closed and self._loop.time() < deadline:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.add(waiter)
@@ -66,17 +70,9 @@ class ContactWatch(Part):
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
-                return
+                break
             finally:
                 self._waiters.discard(waiter)
-
-    async def require(self, *, deadline: float) -> None:
-        """Return once this member is in contact with a leader.
-
-        Raises:
-            NoQuorum: If it was not by the deadline.
-        """
-        await self.wait(deadline=deadline)
         if not self._member.in_contact():
             raise NoQuorum(f"name server not ready: {self.why_not()}")
 

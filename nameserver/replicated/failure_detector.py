@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from nameserver.commands import FIRST_FORMAT
+from nameserver.commands import FIRST_FORMAT, Evict
 from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
@@ -33,15 +33,6 @@ HEARINGS_BYTES: Final = 1024 * 1024
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
 """How long a leader remembers a hearing of a broker that has no record and no connection."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """A broker whose record should go, at exactly this revision."""
-
-    broker: BrokerKey
-    revision: int
-    reason: LeaveReason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +132,7 @@ class FailureDetector:
 
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
-    ) -> tuple[Judgement, ...]:
+    ) -> tuple[Evict, ...]:
         """Return whom to evict, in the order of the records; each revision of a record is judged only once.
 
         Args:
@@ -167,21 +158,24 @@ class FailureDetector:
                 line = None if nearest is None else nearest.get(broker)
                 if line is not None and line.connected:
                     continue  # nearly every broker: judge() would say the same at greater length
-            if self._judged.get(record.broker) == record.revision:
+            if self._judged.get(broker) == record.revision:
                 continue
-            if record.broker not in self._hearings:
+            if heard is None:
                 # Nobody knows it. From here on this is handed to the next leaders as a hearing is, or leaders
                 # that follow one another would each begin anew.
-                self._note(record.broker, self._leads_since)
+                self._note(broker, self._leads_since)
             reason = judge(
                 record,
-                [member.lines.get(record.broker) for member in counting] if complete else None,
-                heard_at=self._hearings[record.broker][0],
+                [member.lines.get(broker) for member in counting] if complete else None,
+                heard_at=hearings[broker][0],
                 clock=clock,
             )
             if reason is not None:
-                self._judged[record.broker] = record.revision
-                found.append(Judgement(broker=record.broker, revision=record.revision, reason=reason))
+                self._judged[broker] = record.revision
+                name, addr = broker
+                found.append(
+                    Evict(cluster_name=name, broker_addr=addr, revision=record.revision, reason=reason)
+                )
         return tuple(found)
 
     def listed(self, broker: BrokerKey, *, clock: float) -> None:

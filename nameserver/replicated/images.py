@@ -47,14 +47,7 @@ def image_of_epoch(image: bytes | bytearray, *, after: int) -> bytes:
         StopMember: If it is of a format that this program does not know.
     """
     found = _read(image)
-    return msgspec.msgpack.encode(
-        _Image(
-            format=found.format,
-            led_term=found.led_term,
-            table=found.table,
-            epoch=max(found.epoch, after) + 1,
-        )
-    )
+    return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
 
 
 def read_image(image: bytes | bytearray) -> tuple[RouteTable, int]:

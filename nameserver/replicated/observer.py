@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from nameserver.commands import Command
+from nameserver.commands import Command, Evict
 from nameserver.types import Answer, BrokerKey
 from nameserver.verdicts import Verdict
 
-from .failure_detector import Judgement
 from .peer_messages import Report
 
 
@@ -37,5 +36,5 @@ class Observer:
     def reporting(self, report: Report) -> None:
         """The leader is told what was heard here."""
 
-    def evicting(self, judgement: Judgement, sequence: int) -> None:
+    def evicting(self, eviction: Evict, sequence: int) -> None:
         """This leader proposes an eviction, under this sequence of its process."""

@@ -281,9 +281,8 @@ class Sequencer:
         self.term = term
         self._queue: deque[_Queued] = deque()
         self._known: dict[tuple[int, int], int | None] = {}  # proposals here; index once appended
-        self._touching: dict[
-            BrokerKey | None, int | None
-        ] = {}  # brokers with a command here; index of the latest
+        # Brokers with a command here; index of the latest.
+        self._touching: dict[BrokerKey | None, int | None] = {}
         self._held: list[_Queued] = []  # to be deferred, behind something still queued
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0

@@ -13,7 +13,7 @@ from nameserver.raft import Role
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, ConnectionId
 
-from .failure_detector import FailureDetector, Judgement
+from .failure_detector import FailureDetector
 from .leadership import Leadership
 from .peer_messages import Acknowledgement, Report
 from .reporter import REPORT_PERIOD_S, Reporter
@@ -198,17 +198,10 @@ class Reports(Part):
         for member, (report, link) in early.items():
             self._take(member, report, link)
 
-    def evict(self, judgement: Judgement) -> None:
+    def evict(self, eviction: Evict) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
-        sequence = self._leadership.offer_unwatched(
-            Evict(
-                cluster_name=judgement.broker.cluster_name,
-                broker_addr=judgement.broker.broker_addr,
-                revision=judgement.revision,
-                reason=judgement.reason,
-            )
-        )
-        self._observer.evicting(judgement, sequence)
+        sequence = self._leadership.offer_unwatched(eviction)
+        self._observer.evicting(eviction, sequence)
         self._work_soon()
 
     def _advance(self) -> None:
@@ -227,8 +220,8 @@ class Reports(Part):
         detector.members_are(self._member.members)
         detector.out_of_contact(set(self._member.members) - here)
         detector.out_of_contact(self._linked_anew(here))
-        for judgement in detector.judge(records, in_contact=here, clock=self._liveness.clock):
-            self.evict(judgement)
+        for eviction in detector.judge(records, in_contact=here, clock=self._liveness.clock):
+            self.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
         """Return who has yet to report over the present link: the former one may have taken some."""

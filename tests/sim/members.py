@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nameserver.commands import Command
+from nameserver.commands import Command, Evict
 from nameserver.modes.interface import NO_QUORUM_TAG, Freshness, NoQuorum
 from nameserver.raft import RaftConfig, RaftStartError
 from nameserver.raft.consensus.log import FIRST_INDEX
 from nameserver.replicated import Replicated, raft_config
-from nameserver.replicated.failure_detector import Judgement
 from nameserver.replicated.observer import Observer
 from nameserver.replicated.peer_messages import Report
 from nameserver.routes.entries import Record
@@ -209,8 +208,8 @@ class Observing(Observer):
             if line.closed_at is not None:
                 self._truth.reported(line.broker, line.closed_revision)
 
-    def evicting(self, judgement: Judgement, sequence: int) -> None:
-        self._truth.judged(self._mode, judgement, (self._mode.boot_id, sequence))
+    def evicting(self, eviction: Evict, sequence: int) -> None:
+        self._truth.judged(self._mode, eviction, (self._mode.boot_id, sequence))
 
 
 class Server:

@@ -36,7 +36,7 @@ from nameserver.raft.storage.journal import Journal, Replay
 from nameserver.raft.storage.writer import Writer
 from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations, reporter
 from nameserver.replicated.barriers import Barriers
-from nameserver.replicated.failure_detector import FailureDetector, Judgement
+from nameserver.replicated.failure_detector import FailureDetector
 from nameserver.replicated.peer_messages import Deferral, Line, Report
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reports import Reports
@@ -160,16 +160,10 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def evict(reports: Any, judgement: Judgement) -> None:
-        command = Evict(
-            cluster_name=judgement.broker.cluster_name,
-            broker_addr=judgement.broker.broker_addr,
-            revision=judgement.revision,
-            reason=judgement.reason,
-        )
+    def evict(reports: Any, eviction: Evict) -> None:
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = reports._leadership._book.add(encode_command(command), deadline=deadline)
-        reports._observer.evicting(judgement, sequence)
+        sequence = reports._leadership._book.add(encode_command(eviction), deadline=deadline)
+        reports._observer.evicting(eviction, sequence)
         reports._work_soon()
 
     patch.setattr(Reports, "evict", evict)

@@ -35,7 +35,6 @@ from nameserver.commands import (
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.raft import Role
 from nameserver.raft.library import LEADER
-from nameserver.replicated.failure_detector import Judgement
 from nameserver.routes.entries import Record
 from nameserver.routes.view import RouteView
 from nameserver.types import BrokerKey, LeaveReason
@@ -364,16 +363,16 @@ class Truth:
         """A member tells its leader of a closing at this revision."""
         self._closings.add((broker, revision))
 
-    def judged(self, leader: Watched, judgement: Judgement, mark: tuple[int, int]) -> None:
+    def judged(self, leader: Watched, eviction: Evict, mark: tuple[int, int]) -> None:
         """A leader proposes an eviction."""
         self._judged[mark] = leader.member.term
-        self.count[f"evicted {judgement.reason}"] += 1
-        broker, now = judgement.broker, self.world.clock.now
-        silent = judgement.reason is LeaveReason.LEASE_EXPIRED
-        if not silent and (broker, judgement.revision) not in self._closings:
+        self.count[f"evicted {eviction.reason}"] += 1
+        broker, now = eviction.broker, self.world.clock.now
+        silent = eviction.reason is LeaveReason.LEASE_EXPIRED
+        if not silent and (broker, eviction.revision) not in self._closings:
             self.fail(
                 Oracle.EVICTION_CLOSE,
-                f"{broker} evicted as gone at {judgement.revision}, where nobody saw a close",
+                f"{broker} evicted as gone at {eviction.revision}, where nobody saw a close",
             )
         term = leader.member.term
         contact_since = self._contact_since.get((leader.host.name, leader.host.life, term), {})

@@ -11,9 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from nameserver.commands import Evict
 from nameserver.liveness import Contact, Liveness
 from nameserver.replicated import failure_detector
-from nameserver.replicated.failure_detector import FORGET_S, FailureDetector, Judgement, judge
+from nameserver.replicated.failure_detector import FORGET_S, FailureDetector, judge
 from nameserver.replicated.peer_messages import (
     Acknowledgement,
     Hearing,
@@ -226,7 +227,12 @@ def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> N
     for name, process in members.items():
         close(process)
         process.tell(evidence, name, clock=0.1)
-    gone = Judgement(broker=A, revision=7, reason=LeaveReason.CONNECTION_CLOSED)
+    gone = Evict(
+        cluster_name=A.cluster_name,
+        broker_addr=A.broker_addr,
+        revision=7,
+        reason=LeaveReason.CONNECTION_CLOSED,
+    )
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == (gone,)
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
 
