@@ -56,13 +56,12 @@ class Explanation:
 def explain_topic(topic: str, history: History, around: Surroundings) -> Explanation:
     """Say why a topic is missing, or what is wrong with the route it has."""
     events = history.of_topic(topic)
-    causes = _causes(topic, around, events)
     return Explanation(
         topic=topic,
         listed=around.listed,
         summary=_summary(around, events),
         events=events,
-        likely_causes=causes,
+        likely_causes=_causes(topic, around, events),
     )
 
 

@@ -60,9 +60,7 @@ class Event:
 class History:
     """The last events per topic, bounded in both directions."""
 
-    def __init__(self, *, subjects_max: int = SUBJECTS_MAX, events_max: int = EVENTS_MAX) -> None:
-        self._subjects_max = subjects_max
-        self._events_max = events_max
+    def __init__(self) -> None:
         self._topics: OrderedDict[str, deque[Event]] = OrderedDict()
 
     def topics_changed(
@@ -76,11 +74,11 @@ class History:
     ) -> None:
         """Note one reason for all of these topics; of more than can be remembered, for the last ones."""
         event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
-        for topic in topics[-self._subjects_max :]:
-            events = self._topics.setdefault(topic, deque(maxlen=self._events_max))
+        for topic in topics[-SUBJECTS_MAX:]:
+            events = self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX))
             events.append(event)
             self._topics.move_to_end(topic)
-            if len(self._topics) > self._subjects_max:
+            if len(self._topics) > SUBJECTS_MAX:
                 self._topics.popitem(last=False)
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:

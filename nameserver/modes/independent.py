@@ -44,6 +44,8 @@ class Independent(Local):
     Nothing here waits but the writing of files, so :meth:`execute` mostly ends in its first step.
     """
 
+    operations = None  # there is no group
+
     def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int) -> None:
         """Make one with the KV configuration found in its file; call :meth:`start` on the loop.
 
@@ -74,13 +76,10 @@ class Independent(Local):
         self._scan_at = min(self._scan_at, clock + interval_s)
         if clock >= self._scan_at:
             self._scan_at = clock + interval_s
-            self._scan()
+            for broker in self._liveness.silent():
+                self._evict(broker, LeaveReason.LEASE_EXPIRED)
 
     # -- Consistency --------------------------------------------------------------------------------------
-
-    @property
-    def operations(self) -> None:
-        """There is no group."""
 
     def view(self, freshness: Freshness) -> RouteView:
         if freshness is Freshness.LINEARIZABLE:
@@ -184,10 +183,6 @@ class Independent(Local):
         record = self._table.view.record(broker)
         return None if record is None else record.revision
 
-    def _scan(self) -> None:
-        for broker in self._liveness.silent():
-            self._evict(broker, LeaveReason.LEASE_EXPIRED)
-
     def _evict(self, broker: BrokerKey, reason: LeaveReason) -> None:
         """Remove a broker judged gone, and close what it registered over when its lease ran out."""
         revision = self._revision_of(broker)
@@ -208,22 +203,18 @@ class Independent(Local):
             self._effects.close_connection(origin)
 
     def _apply(self, command: Command) -> Verdict:
+        """Apply a command, and do what it then asks for outside the table."""
         verdict = self._table.apply(command)
         if isinstance(verdict, Applied):
-            self._follow(command, verdict)
+            note_change(self._history, command, verdict)
+            for gone in verdict.left:
+                if self._table.view.record(gone.broker) is None:
+                    self._liveness.forget(gone.broker)
+            if self.settings.current.notify_min_broker_id_changed:
+                for change in verdict.min_changes:
+                    self._effects.notify_min_broker(change)
+            self._waiters.follow(verdict)
         return verdict
-
-    def _follow(self, command: Command, applied: Applied) -> None:
-        """Do what an applied change asks for outside the table."""
-        view = self._table.view
-        note_change(self._history, command, applied)
-        for gone in applied.left:
-            if view.record(gone.broker) is None:
-                self._liveness.forget(gone.broker)
-        if self.settings.current.notify_min_broker_id_changed:
-            for change in applied.min_changes:
-                self._effects.notify_min_broker(change)
-        self._waiters.follow(applied)
 
 
 def _never(answer: Answer) -> None:

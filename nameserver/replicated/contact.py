@@ -53,7 +53,13 @@ class ContactWatch(Part):
 
     def follow(self) -> None:
         """Look at it now: one line when it is lost, and one when it is found again."""
-        self._say()
+        member, now, here = self._member, self._loop.time(), self._member.in_contact()
+        if here and self._out_since is not None:
+            after_s, self._out_since = now - self._out_since, None
+            logger.info("contact found leader=%s term=%d after_s=%.3f", member.leader, member.term, after_s)
+        elif not here and self._out_since is None:
+            self._out_since = now
+            logger.info("contact lost leader=%s term=%d", member.leader, member.term)
         self._look()
 
     async def require(self, *, deadline: float) -> None:
@@ -85,21 +91,6 @@ class ContactWatch(Part):
     def end(self) -> None:
         """Let those go who still wait."""
         wake(self._waiters)
-
-    def _say(self) -> None:
-        here = self._member.in_contact()
-        if here == (self._out_since is None):
-            return
-        now, member = self._loop.time(), self._member
-        if here:
-            lost_at, self._out_since = self._out_since, None
-            assert lost_at is not None
-            logger.info(
-                "contact found leader=%s term=%d after_s=%.3f", member.leader, member.term, now - lost_at
-            )
-        else:
-            self._out_since = now
-            logger.info("contact lost leader=%s term=%d", member.leader, member.term)
 
     def _look(self) -> None:
         if self._waiters and self._member.in_contact():

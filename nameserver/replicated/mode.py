@@ -214,7 +214,7 @@ class Replicated(Local):
             "refused_reads": self._reads.refused,
             "refused_writes": self._writes.refused,
             "unknown_outcomes": self._writes.unknown,
-            "barriers": self._reads.barriers_sent,
+            "barriers": self._reads.barriers.sent,
             "barriers_confirmed": self._reads.rounds.confirmed,
             "barrier_rounds": self._reads.rounds.begun,
             "proposals": len(self._book),

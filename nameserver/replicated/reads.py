@@ -38,6 +38,7 @@ class Reads(Part):
     """The reads of this process that wait.
 
     Attributes:
+        barriers: Those of these reads.
         rounds: The leader's side.
         refused: Reads refused because their freshness could not be had, on the wire and over HTTP.
     """
@@ -49,8 +50,8 @@ class Reads(Part):
         super().__init__(given)
         self._reporter = reporter
         self._contact = contact
-        self._barriers = Barriers()
-        self.rounds = ReadIndexRounds(given, leadership, self._barriers, on_own=self.answer_waiting)
+        self.barriers = Barriers()
+        self.rounds = ReadIndexRounds(given, leadership, self.barriers, on_own=self.answer_waiting)
         self._waiting: dict[int, _Joined] = {}  # by barrier, in the order of their numbers
         self._late_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
@@ -59,11 +60,6 @@ class Reads(Part):
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
         self._closed = False
-
-    @property
-    def barriers_sent(self) -> int:
-        """Barriers sent for reads here, those sent again included."""
-        return self._barriers.sent
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
         """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
@@ -105,7 +101,7 @@ class Reads(Part):
 
     def join(self, passed: BarrierPassed) -> int:
         """Join the next barrier, see :meth:`Consistency.join_barrier`."""
-        barriers = self._barriers
+        barriers = self.barriers
         number = self._joined_latest
         if number == barriers.sent + 1 and passed is self._joined_by:  # nearly every read
             barriers.joined += 1
@@ -128,15 +124,15 @@ class Reads(Part):
 
     def reached(self, answer: ReadIndexReply) -> None:
         """Take the leader's answer to a barrier."""
-        self._barriers.confirmed(answer.number, answer.index)
+        self.barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()
 
     def answer_waiting(self) -> None:
         """Let reads go whose barrier is passed, and send the next one."""
         if not self._waiting:
             return
-        self._barriers.applied(self._member.applied_index, now=self._loop.time())
-        passed = self._barriers.passed
+        self.barriers.applied(self._member.applied_index, now=self._loop.time())
+        passed = self.barriers.passed
         for number in list(self._waiting):
             if number > passed:
                 break
@@ -178,7 +174,7 @@ class Reads(Part):
 
     def _gather(self, now: float) -> None:
         """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
-        barriers = self._barriers
+        barriers = self.barriers
         if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
         elif self._gather_timer is None:
@@ -209,9 +205,9 @@ class Reads(Part):
         # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
         if route is None or route[0] != self._member.term:
             route = self._route = self._where()
-        number = self._barriers.to_send(route, now=now)
+        number = self.barriers.to_send(route, now=now)
         if number is None or route is None:
-            if now < self._barriers.gather_until:
+            if now < self.barriers.gather_until:
                 self._gather(now)
             return
         term, leader, _ = route
@@ -219,7 +215,7 @@ class Reads(Part):
             self.rounds.ask_here(number, term=term)
             return
         if not self._send(leader, ReadIndex(term=term, number=number, voter=self._member.votes)):
-            self._barriers.not_sent()
+            self.barriers.not_sent()
 
     def _end(self, number: int, error: NoQuorum | None) -> None:
         if number == self._joined_latest:  # refused before it was sent: who joins it now is not known yet

@@ -57,7 +57,8 @@ class Reporter:
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
         self._liveness = liveness
         self._boot_id = boot_id
-        self._term = 0
+        self.term = 0
+        """Of the leader that is reported to; 0 before there was one."""
         self._base = 0
         self._acknowledged_in_term = False
         self._number = 0  # of the last report
@@ -73,22 +74,17 @@ class Reporter:
         self.understood = FIRST_FORMAT
         """Newest command format that the leader of this term may append: all members understand it."""
 
-    @property
-    def term(self) -> int:
-        """Term of the leader that is reported to; 0 before there was one."""
-        return self._term
-
     def lead_by(self, term: int) -> bool:
         """Note that the leader of ``term`` is known; the first report to it is full.
 
         Returns:
             Whether that is news.
         """
-        if term == self._term:
+        if term == self.term:
             return False
         if self._acknowledged_in_term:
-            self._handed, self._handed_term = self._hearings, self._term
-        self._term = term
+            self._handed, self._handed_term = self._hearings, self.term
+        self.term = term
         self._base = 0
         self._acknowledged_in_term = False
         self._outstanding.clear()
@@ -127,7 +123,7 @@ class Reporter:
             )
             parts.append(
                 Report(
-                    term=self._term,
+                    term=self.term,
                     boot_id=self._boot_id,
                     base=base,
                     version=version,
@@ -166,7 +162,7 @@ class Reporter:
         Returns:
             Whether the leader holds less than the reports on their way build on: report again at once.
         """
-        if answer.term != self._term or answer.boot_id != self._boot_id:
+        if answer.term != self.term or answer.boot_id != self._boot_id:
             return False
         self.leader_reads, self.understood = answer.reads, answer.understood
         self._base = min(answer.version, self._liveness.version)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from nameserver.modes import history as history_module
 from nameserver.modes.explain import Surroundings, explain_topic
 from nameserver.modes.history import WORDS, History, Note
 from nameserver.types import BrokerAddr, BrokerKey, ClusterName, LeaveReason
@@ -18,6 +21,12 @@ AROUND = Surroundings(
     broker_names=frozenset({"broker-a"}),
     started_ms_ago=3_600_000,
 )
+
+
+def bounded(patch: pytest.MonkeyPatch, *, subjects: int, events: int) -> History:
+    patch.setattr(history_module, "SUBJECTS_MAX", subjects)
+    patch.setattr(history_module, "EVENTS_MAX", events)
+    return History()
 
 
 def test_topic_never_seen_is_said_to_wait_for_its_first_message_where_brokers_create_topics() -> None:
@@ -94,8 +103,8 @@ def test_listed_topic_names_missing_masters_and_missing_permission() -> None:
     assert any("broker-b lists T without write permission" in cause for cause in explanation.likely_causes)
 
 
-def test_history_is_bounded_per_subject_and_in_subjects() -> None:
-    history = History(subjects_max=2, events_max=3)
+def test_history_is_bounded_per_subject_and_in_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = bounded(monkeypatch, subjects=2, events=3)
     for at in range(5):
         history.topics_changed(["T"], Note.PERMISSION_ADDED, at_ms=at)
     assert [event.at_ms for event in history.of_topic("T")] == [2, 3, 4]
@@ -110,8 +119,8 @@ def test_every_reason_to_leave_has_words() -> None:
     assert set(WORDS) == set(LeaveReason)
 
 
-def test_of_more_topics_than_can_be_remembered_the_last_ones_are() -> None:
-    history = History(subjects_max=3, events_max=2)
+def test_of_more_topics_than_can_be_remembered_the_last_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = bounded(monkeypatch, subjects=3, events=2)
     history.topics_changed(["old", "T3"], Note.PERMISSION_ADDED, at_ms=1)
     history.topics_changed([f"T{i}" for i in range(5)], LeaveReason.LEASE_EXPIRED, at_ms=2)
     assert [len(history.of_topic(f"T{i}")) for i in range(5)] == [0, 0, 1, 2, 1]
