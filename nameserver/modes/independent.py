@@ -53,10 +53,11 @@ class Independent(Local):
             FileError: If the KV file and its ``.bak`` are both broken.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=False)
+        self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float | None = None
-        if kv := load_kv_file(self._kv_path()):
+        if kv := load_kv_file(self._kv_path):
             self._table.apply(ImportKv(table=kv))
 
     def start(self) -> None:
@@ -167,11 +168,8 @@ class Independent(Local):
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
         return verdict
 
-    def _kv_path(self) -> Path:
-        return Path(self.settings.current.kv_path)
-
     def _write_kv(self) -> Callable[[], None]:
-        return partial(save_kv_file, self._kv_path(), self._table.view.kv_table())
+        return partial(save_kv_file, self._kv_path, self._table.view.kv_table())
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
         self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))

@@ -36,7 +36,7 @@ class KeptFile:
         what: str,
         done: str,
         *,
-        path: Callable[[], Path],
+        path: Path,
         write: Callable[[], Callable[[], None] | None],
     ) -> None:
         self._what = what
@@ -84,7 +84,7 @@ class KeptFile:
                 "%s not %s file=%s error=the disk has not answered for %g s: ending without it",
                 self._what,
                 self._done,
-                self._path(),
+                self._path,
                 CLOSE_S,
             )
         self._thread.shutdown()
@@ -112,7 +112,7 @@ class KeptFile:
         if error is None:
             self._kept = changes
             if self._failing:
-                logger.info("%s %s again file=%s", self._what, self._done, self._path())
+                logger.info("%s %s again file=%s", self._what, self._done, self._path)
             self._failing = False
             if self._kept < self._changes:
                 self.keep_soon()
@@ -122,7 +122,7 @@ class KeptFile:
                     "%s not %s file=%s error=%s",
                     self._what,
                     self._done,
-                    self._path(),
+                    self._path,
                     error,
                     exc_info=None if isinstance(error, OSError) else error,
                 )

@@ -22,6 +22,7 @@ class SettingsFile:
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
+        self._path = Path(settings.current.store_path)
         self._file = KeptFile("settings", "kept", path=self._path, write=self._write)
 
     async def change(self, change: SettingsChange) -> Answer:
@@ -37,8 +38,5 @@ class SettingsFile:
         """Keep what is not kept yet, if the disk takes it."""
         await self._file.close()
 
-    def _path(self) -> Path:
-        return Path(self._settings.current.store_path)
-
     def _write(self) -> Callable[[], None]:
-        return partial(save_settings_file, self._path(), dict(self._settings.stored))
+        return partial(save_settings_file, self._path, dict(self._settings.stored))

@@ -65,10 +65,10 @@ class TopicWaiters:
 def wake(waiters: set[asyncio.Future[None]]) -> None:
     """Let everybody go on who waits."""
     for waiter in waiters:
-        settle(waiter, None)
+        resolve(waiter, None)
 
 
-def settle(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
+def resolve(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
     """Let one go on with what came of it, unless it has been told already or waits no more."""
     if waiter.done():
         return

@@ -39,7 +39,7 @@ class KvFile(Part):
         self._started = False
         self._foreign = False  # the file holds what was never in the group: it stays as it is
         self._load()
-        self._export = KeptFile("KV configuration", "exported", path=lambda: self._path, write=self._write)
+        self._export = KeptFile("KV configuration", "exported", path=self._path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
 
     def _load(self) -> None:

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
-from nameserver.modes.waiters import settle
+from nameserver.modes.waiters import resolve
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, refusal
 
@@ -92,7 +92,7 @@ class Reads(Part):
             NoQuorum: If that was not reached by the deadline.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self.join(lambda number, error: settle(waiter, error))
+        self.join(lambda number, error: resolve(waiter, error))
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter

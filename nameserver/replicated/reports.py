@@ -218,8 +218,7 @@ class Reports(Part):
             return
         here = self._here()
         detector.members_are(self._member.members)
-        detector.out_of_contact(set(self._member.members) - here)
-        detector.out_of_contact(self._linked_anew(here))
+        detector.out_of_contact((set(self._member.members) - here) | self._linked_anew(here))
         for eviction in detector.judge(records, in_contact=here, clock=self._liveness.clock):
             self.evict(eviction)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from nameserver.commands import FORMAT_VERSION, Command, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
-from nameserver.modes.waiters import settle
+from nameserver.modes.waiters import resolve
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
@@ -74,8 +74,7 @@ class Writes(Part):
             NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
         """
         waiter: asyncio.Future[Verdict] = self._loop.create_future()
-
-        sequence = self.enter(command, deadline=deadline, told=partial(settle, waiter))
+        sequence = self.enter(command, deadline=deadline, told=partial(resolve, waiter))
         try:
             return await waiter
         finally:

@@ -408,13 +408,10 @@ def test_the_clock_goes_on_after_a_tick_that_failed(tmp_path: Path, monkeypatch:
 
 def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path) -> None:
     async def main() -> None:
-        (tmp_path / "file").write_text("")
-        bench = Bench(tmp_path, kv_config_path=str(tmp_path / "kv.json"))
+        bench = Bench(tmp_path)
         ext = {"namespace": "n", "key": "k", "value": "v"}
-        bench.live.current = NamesrvSettings(
-            data_dir=str(tmp_path / "file"),
-            kv_config_path=str(tmp_path / "file" / "kv.json"),
-        )
+        for name in ("kvConfig.json", "namesrv.properties"):
+            (tmp_path / f"{name}.tmp").mkdir()  # refuses the write, as a full disk does
         answer = await bench.ask(RequestCode.PUT_KV_CONFIG, ext)
         assert answer.code == 1
         assert (answer.remark or "").startswith("in force, but not kept in a file")

@@ -24,7 +24,7 @@ class Kept:
         self.fails: Exception | None = None
         self.may_write = threading.Event()
         self.may_write.set()
-        self.file = KeptFile("content", "kept", path=lambda: Path("a/file"), write=self.write)
+        self.file = KeptFile("content", "kept", path=Path("a/file"), write=self.write)
 
     def write(self) -> Callable[[], None]:
         if self.fails_on_the_loop is not None:
