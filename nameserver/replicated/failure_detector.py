@@ -21,7 +21,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from nameserver.commands import FIRST_FORMAT, Evict
-from nameserver.liveness import LEASE_DEFAULT_S, NEVER, Contact
+from nameserver.liveness import LEASE_DEFAULT_S, NEVER
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
 
@@ -222,7 +222,7 @@ class FailureDetector:
             if found and size > HEARINGS_BYTES:
                 return tuple(found), version
             at, version = self._hearings[broker]
-            found.append(_hearing(broker, at))
+            found.append(hearing_of(broker, at))
         return tuple(found), self._version
 
 
@@ -262,23 +262,11 @@ def judge(
     return None
 
 
-def _line(broker: BrokerKey, contact: Contact) -> Line:
-    closing = contact.closing
-    return Line(
-        cluster_name=broker.cluster_name,
-        broker_addr=broker.broker_addr,
-        heard_at=contact.heard_at,
-        connected=contact.connected,
-        closed_at=None if closing is None else closing.at,
-        closed_revision=None if closing is None else closing.revision,
-        unregistered=closing is not None and closing.unregistered,
-    )
-
-
 def _shifted(line: Line, offset: float) -> Line:
     closed_at = None if line.closed_at is None else line.closed_at + offset
     return replace(line, heard_at=line.heard_at + offset, closed_at=closed_at)
 
 
-def _hearing(broker: BrokerKey, at: float) -> Hearing:
+def hearing_of(broker: BrokerKey, at: float) -> Hearing:
+    """Return the youngest hearing of a broker as it travels."""
     return Hearing(cluster_name=broker.cluster_name, broker_addr=broker.broker_addr, heard_at=at)

@@ -10,16 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from nameserver.commands import FIRST_FORMAT
 from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
 from nameserver.liveness import Contact, Liveness
-from nameserver.replicated.failure_detector import _hearing, _line
 from nameserver.types import BrokerKey, ConnectionId
 
+from .failure_detector import hearing_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, Hearing, Report, size_of
+from .peer_messages import Acknowledgement, Hearing, Line, Report, size_of
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
@@ -35,22 +33,6 @@ PART_BYTES: Final = 1024 * 1024
 _OUTSTANDING_MAX: Final = 8  # reports whose acknowledgement may still come; younger ones contain the older
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What an acknowledgement of one part says.
-
-    Attributes:
-        number: Of the report.
-        heard: Hearings in it.
-        last: Of its parts.
-    """
-
-    number: int
-    base: int
-    version: int
-    heard: dict[BrokerKey, float]
-    last: bool
-
-
 class Reporter:
     """Makes one process's reports, and keeps what leaders acknowledged."""
 
@@ -62,7 +44,7 @@ class Reporter:
         self._base = 0
         self._acknowledged_in_term = False
         self._number = 0  # of the last report
-        self._outstanding: deque[_Part] = deque()
+        self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
         self._heard_acknowledged: dict[BrokerKey, float] = {}
         self._hearings: dict[BrokerKey, float] = {}
         self._hearings_seen = 0
@@ -106,50 +88,46 @@ class Reporter:
         """
         self._last_at = self._liveness.clock
         self._number += 1
-        while self._outstanding and self._outstanding[0].number <= self._number - _OUTSTANDING_MAX:
+        while self._outstanding and self._outstanding[0][0] <= self._number - _OUTSTANDING_MAX:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         parts: list[Report] = []
         base = version = self._base
         size = 0
         handed: list[Hearing] = []
-        changes: list[tuple[BrokerKey, Contact]] = []
+        lines: list[Line] = []
 
         def end_part(*, last: bool) -> None:
             nonlocal base, size
-            heard = {broker: contact.heard_at for broker, contact in changes}
-            self._outstanding.append(
-                _Part(number=self._number, base=base, version=version, heard=heard, last=last)
+            part = Report(
+                term=self.term,
+                boot_id=self._boot_id,
+                base=base,
+                version=version,
+                clock=self._liveness.clock,
+                lines=tuple(lines),
+                hearings_seen=self._hearings_seen,
+                handed_term=self._handed_term if handing else 0,
+                handed=tuple(handed),
+                understands=COMMAND_FORMAT,
+                reads=MESSAGE_FORMAT,
+                more=not last,
             )
-            parts.append(
-                Report(
-                    term=self.term,
-                    boot_id=self._boot_id,
-                    base=base,
-                    version=version,
-                    clock=self._liveness.clock,
-                    lines=tuple([_line(broker, contact) for broker, contact in changes]),
-                    hearings_seen=self._hearings_seen,
-                    handed_term=self._handed_term if handing else 0,
-                    handed=tuple(handed),
-                    understands=COMMAND_FORMAT,
-                    reads=MESSAGE_FORMAT,
-                    more=not last,
-                )
-            )
+            parts.append(part)
+            self._outstanding.append((self._number, part))
             base, size = version, 0
             handed.clear()
-            changes.clear()
+            lines.clear()
 
         for broker, at in self._handed.items() if handing else ():
             if size and size + size_of(broker) > part_bytes:
                 end_part(last=False)
-            handed.append(_hearing(broker, at))
+            handed.append(hearing_of(broker, at))
             size += size_of(broker)
         for broker, contact in reversed(self._liveness.changes_since(self._base)):
             if size and size + size_of(broker) > part_bytes:
                 end_part(last=False)
-            changes.append((broker, contact))
+            lines.append(_line(broker, contact))
             version = contact.version
             size += size_of(broker)
         version = self._liveness.version
@@ -167,10 +145,11 @@ class Reporter:
         self.leader_reads, self.understood = answer.reads, answer.understood
         self._base = min(answer.version, self._liveness.version)
         whole = False
-        while self._outstanding and self._outstanding[0].version <= answer.version:
-            part = self._outstanding.popleft()
-            self._heard_acknowledged.update(part.heard)
-            whole = whole or part.last
+        while self._outstanding and self._outstanding[0][1].version <= answer.version:
+            _, part = self._outstanding.popleft()
+            for line in part.lines:
+                self._heard_acknowledged[line.broker] = line.heard_at
+            whole = whole or not part.more
         if answer.hearings_base <= self._hearings_seen:
             offset = self._liveness.clock - answer.clock
             for hearing in answer.hearings:
@@ -178,7 +157,7 @@ class Reporter:
             self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
             # Until all parts have come, what is handed over may have been lost with a link.
             self._acknowledged_in_term = self._acknowledged_in_term or whole
-        gap = bool(self._outstanding) and self._outstanding[0].base > answer.version
+        gap = bool(self._outstanding) and self._outstanding[0][1].base > answer.version
         if gap:
             self._outstanding.clear()
         return gap
@@ -225,4 +204,17 @@ def may_vouch(
         and contact.confirmed
         and acknowledged_at is not None
         and clock - acknowledged_at < FRESH_SHARE * lease_s
+    )
+
+
+def _line(broker: BrokerKey, contact: Contact) -> Line:
+    closing = contact.closing
+    return Line(
+        cluster_name=broker.cluster_name,
+        broker_addr=broker.broker_addr,
+        heard_at=contact.heard_at,
+        connected=contact.connected,
+        closed_at=None if closing is None else closing.at,
+        closed_revision=None if closing is None else closing.revision,
+        unregistered=closing is not None and closing.unregistered,
     )

@@ -449,7 +449,8 @@ class Truth:
             member = members.get(source)
             if member is None or not member.ready or any(end.life != member.life for end in waiting):
                 return True  # who sent it is gone: nobody can be asked what is in it
-            if any(broker in part.heard for part in member.running._reports._reporter._outstanding):
+            reporter = member.running._reports._reporter
+            if any(line.broker == broker for _, part in reporter._outstanding for line in part.lines):
                 return True
         return False
 
