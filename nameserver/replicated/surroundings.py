@@ -78,7 +78,6 @@ class Part:
         self._links = given.links
         self._table = given.table
         self._liveness = given.liveness
-        self._settings = given.settings
         self._observer = given.observer
         self._peer_log = given.peer_log
         self._work_soon = given.work_soon
