@@ -7,7 +7,7 @@ test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user; C5
 test_reports_that_change_nothing_are_no_changes_around_a_fault; C10 test_blocks.py (coverage, A/A,
 percentiles, void runs), test_arm_whose_server_died_by_itself_has_lost_the_scenario,
 test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed,
-test_arms_of_a_block_get_the_same_operations_in_the_same_order; C11
+test_arms_of_a_block_get_the_same_load (live); C11
 test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts.
 """
 
@@ -170,7 +170,15 @@ def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
     assert answers.answer(claim, table, "equal", lines).holds == "does not hold"
 
 
-@pytest.mark.parametrize("name", ["compare"])
+def test_tests_that_are_named_here_as_being_elsewhere_exist() -> None:
+    assert __doc__ is not None
+    named = set(re.findall(r"\btest_\w+\b(?!\.py)", __doc__))
+    sources = [path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py")]
+    assert len(named) > 9
+    assert {name for name in named if not any(f"def {name}(" in source for source in sources)} == set()
+
+
+@pytest.mark.parametrize("name", ["compare", "full"])
 def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
     """Brokers die, new clients ask the nameserver that restarted empty."""
     plan = load_plan(name)
