@@ -1,4 +1,8 @@
-"""What every arm offers to simulated brokers and clients: announce, withdraw, look up, watch."""
+"""What every arm offers to users: sessions of brokers and clients, newcomers' look-ups, a producer's client.
+
+The servers behind it, which a fault may hit, are those of ``servers.py``; the links that it may cut, alike in
+every arm, those of ``bench/cuts.py``.
+"""
 
 from __future__ import annotations
 
