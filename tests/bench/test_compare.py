@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,19 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare`` and return the page's path and what was said meanwhile."""
+    """Run ``mqbench compare --open`` and return the page's path and what was said meanwhile."""
     out = tmp_path_factory.mktemp("compare")
-    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--seed", "7"]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "bench", "compare", "--profile", "smoke", "--seed", "7", "--open"]
+    browser = out / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {out}/opened\n')
+    browser.chmod(0o755)
+    done = subprocess.run(
+        [*command, "--out", str(out)],
+        env={**os.environ, "BROWSER": str(browser)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return Path(done.stdout.splitlines()[-1]), done.stderr
 
@@ -47,13 +57,15 @@ def rows(page: Path, arm: str, scenario: str, prefix: str) -> list[dict[str, Any
     ]
 
 
-def test_compare_writes_one_self_contained_page_and_says_when_it_will_end(
+def test_compare_writes_one_self_contained_page_opens_it_and_says_when_it_will_end(
     comparison: tuple[Path, str],
 ) -> None:
     page, said = comparison
     text = page.read_text()
     assert text.lower().startswith("<!doctype html>")
     assert "src=" not in text.replace('src="data:', "")
+    opened = page.parents[1] / "opened"
+    assert opened.read_text() == f"{page.as_uri()}\n"
     for word in ("run 1 of 3", "run 3 of 3", "broker-dies: kill", "leader-fails: kill", "ends about "):
         assert word in said
 

@@ -1,0 +1,70 @@
+"""``mqbench compare --open``: the page is shown when it is there, and only if that was asked for.
+
+That the report's own page is opened is looked at where a comparison is run, in ``test_compare.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench import compare
+from bench.__main__ import main
+from bench.plan import load_plan
+from bench.schedule import Comparison, blocks_of
+from tests.bench.report.planted import PlantedRun
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The folder of a comparison whose only run is there."""
+    plan = load_plan("smoke")
+    plan = msgspec.structs.replace(plan, arms=["independent"], scenarios=plan.scenarios[:1])
+    asked = Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"])
+    compare.begin(tmp_path / "out", asked)
+    ((turn,),) = blocks_of(plan, asked.seed)
+    with PlantedRun(
+        tmp_path / "out", scenario="quiet", arm="independent", seed=turn.seed - turn.block, block=turn.block
+    ):
+        pass
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "opened"),
+    [(["--open"], 0, True), ([], 0, False), (["--open"], 3, False)],
+    ids=["asked for", "not asked for", "the report failed"],
+)
+def test_page_is_opened_only_if_it_was_asked_for_and_made(
+    asked: list[str], code: int, opened: bool, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report's process is a stand-in that ends as told: Spark has no part in this."""
+    report = tmp_path / "report"
+    report.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho page > {out}/report.html\nexit {code}\n'
+    )
+    report.chmod(0o755)
+    shown: list[str] = []
+    monkeypatch.setattr(sys, "executable", str(report))
+    monkeypatch.setattr(webbrowser, "open", shown.append)
+    assert main(["compare", "--resume", str(out), *asked]) == code
+    assert (tmp_path / "asked").read_text() == f"-m bench.report {out}/runs --out {out}\n"
+    assert shown == ([f"file://{out}/report.html"] if opened else [])
+
+
+def test_nothing_is_opened_where_there_is_no_run(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = compare.load(out)
+    nothing = msgspec.structs.replace(asked.plan, series=[])
+    (out / compare.FILE_NAME).write_bytes(msgspec.json.encode(msgspec.structs.replace(asked, plan=nothing)))
+    (out / "runs").rename(out.parent / "aside")
+    shown: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", shown.append)
+    assert main(["compare", "--resume", str(out), "--open"]) == 1
+    assert "there is no run to report" in capsys.readouterr().err
+    assert shown == []
