@@ -74,7 +74,7 @@ def planned(profile: str) -> Comparison:
 
 
 @pytest.mark.parametrize(
-    "path", [PLANS / "full.toml", ROOT / "docs" / "benchmark.md"], ids=lambda path: path.name
+    "path", [PLANS / "full.toml", ROOT / "docs" / "benchmark-guide.md"], ids=lambda path: path.name
 )
 def test_what_is_said_of_the_full_profile_is_what_it_is_planned_to_take(path: Path) -> None:
     asked = planned("full")
