@@ -431,9 +431,9 @@ CLAIMS: Final = (
             ),
         ),
         note=(
-            "Not measured: independent and raft run nothing beside RocketMQ's nameservers; ZooKeeper puts "
-            "three servers of another system in their place. Raft and ZooKeeper need a disk, independent "
-            "needs none. The figures show what the servers cost."
+            "What is run is how a design is built, which no figure can show or refute; the figures say what "
+            "it costs. What an operator has to learn was not measured. Raft and ZooKeeper need a disk, "
+            "independent needs none."
         ),
     ),
     Claim(

@@ -84,6 +84,7 @@ def page(gold: Gold, values: Values) -> str:
         "warnings": _warnings(used, blocks, shared),
         "disturbed": disturbed,
         "blocks": blocks,
+        "servers": next((source.manifest.servers for source in used if source.manifest is not None), 0),
         "main_series": words.series_label(MAIN_SERIES),
         "answers": [answers.answer(claim, table, MAIN_SERIES, lines) for claim in answers.CLAIMS]
         if compared
@@ -125,6 +126,7 @@ def environment() -> Environment:
         BOTTOM=drawing.BOTTOM,
         holds_class=holds_class,
         holds=words.holds,
+        by_design=words.by_design,
     )
     return made
 

@@ -364,8 +364,10 @@ def holds(answer: Answer) -> str:
     late = answer.claim.of_asking
     if answer.holds == "not measured":
         return "Not measured here."
+    if answer.holds == "described" and answer.claim.by_design:
+        return "It holds by design."
     if answer.holds == "described":
-        return "By design." if answer.claim.by_design else "Described only: no primary line compares it."
+        return "Described only: no primary line compares it."
     if not answer.is_verdict:
         return _in_all_blocks(answer)
     match answer.holds:
@@ -379,6 +381,28 @@ def holds(answer: Answer) -> str:
             return "No difference that matters."
         case "not shown":
             return "Not shown either way."
+
+
+def by_design(answer: Answer, servers: int) -> str:
+    """Say of a claim about what is built how it is built, and what ZooKeeper's servers cost beyond others.
+
+    Args:
+        servers: Servers of each arm.
+    """
+    row = next((each.row for each in answer.found if each.evidence.measure == "rss_mib"), None)
+    if not answer.claim.by_design or row is None:
+        return ""
+    ours = listed([name(arm) for arm in ARMS if arm in row.arms and arm != "zookeeper"])
+    told = f"{ours} {'run' if ' and ' in ours else 'runs'} nothing beside RocketMQ's nameservers"
+    if "zookeeper" not in row.arms:
+        return told
+    told += f"; ZooKeeper puts {servers} servers of another system in their place"
+    pair = row.pair("zookeeper", "independent")
+    if pair is None or pair.estimate is None:
+        return told
+    more = pair.estimate.value
+    size = quantity(abs(more), row.measure.unit)
+    return f"{told}, with {size} {'more' if more >= 0 else 'less'} memory than {name(pair.arms[1])}"
 
 
 def _in_all_blocks(answer: Answer) -> str:

@@ -140,7 +140,7 @@ def test_claims_are_answered_by_what_was_planted(values: Values) -> None:
     assert {letter: words.holds(each) for letter, each in found.items()} == {
         "a": "So it was in 6 of 6 blocks; no verdict.",
         "b": "So in part, in 6 of 6 blocks; no verdict.",
-        "c": "By design.",
+        "c": "It holds by design.",
         "d": "Later than elsewhere in 6 of 6 blocks; no verdict.",
     }
     said = {each.need.measure: words.choice(each) for each in answers.choices(table, "equal", lines)}

@@ -128,6 +128,41 @@ def test_range_that_begins_below_what_would_be_noticed_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mib", "said"),
+    [
+        (
+            {"independent": 150.0, "raft": 151.0, "zookeeper": 378.0},
+            "independent and raft run nothing beside RocketMQ's nameservers; ZooKeeper puts 3 servers of "
+            "another system in their place, with 228 MiB more memory than independent",
+        ),
+        (
+            {"independent": 150.0, "zookeeper": 100.0},
+            "independent runs nothing beside RocketMQ's nameservers; ZooKeeper puts 3 servers of another "
+            "system in their place, with 50 MiB less memory than independent",
+        ),
+        (
+            {"independent": 150.0, "raft": 151.0},
+            "independent and raft run nothing beside RocketMQ's nameservers",
+        ),
+    ],
+    ids=["three designs", "less memory", "without ZooKeeper"],
+)
+def test_claim_about_what_is_built_holds_by_design_and_says_what_was_measured(
+    mib: dict[str, float], said: str
+) -> None:
+    values = values_of(
+        Place("equal", "quiet", None, "rss_mib"), **{arm: [each] * 10 for arm, each in mib.items()}
+    )
+    answer = judged(values, "c")
+    assert words.holds(answer) == "It holds by design."
+    assert words.by_design(answer, servers=3) == said
+    assert words.by_design(judged(values, "b"), servers=3) == ""
+    unmeasured = judged({}, "c")
+    assert words.holds(unmeasured) == "Not measured here."
+    assert words.by_design(unmeasured, servers=3) == ""
+
+
+@pytest.mark.parametrize(
     ("count", "said"), [(0.5, "0.5"), (1.5, "1.5"), (30.5, "30.5"), (7.0, "7"), (1234.0, "1,234")]
 )
 def test_half_a_message_has_one_digit(count: float, said: str) -> None:

@@ -95,7 +95,7 @@ def test_page_of_six_blocks_calls_nothing_a_verdict() -> None:
     assert any("in 6 of 6 blocks" in text for text in said)
     assert any("mixed" in text.lower() for text in said)
     for text in said:
-        assert "no verdict" in text or text in ("By design.",), text
+        assert "no verdict" in text or text in ("It holds by design.",), text
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_figure_that_no_line_compares_decides_nothing() -> None:
     table = {row.place: row for row in answers.rows(values)}
     for claim in CLAIMS:
         found = answers.answer(claim, table, "equal", [])
-        assert words.holds(found) in ("By design.", "Described only: no primary line compares it.")
+        assert words.holds(found) in ("It holds by design.", "Described only: no primary line compares it.")
     for chosen in answers.choices(table, "equal", []):
         assert words.choice(chosen).startswith("described only: raft ")
 
