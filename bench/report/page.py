@@ -3,6 +3,7 @@
 Templates lie in ``templates/``; they escape all that is put into them. The page needs nothing but itself.
 """
 
+import re
 import shlex
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -49,6 +50,7 @@ SCENARIO_ORDER: Final = (
     *("broker-dies", "nameserver-restarts", "leader-fails", "partition", "new-topic", "messages"),
     *("staleness", "quiet", "idle-300"),
 )
+_NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 BUSY_CORES: Final = 0.6
 """Above it the generator's own queue is part of what it measures (bench-notes: at 25k/s all of p90)."""
 
@@ -101,7 +103,12 @@ def page(gold: Gold, values: Values) -> str:
         "facts": _facts(used),
         "runs": [_run(source) for source in used],
     }
-    return environment().get_template("page.html.j2").render(context)
+    return kept_together(environment().get_template("page.html.j2").render(context))
+
+
+def kept_together(html: str) -> str:
+    """Return the page with no line ever broken between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", html)
 
 
 def environment() -> Environment:

@@ -482,6 +482,13 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
                 advice(tmp_path)
 
 
+def test_number_and_unit_are_never_parted_by_the_end_of_a_line(raft_is_slower: Gold) -> None:
+    whole = page(raft_is_slower, measures.values(raft_is_slower))
+    units = r"(?:µs|ms|s|[KMG]iB|%)(?![\w-])"
+    assert len(re.findall(rf"\d\N{{NO-BREAK SPACE}}{units}", whole)) > 20
+    assert re.findall(rf"\d\s*?[ \n]{units}", whole) == []
+
+
 def test_series_is_named_in_the_heading_on_the_first_screen_and_above_each_table(
     tmp_path: Path, raft_is_slower: Gold
 ) -> None:
