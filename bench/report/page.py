@@ -3,6 +3,7 @@
 Templates lie in ``templates/``; they escape all that is put into them. The page needs nothing but itself.
 """
 
+import math
 import re
 import shlex
 from bisect import bisect_right
@@ -276,7 +277,9 @@ def _primaries(lines: Sequence[answers.Primary]) -> list[dict[str, Any]]:
         unit: Unit = MEASURES[line.named.measure].unit if line.named.measure in MEASURES else "count"
         told = line.pair.estimate
         interval = ""
-        if told is not None:
+        if told is not None and math.isnan(told.value):
+            interval = "never in either"
+        elif told is not None:
             interval = f"middle {words.signed(told.value, unit)}"
             if told.blocks > 1:
                 low, high = words.signed(told.low, unit), words.signed(told.high, unit)

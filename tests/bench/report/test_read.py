@@ -482,6 +482,13 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
                 advice(tmp_path)
 
 
+def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
+    """No page was made: there is no middle of differences that have no size."""
+    endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
+    gold = replace(raft_is_slower, recoveries=endless)
+    assert "(never in either)" in text_of(gold, "lines", "scenario-leader-fails")
+
+
 def test_number_and_unit_are_never_parted_by_the_end_of_a_line(raft_is_slower: Gold) -> None:
     whole = page(raft_is_slower, measures.values(raft_is_slower))
     units = r"(?:µs|ms|s|[KMG]iB|%)(?![\w-])"
