@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from bench.plan import CASES, load_plan, seconds_of
-from bench.report.gold import Bin, Cost, Fault, FaultCost, Gold, Outcomes, Reason, Recovery
+from bench.report.gold import (
+    Bin,
+    Cost,
+    Disagreement,
+    Fault,
+    FaultCost,
+    Gold,
+    LeftOut,
+    Observed,
+    Outcomes,
+    Reason,
+    Recovery,
+    VisibleBucket,
+)
 from bench.report.silver import Source
-from bench.runfolder import Arm
+from bench.runfolder import Arm, Timer
 from tests.bench.report.test_misled import a_source
 
 SECOND = 10**9
@@ -25,13 +39,20 @@ def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
     chance = random.Random(seed)
     pattern = a_source(root, "raft", 1)
     assert pattern.manifest is not None
+    asking = Timer(used_ms=500, documented_ms=30_000, scaled=True)
+    timers = {**pattern.manifest.timers, "pollNameServerInterval": asking}
     gold = Gold(sources=[])
     for scenario in plan.scenarios:
         for block in range(1, series.blocks + 1):
             for arm in plan.arms:
                 run = f"b/equal/{scenario.name}/{block}/{arm}"
                 manifest = msgspec.structs.replace(
-                    pattern.manifest, arm=arm, block=block, scenario=scenario.name, lines=plan.lines
+                    pattern.manifest,
+                    arm=arm,
+                    block=block,
+                    scenario=scenario.name,
+                    lines=plan.lines,
+                    timers=timers,
                 )
                 gold.sources.append(
                     Source(
@@ -52,17 +73,48 @@ def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
                         covered_ns=10 * SECOND,
                         cpu_ns=round(SLOWER[arm] * chance.uniform(0.9, 1.1) * SECOND),
                         rss_bytes=round(SLOWER[arm] * 50 * 2**20),
-                        written_bytes=None,
+                        written_bytes=round(SLOWER[arm] * chance.uniform(0.9, 1.1) * 2**20),
                         pids=3,
                         processes=3,
                         busiest=0.2,
                         died=0,
                     )
                 )
+                gold.observed.append(
+                    Observed(run=run, observer="nameserver", observers=3, topics=20, spans=99)
+                )
+                known_ns = round(SLOWER[arm] * chance.uniform(300, 500) * 1e6)
+                gold.visible.append(
+                    VisibleBucket(
+                        run=run,
+                        observer="client",
+                        phase="steady",
+                        fault=None,
+                        measure="visible",
+                        value_ns=known_ns,
+                        n=99,
+                    )
+                )
                 for n, fault in enumerate(scenario.faults):
                     seconds = seconds_of(scenario.name, fault, series)
                     _fault(gold, run, arm, n, scenario.name, fault.case, seconds, chance)
     return gold
+
+
+def widest(gold: Gold) -> Gold:
+    """The longest texts that a cell can hold."""
+    rows = [
+        replace(row, recovered_ns=None if number % 11 == 0 else 1_234_567_890_123, slowest_ns=987_654_321_987)
+        for number, row in enumerate(gold.recoveries)
+    ]
+    costs = [
+        replace(row, rss_bytes=row.rss_bytes * 123_457, cpu_ns=row.cpu_ns * 98_765) for row in gold.costs
+    ]
+    reasons = [
+        *gold.reasons,
+        *(replace(row, remark="x" * 190) for row in gold.reasons[:1]),
+    ]
+    return replace(gold, recoveries=rows, costs=costs, reasons=reasons)
 
 
 def _fault(
@@ -90,6 +142,17 @@ def _fault(
             until_ns=round((2 + seconds) * SECOND),
         )
     )
+    if scenario == "broker-dies":
+        for observer in ("nameserver", "client"):
+            gone_ns = round(SLOWER[arm] * chance.uniform(0.3, 0.6) * SECOND)
+            gold.left_out.append(
+                LeftOut(run=run, fault=n, observer=observer, index=0, left_out_ns=gone_ns, unsure_ns=0)
+            )
+    if scenario == "partition":
+        apart_ns = round(chance.uniform(3.0, 3.3) * SECOND) if arm == "independent" else 0
+        gold.disagreements.append(
+            Disagreement(run=run, fault=n, disagree_ns=apart_ns, topics=3, agree_ns=apart_ns // 9)
+        )
     gold.fault_costs.append(FaultCost(run=run, fault=n, role="nameserver", cpu_ns=SECOND, started=1))
     for op in OPS:
         for place in range(-20, round(10 * seconds)):

@@ -1,36 +1,130 @@
-"""A page in a headless browser."""
+"""A page in a headless browser, driven over its devtools protocol (a pipe; one JSON message, one NUL)."""
 
 from __future__ import annotations
 
-import re
+import json
+import os
+import select
 import subprocess
+import time
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from bench.report.picture import QUIET, browser
+
+ANSWER_MAX_S: Final = 60.0
+HEIGHT: Final = 900
+
+KEYS: Final = {
+    "Tab": {"code": "Tab", "windowsVirtualKeyCode": 9},
+    "Enter": {"code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
+    " ": {"code": "Space", "windowsVirtualKeyCode": 32, "text": " "},
+}
+
+
+class Tab:
+    """A tab of a browser of its own."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._number = 0
+        self._read = b""
+        self._session: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        # The browser reads from descriptor 3 and writes to 4.
+        with_pipes = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1'
+        self._process = subprocess.Popen(
+            [
+                *("sh", "-c", with_pipes, "sh", browser(), *QUIET, "--remote-debugging-pipe"),
+                f"--user-data-dir={self._scratch / 'profile'}",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        made = self.call("Target.createTarget", url="about:blank")
+        joined = self.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
+        self._session = {"sessionId": joined["sessionId"]}
+        self.call("Page.enable")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if kind is None:
+            self._session = {}
+            self.call("Browser.close")
+        else:
+            self._process.kill()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(ANSWER_MAX_S)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the protocol; returns its result."""
+        assert self._process.stdin is not None
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": params, **self._session}
+        self._process.stdin.write(json.dumps(asked).encode() + b"\0")
+        self._process.stdin.flush()
+        answer = self._await("id", self._number)
+        assert "error" not in answer, (method, answer)
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def open(self, page: Path, *, width: int, dark: bool = False) -> None:
+        """Load a page on a screen of this width; returns when it is there."""
+        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        self._await("method", "Page.loadEventFired")
+
+    def value(self, script: str) -> Any:
+        """Return the value of an expression in the page."""
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key and let it go, as at a keyboard."""
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **KEYS[key])
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **KEYS[key])
+
+    def _await(self, field: str, value: object) -> dict[str, Any]:
+        """Return the next message with this value; what comes before it is passed over."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + ANSWER_MAX_S
+        while True:
+            message, end, rest = self._read.partition(b"\0")
+            if end:
+                self._read = rest
+                said: dict[str, Any] = json.loads(message)
+                if said.get(field) == value:
+                    return said
+                continue
+            readable, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
+            assert readable, f"the browser did not say {field} {value} in {ANSWER_MAX_S:g} s"
+            more = os.read(self._process.stdout.fileno(), 1 << 20)
+            assert more, "the browser ended"
+            self._read += more
+
+
+OPEN_FOLDS: Final = "document.querySelectorAll('details').forEach(each => { each.open = true })"
 
 
 def scroll_width(html: str, width: int, scratch: Path) -> int:
-    """Return how wide the page is, all folds open, where it may be ``width`` pixels wide."""
-    probe = "<script>document.title = document.documentElement.scrollWidth + ' ' + innerWidth</script>"
-    # A headless window is at least 500 px wide: the page stands in a frame of the width that is wanted.
-    inner = scratch / "page.html"
-    inner.write_text(html.replace("<details", "<details open").replace("</body>", probe + "</body>"))
-    outer = scratch / "frame.html"
-    outer.write_text(
-        f'<iframe id="f" src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
-        "<script>f.onload = () => { document.body.dataset.found = f.contentDocument.title }</script>"
-    )
-    dom = subprocess.run(
-        [
-            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *(f"--user-data-dir={scratch / 'profile'}", "--allow-file-access-from-files"),
-            *("--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", f"file://{outer}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    found = re.search(r'data-found="(\d+) (\d+)"', dom)
-    assert found is not None, dom[-500:]
-    assert int(found[2]) == width
-    return int(found[1])
+    """Return how wide the page is, all folds open, on a screen of ``width`` pixels."""
+    file = scratch / "page.html"
+    file.write_text(html)
+    with Tab(scratch) as tab:
+        tab.open(file, width=width)
+        tab.value(OPEN_FOLDS)
+        assert tab.value("innerWidth") == width
+        found = tab.value("document.documentElement.scrollWidth")
+    assert isinstance(found, int)
+    return found

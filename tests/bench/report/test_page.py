@@ -23,6 +23,7 @@ from bench.report.page import page
 from bench.report.pipeline import compute
 from bench.report.silver import Source
 from tests.bench.report.comparison import ARMS, LINES, invented_comparison
+from tests.bench.report.full_size import widest
 from tests.bench.report.in_browser import scroll_width
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a JVM on a busy machine
@@ -248,22 +249,6 @@ def test_rows_without_a_difference_are_one_sentence(gold: Gold, values: Values) 
     section = html[html.index('id="scenario-leader-fails"') : html.index('id="scenario-partition"')]
     assert "Nought in every run of every arm:" in section
     assert section.count("failed sends, with two retries") == 1
-
-
-def widest(gold: Gold) -> Gold:
-    """The longest texts that a cell can hold."""
-    rows = [
-        replace(row, recovered_ns=None if number % 5 == 0 else 1_234_567_890_123, slowest_ns=987_654_321_987)
-        for number, row in enumerate(gold.recoveries)
-    ]
-    costs = [
-        replace(row, rss_bytes=row.rss_bytes * 123_457, cpu_ns=row.cpu_ns * 98_765) for row in gold.costs
-    ]
-    reasons = [
-        *gold.reasons,
-        *(replace(row, remark="x" * 190) for row in gold.reasons[:1]),
-    ]
-    return replace(gold, recoveries=rows, costs=costs, reasons=reasons)
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")

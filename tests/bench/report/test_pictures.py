@@ -19,14 +19,16 @@ from bench.__main__ import main
 from bench.report import measures
 from bench.report.page import page
 from bench.report.picture import QUIET, WINDOW_MIN, browser
-from tests.bench.report.full_size import full_size
-from tests.bench.report.in_browser import scroll_width
+from tests.bench.report.full_size import full_size, widest
+from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 pytestmark = pytest.mark.timeout(400)  # a browser on a busy machine
 
 WIDTHS: Final = (360, 768, 1280)
-HEIGHT: Final = 1000
+HEIGHT: Final = 1600
+KEPT_IN: Final = "ROUTEKEEPER_PICTURES"
+"""Names the folder in which the pictures of the page are kept for whoever wants to look at them."""
 PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
 
 
@@ -34,6 +36,16 @@ PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("full")
     gold = full_size(root)
+    file = root / "report.html"
+    file.write_text(page(gold, measures.values(gold)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def longest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the longest text that each cell can hold."""
+    root = tmp_path_factory.mktemp("longest")
+    gold = widest(full_size(root))
     file = root / "report.html"
     file.write_text(page(gold, measures.values(gold)))
     return file
@@ -87,16 +99,47 @@ def first_pixel(png: bytes) -> tuple[tuple[int, int], tuple[int, ...]]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_picture_is_made_by_command_at_each_width_light_and_dark(
-    whole: Path, width: int, dark: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    longest: Path, width: int, dark: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "picture.png"
+    folder = Path(os.environ.get(KEPT_IN) or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"report-{width}-{'dark' if dark else 'light'}.png"
     options = ["--width", str(width), "--height", str(HEIGHT), *(["--dark"] if dark else [])]
-    assert main(["picture", str(whole), str(file), *options]) == 0
+    assert main(["picture", str(longest), str(file), *options]) == 0
     assert capsys.readouterr().out == f"{file}\n"
     size, colour = first_pixel(file.read_bytes())
     assert size == (max(width, WINDOW_MIN), HEIGHT)
     assert colour == PAPER[dark]
     assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
+
+
+#: Whose text leaves its own box or the screen, and how far; pictures clip at their own edge on purpose.
+_OVERFLOWING: Final = """
+[...document.querySelectorAll("main *")]
+  .filter(each => !each.closest("svg, caption") && each.checkVisibility())
+  .map(each => [each, each.getBoundingClientRect()])
+  .filter(([each, box]) => box.left < -0.5 || box.right > innerWidth + 0.5 ||
+    (each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display.startsWith("table-cell")))
+  .map(([each, box]) => `${each.tagName} ${box.left} to ${box.right}: ${each.textContent.slice(0, 60)}`)
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_lies_outside_a_screen_of_this_width(
+    longest: Path, width: int, dark: bool, tmp_path: Path
+) -> None:
+    with Tab(tmp_path) as tab:
+        tab.open(longest, width=width, dark=dark)
+        for folds in ("closed", "open"):
+            assert tab.value("innerWidth") == width
+            assert tab.value("document.documentElement.scrollWidth") <= width, folds
+            assert tab.value("document.documentElement.clientWidth") == width, folds
+            assert tab.value(_OVERFLOWING) == [], folds
+            tab.value(OPEN_FOLDS)
+        paper = tab.value("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb({}, {}, {})".format(*PAPER[dark])
 
 
 @needs_chromium
