@@ -288,3 +288,34 @@ def test_everything_is_reached_by_keyboard_and_the_first_stop_skips_to_the_answe
     assert ":focus-visible { outline: 3px solid" in html  # one sees where one is
     assert "outline: none" not in html
     assert "outline: 0" not in html
+
+
+@needs_chromium
+def test_tab_key_goes_through_the_page_and_enter_skips_and_unfolds(whole: Path, tmp_path: Path) -> None:
+    at = "document.activeElement"
+    with Tab(tmp_path) as tab:
+        tab.open(whole, width=1280)
+        tab.press("Tab")
+        assert tab.value(f"{at}.className") == "skip"
+        assert tab.value(f"{at}.getBoundingClientRect().left") >= 0, "one sees it when it is reached"
+        assert tab.value(f"parseFloat(getComputedStyle({at}).outlineWidth)") >= 2
+        tab.press("Enter")
+        assert tab.value("location.hash") == "#claims"
+        tab.press("Tab")
+        assert tab.value(f"{at}.closest('section').id") == "claims", "the next stop lies in the answers"
+
+        reached = [tab.value(f"{at}.textContent")]
+        folds = 0
+        while (tag := tab.value(f"{at}.tagName")) != "BODY":
+            assert tag in ("A", "SUMMARY")
+            assert tab.value(f"parseFloat(getComputedStyle({at}).outlineWidth)") >= 2
+            if tag == "SUMMARY":
+                folds += 1
+                for key, is_open in (("Enter", True), (" ", False)):
+                    tab.press(key)
+                    assert tab.value(f"{at}.parentElement.open") is is_open
+            tab.press("Tab")
+            reached.append(tab.value(f"{at}.textContent"))
+        assert folds == tab.value("document.querySelectorAll('summary').length")
+        stops = tab.value("document.querySelectorAll('main a, main summary').length")
+        assert len(reached) - 1 == stops
