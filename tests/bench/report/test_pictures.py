@@ -143,6 +143,39 @@ def test_nothing_lies_outside_a_screen_of_this_width(
 
 
 @needs_chromium
+def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tmp_path: Path) -> None:
+    """The picture that the documents show is 1,600 px high."""
+    with Tab(tmp_path) as tab:
+        tab.open(whole, width=1280)
+        assert tab.value("document.querySelectorAll('#claims tbody tr').length") > 10
+        assert tab.value("document.querySelectorAll('#choose table').length") > 0
+        assert tab.value("document.querySelector('#choose').getBoundingClientRect().bottom") <= HEIGHT
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_of_a_claims_figures_is_a_lone_unit(whole: Path, width: int, tmp_path: Path) -> None:
+    """ "s" and "ms" stood on lines of their own below their numbers."""
+    lines = """
+    [...document.querySelectorAll("#claims td, #claims td small")].flatMap(cell =>
+      [...cell.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).flatMap(text => {
+        const found = new Map(), range = document.createRange();
+        for (let at = 0; at < text.length; at++) {
+          range.setStart(text, at); range.setEnd(text, at + 1);
+          const top = Math.round(range.getBoundingClientRect().top);
+          found.set(top, (found.get(top) ?? "") + text.data[at]);
+        }
+        return [...found.values()];
+      }))
+    """
+    with Tab(tmp_path) as tab:
+        tab.open(whole, width=width)
+        found = [line.strip() for line in tab.value(lines)]
+    assert any(line.endswith("\N{NO-BREAK SPACE}s") for line in found)
+    assert [line for line in found if re.fullmatch(r"[µm]?s|s/min|[KM]iB(/min)?", line)] == []
+
+
+@needs_chromium
 def test_picture_begins_with_the_section_that_was_asked_for(tmp_path: Path) -> None:
     page, file = tmp_path / "a.html", tmp_path / "a.png"
     page.write_text(
