@@ -264,7 +264,7 @@ def decide_registration(
         return command
     record = view.record(broker)
     entry = view.name(name)
-    answer = _registered(view.register_reply(name, broker, decoded.broker_id), settings)
+    answer = _registered(view.register_reply(decoded), settings)
     if record is None or entry is None:
         # Fenced, and no record to drop: there is nothing to touch, so a log must judge the whole of it again.
         return Renewal(

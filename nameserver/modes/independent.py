@@ -104,7 +104,10 @@ class Independent(Local):
             return decoded
         settings = self.settings.current
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
-        decision = decide_registration(self._table.view, decoded, settings)
+        delete_absent = settings.delete_topic_with_broker_registration
+        decision = self._table.shortened(decoded, delete_absent=delete_absent) or decide_registration(
+            self._table.view, decoded, settings
+        )
         if isinstance(decision, Renewal):
             answer, revision = decision.answer, decision.revision
         else:

@@ -21,11 +21,6 @@ class Listings:
         self._bytes = 0
         self._kept: dict[Hashable, bytes] = {}
 
-    def clear(self) -> None:
-        """Forget everything: the table is another one, whatever its revision."""
-        self._kept.clear()
-        self._bytes = 0
-
     def get(self, revision: tuple[int, int], key: Hashable, make: Callable[[], bytes]) -> bytes:
         """Return a list as it was made at this revision, or make it.
 
@@ -33,7 +28,8 @@ class Listings:
             revision: Of the table, after its epoch.
         """
         if revision != self._revision:
-            self.clear()
+            self._kept.clear()
+            self._bytes = 0
             self._revision = revision
         kept = self._kept.get(key)
         if kept is not None:

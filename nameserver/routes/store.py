@@ -6,9 +6,10 @@ from collections.abc import Hashable
 from typing import Any, assert_never
 
 from nameserver.commands import BaseKind
+from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
-from .entries import MASK, mark_of
+from .entries import MASK, NameEntry, Record, mark_of
 from .image import Image, ImageError, decode_image, encode_image
 from .kv import KvStore
 from .listings import Listings
@@ -47,18 +48,17 @@ class RouteStore:
     def present(self, kind: BaseKind, key: Any) -> int | None:
         """Return the revision of something, None if it is absent."""
         match kind:
-            case "record":
-                record = self.brokers.records.get(key)
-                return None if record is None else record.revision
-            case "name":
-                entry = self.brokers.names.get(key)
-                return None if entry is None else entry.revision
             case "topic":
                 return self._topic_revision(key)
+            case "record":
+                found: Record | NameEntry | KvEntry | None = self.brokers.records.get(key)
+            case "name":
+                found = self.brokers.names.get(key)
             case "key":
-                value = self.kv.value(*key)
-                return None if value is None else value.revision
-        assert_never(kind)
+                found = self.kv.value(*key)
+            case _:
+                assert_never(kind)
+        return None if found is None else found.revision
 
     def _topic_revision(self, topic: str) -> int | None:
         entry = self.topics.entries.get(topic)
@@ -91,7 +91,7 @@ class RouteStore:
 
     # -- images
 
-    def copy(self) -> Image:
+    def copy_for_snapshot(self) -> Image:
         """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
         brokers, tombstones = self.brokers, self.tombstones
         return Image(
@@ -114,7 +114,6 @@ class RouteStore:
         """
         image = decode_image(data)
         self.revision = image.revision
-        self.listings.clear()
         self.brokers.take(image.names, image.records, image.revision)
         self.topics.take(image.topics)
         self.kv.take(image.kv, seen=image.kv_seen)
@@ -122,12 +121,14 @@ class RouteStore:
         if self._shown() != image.digest:
             raise ImageError(f"image of {len(data)} bytes does not have the digest it states")
 
-    def exchange(self, other: RouteStore) -> None:
-        """Exchange state with another store, at once whatever their sizes."""
+    def adopt(self, other: RouteStore) -> None:
+        """Exchange state with another store, at once whatever their sizes; views stay valid.
+
+        What was held here is in the other one then, which its owner may free where time does not matter.
+        """
         self.revision, other.revision = other.revision, self.revision
         self.epoch, other.epoch = other.epoch, self.epoch
-        self.listings.clear()
-        other.listings.clear()
+        self.listings, other.listings = Listings(), Listings()
         self.tombstones, other.tombstones = other.tombstones, self.tombstones
         self.brokers, other.brokers = other.brokers, self.brokers
         self.topics, other.topics = other.topics, self.topics
@@ -146,7 +147,7 @@ class RouteStore:
                 # At the floor: removed by the very change that raised it.
                 assert floor <= removed_at <= self.revision, f"{kind} {key} removed at {removed_at}"
         again = RouteStore(self.tombstones.max)
-        again.take(encode_image(self.copy()))
+        again.take(encode_image(self.copy_for_snapshot()))
         assert again.state_digest() == self.state_digest(), (
             "the digest kept differs from the digest made anew"
         )

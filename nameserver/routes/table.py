@@ -28,52 +28,57 @@ from nameserver.types import BrokerKey, BrokerName, KvEntry, LeaveReason
 from nameserver.verdicts import Applied, CountReply, Facts, Moved, NoChange, Rejected, TopicsLost, Verdict
 from remoting.codes import ORDER_TOPIC_NAMESPACE, PERM_READ, PERM_WRITE, ResponseCode
 
-from .entries import Share
-from .image import Image
 from .kv import KV_BYTES_MAX
 from .leaving import drop
-from .registrations import register, registration_moved, touch
+from .registrations import register, touch
 from .store import RouteStore
 from .tombstones import TOMBSTONES_MAX
 from .updates import apply_update, shortened, update_moved
 from .view import RouteView
 
 
-class RouteTable:
+class RouteTable(RouteStore):
     """Routes known to one nameserver, as a deterministic state machine.
 
     State changes only in :meth:`apply`. Equal commands in equal order give equal tables and digests: nothing
     here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
     exception, because every member must reach the same verdict.
+
+    Attributes:
+        view: The read-only face of this table; always the same object.
     """
 
+    __slots__ = ("view",)
+
     def __init__(self, *, tombstones_max: int = TOMBSTONES_MAX) -> None:
-        self._store = RouteStore(tombstones_max)
-        self._view = RouteView(self._store)
+        super().__init__(tombstones_max)
+        self.view = RouteView(self)
 
-    @property
-    def view(self) -> RouteView:
-        """The read-only face of this table; always the same object."""
-        return self._view
+    @classmethod
+    def restore(cls, data: bytes, *, epoch: int = 0, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
+        """Build a table from an encoded image; may run in any thread.
 
-    @property
-    def revision(self) -> int:
-        """Number of changes applied."""
-        return self._store.revision
+        Raises:
+            ImageError: If the image is damaged, or of a format this program does not know.
+        """
+        table = cls(tombstones_max=tombstones_max)
+        table.take(data)
+        table.epoch = epoch
+        return table
 
     # -- apply ---------------------------------------------------------------------------------------------
 
     def apply(self, command: Command) -> Verdict:
         """Apply a command, wholly or not at all; never raises."""
         if isinstance(command, Update):  # nearly every command
-            return apply_update(self._store, command)
-        if isinstance(command, RegisterBroker):
-            return register(self._store, command)
+            return apply_update(self, command)
         if self.moved(command):
-            return Moved(revision=self._store.revision)
+            return Moved(revision=self.revision)
         match command:
+            case RegisterBroker():
+                return register(self, command)
             case Touch():
-                return touch(self._store, command)
+                return touch(self, command)
             case UnregisterBroker():
                 return self._unregister(command)
             case Evict():
@@ -96,182 +101,122 @@ class RouteTable:
 
     def moved(self, command: Command) -> bool:
         """Whether something is younger than what the command was computed from."""
-        store = self._store
-        if isinstance(command, Update):
-            return update_moved(store, command)
-        if isinstance(command, RegisterBroker):
-            broker = command.broker
-            record, name = store.brokers.records.get(broker), store.brokers.names.get(command.broker_name)
-            return registration_moved(store, command, broker, record, name)
-        return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
+        return any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command)) or (
+            isinstance(command, Update) and update_moved(self, command)
+        )
 
     def shortened(self, said: Registration, *, delete_absent: bool) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
-        return shortened(self._store, said, delete_absent=delete_absent)
+        return shortened(self, said, delete_absent=delete_absent)
 
     # -- who leaves ----------------------------------------------------------------------------------------
 
     def _unregister(self, command: UnregisterBroker) -> Verdict:
-        record = self._store.brokers.records.get(command.broker)
+        record = self.brokers.records.get(command.broker)
         if record is None or record.broker_name != command.broker_name:
-            return NoChange(revision=self._store.revision)
+            return NoChange(revision=self.revision)
         return self._remove_broker(command.broker, LeaveReason.UNREGISTERED)
 
     def _evict(self, command: Evict) -> Verdict:
-        record = self._store.brokers.records.get(command.broker)
+        record = self.brokers.records.get(command.broker)
         if record is None or record.revision != command.revision:
-            return Moved(revision=self._store.revision)
+            return Moved(revision=self.revision)
         return self._remove_broker(command.broker, command.reason)
 
     def _remove_broker(self, broker: BrokerKey, reason: LeaveReason) -> Applied:
-        self._store.revision += 1
+        self.revision += 1
         facts = Facts()
-        drop(self._store, broker, reason, facts)
-        return facts.applied(self._store.revision)
+        drop(self, broker, reason, facts)
+        return facts.applied(self.revision)
 
     # -- topics and permissions ----------------------------------------------------------------------------
 
     def _set_perm(self, name: BrokerName, perm_of: Callable[[int], int]) -> Verdict:
-        store = self._store
-        reply = CountReply(count=len(store.topics.of_name(name)))
-        changed = store.topics.with_other_perms(name, perm_of)
+        reply = CountReply(count=len(self.topics.of_name(name)))
+        changed = self.topics.with_other_perms(name, perm_of)
         if not changed:
-            return NoChange(revision=store.revision, reply=reply)
-        store.revision += 1
-        store.topics.put(name, changed, store.revision)
-        store.brokers.renew_name(name, store.brokers.names[name], store.revision)
-        return Applied(revision=store.revision, reply=reply, topics=tuple(changed))
+            return NoChange(revision=self.revision, reply=reply)
+        self.revision += 1
+        self.topics.put(name, changed, self.revision)
+        self.brokers.renew_name(name, self.brokers.names[name], self.revision)
+        return Applied(revision=self.revision, reply=reply, topics=tuple(changed))
 
     def _delete_topic(self, command: DeleteTopic) -> Verdict:
-        store = self._store
-        entry = store.topics.entries.get(command.topic)
-        if entry is None:
-            return NoChange(revision=store.revision)
-        if command.cluster_name is None:
-            leaving = tuple(entry.queues)
-        else:
-            names = store.brokers.names
-            leaving = tuple(
-                name for name in entry.queues if command.cluster_name in names[BrokerName(name)].clusters
-            )
+        topic, cluster, names = command.topic, command.cluster_name, self.brokers.names
+        entry = self.topics.entries.get(topic)
+        listed = () if entry is None else entry.queues
+        leaving = [name for name in listed if cluster is None or cluster in names[BrokerName(name)].clusters]
         if not leaving:
-            return NoChange(revision=store.revision)
-        store.revision += 1
+            return NoChange(revision=self.revision)
+        self.revision += 1
         for name in leaving:
-            store.topics.remove((command.topic,), name, store.revision)
-        lost = TopicsLost(topics=(command.topic,), reason=LeaveReason.DELETED, broker_name=None, broker=None)
-        return Applied(revision=store.revision, topics=(command.topic,), lost=(lost,))
+            self.topics.remove((topic,), name, self.revision)
+        lost = TopicsLost(topics=(topic,), reason=LeaveReason.DELETED, broker_name=None, broker=None)
+        return Applied(revision=self.revision, topics=(topic,), lost=(lost,))
 
     def _register_topic(self, command: RegisterTopic) -> Verdict:
-        store = self._store
-        topics, names = store.topics, store.brokers.names
+        topics, names = self.topics, self.brokers.names
         if any(queues.broker_name not in names for queues in command.queues):
-            return NoChange(revision=store.revision)
-        after: dict[BrokerName, Share] = {}
-        for queues in command.queues:  # of a name listed twice the last one counts
-            after[queues.broker_name] = topics.share(*astuple(queues))
+            return NoChange(revision=self.revision)
+        # Of a name listed twice the last one counts.
+        after = {queues.broker_name: topics.share(*astuple(queues)) for queues in command.queues}
         changed = {
             name: share
             for name, share in after.items()
             if topics.of_name(name).get(command.topic) is not share
         }
         if not changed:
-            return NoChange(revision=store.revision)
-        store.revision += 1
+            return NoChange(revision=self.revision)
+        self.revision += 1
         for name, share in changed.items():
-            topics.put(name, {command.topic: share}, store.revision)
+            topics.put(name, {command.topic: share}, self.revision)
             # A permission came or changed, so a wipe that was decided before must look again.
-            store.brokers.renew_name(name, names[name], store.revision)
-        return Applied(revision=store.revision, topics=(command.topic,))
+            self.brokers.renew_name(name, names[name], self.revision)
+        return Applied(revision=self.revision, topics=(command.topic,))
 
     # -- KV configuration ----------------------------------------------------------------------------------
 
     def _put_kv(self, command: PutKv) -> Verdict:
-        store = self._store
-        before = store.kv.value(command.namespace, command.key)
+        before = self.kv.value(command.namespace, command.key)
         if before is not None and before.value == command.value:
-            return NoChange(revision=store.revision)
-        size = store.kv.excess(command.namespace, command.key, command.value)
+            return NoChange(revision=self.revision)
+        size = self.kv.excess(command.namespace, command.key, command.value)
         if size:
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration would have {size} bytes, at most {KV_BYTES_MAX} are allowed; "
-                f"it has {store.kv.size}",
+                f"it has {self.kv.size}",
             )
-        store.revision += 1
-        facts = Facts()
-        self._set_kv(command.namespace, command.key, KvEntry(command.value, store.revision), facts)
-        return facts.applied(store.revision)
+        self.revision += 1
+        topics = self._set_kv(command.namespace, command.key, KvEntry(command.value, self.revision))
+        return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _delete_kv(self, command: DeleteKv) -> Verdict:
-        store = self._store
-        if store.kv.value(command.namespace, command.key) is None:
-            return NoChange(revision=store.revision)
-        store.revision += 1
-        facts = Facts()
-        self._set_kv(command.namespace, command.key, None, facts)
-        return facts.applied(store.revision)
+        if self.kv.value(command.namespace, command.key) is None:
+            return NoChange(revision=self.revision)
+        self.revision += 1
+        topics = self._set_kv(command.namespace, command.key, None)
+        return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        store = self._store
-        if store.kv.seen:
+        if self.kv.seen:
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
-                remark=f"KV configuration of {len(store.kv.spaces)} namespaces exists; an import needs none",
+                remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",
             )
         if not command.table:
-            return NoChange(revision=store.revision, reply=CountReply(count=0))
-        store.revision += 1
-        facts = Facts()
-        count = 0
+            return NoChange(revision=self.revision, reply=CountReply(count=0))
+        self.revision += 1
+        topics: list[str] = []
         for namespace, values in command.table.items():
-            store.kv.add_namespace(namespace)
+            self.kv.add_namespace(namespace)
             for key, value in values.items():
-                self._set_kv(namespace, key, KvEntry(value, store.revision), facts)
-                count += 1
-        facts.kv_changed = True
-        return facts.applied(store.revision, CountReply(count=count))
+                topics += self._set_kv(namespace, key, KvEntry(value, self.revision))
+        reply = CountReply(count=sum(map(len, command.table.values())))
+        return Applied(revision=self.revision, reply=reply, topics=tuple(topics), kv_changed=True)
 
-    def _set_kv(self, namespace: str, key: str, entry: KvEntry | None, facts: Facts) -> None:
-        store = self._store
-        store.kv.put(namespace, key, entry, store.revision)
-        facts.kv_changed = True
-        if namespace == ORDER_TOPIC_NAMESPACE and store.topics.renew(key, store.revision):
-            facts.topics[key] = None
-
-    # -- digests, images, checks ---------------------------------------------------------------------------
-
-    def digest(self) -> str:
-        """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
-        return self._store.digest()
-
-    def state_digest(self) -> str:
-        """Return the digest of all replicated state, revisions and remembered removals included."""
-        return self._store.state_digest()
-
-    def copy_for_snapshot(self) -> Image:
-        """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
-        return self._store.copy()
-
-    @classmethod
-    def restore(cls, data: bytes, *, epoch: int = 0, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
-        """Build a table from an encoded image; may run in any thread.
-
-        Raises:
-            ImageError: If the image is damaged, or of a format this program does not know.
-        """
-        table = cls(tombstones_max=tombstones_max)
-        table._store.take(data)
-        table._store.epoch = epoch
-        return table
-
-    def adopt(self, other: RouteTable) -> None:
-        """Exchange state with another table, at once whatever their sizes; views stay valid.
-
-        What this table held is in the other one then, which its owner may free where time does not matter.
-        """
-        self._store.exchange(other._store)
-
-    def check(self) -> None:
-        """Raise AssertionError if an invariant is broken; for tests and the simulator."""
-        self._store.check()
+    def _set_kv(self, namespace: str, key: str, entry: KvEntry | None) -> tuple[str, ...]:
+        """Put a value, or with None remove it; return the topics of which it shows in the route."""
+        self.kv.put(namespace, key, entry, self.revision)
+        shows = namespace == ORDER_TOPIC_NAMESPACE and self.topics.renew(key, self.revision)
+        return (key,) if shows else ()

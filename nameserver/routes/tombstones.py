@@ -22,27 +22,19 @@ class Tombstones:
 
     Attributes:
         max: How many there are at most, see :data:`TOMBSTONES_MAX`.
-        by_kind: Kind to key to the revision of its removal.
+        by_kind: Kind to key to the revision of its removal. Who keeps the topics keeps their removals, too,
+            see :meth:`topics_moved`.
         floor: Something absent that is not listed was removed at or before it, or never was.
+        mark: What stands for the removals in the digest of all state.
     """
 
-    __slots__ = ("_mark", "by_kind", "floor", "max")
+    __slots__ = ("by_kind", "floor", "mark", "max")
 
     def __init__(self, tombstones_max: int) -> None:
         self.max = tombstones_max
-        self._mark = 0
+        self.mark = 0
         self.by_kind: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _KINDS}
         self.floor = 0
-
-    @property
-    def mark(self) -> int:
-        """What stands for the removals in the digest of all state."""
-        return self._mark
-
-    @property
-    def topics(self) -> dict[Hashable, int]:
-        """The removals of topics, kept by who keeps the topics: see :meth:`topics_came`."""
-        return self.by_kind["topic"]
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
         """Return the revision of a removal; of what is not listed, the floor."""
@@ -53,23 +45,19 @@ class Tombstones:
         removals = self.by_kind[kind]
         removed_at = removals.pop(key, None)
         if removed_at is not None:
-            self._mark = (self._mark - mark_of(kind, key) * removed_at) & MASK
+            self.mark = (self.mark - mark_of(kind, key) * removed_at) & MASK
         if not present:
             removals[key] = revision
-            self._mark = (self._mark + mark_of(kind, key) * revision) & MASK
+            self.mark = (self.mark + mark_of(kind, key) * revision) & MASK
             self._bound()
 
-    def topics_came(self, marks: int) -> None:
-        """Note that removals were taken from :attr:`topics`.
+    def topics_moved(self, marks: int) -> None:
+        """Note that removals of topics were put into :attr:`by_kind`, or taken out of it.
 
         Args:
-            marks: Sum of each topic's mark times the revision of its removal.
+            marks: Sum of each topic's mark times the revision of its removal, less than 0 if taken out.
         """
-        self._mark = (self._mark - marks) & MASK
-
-    def topics_left(self, marks: int) -> None:
-        """Note that removals were put into :attr:`topics`; ``marks`` as of :meth:`topics_came`."""
-        self._mark = (self._mark + marks) & MASK
+        self.mark = (self.mark + marks) & MASK
         self._bound()
 
     def _bound(self) -> None:
@@ -82,14 +70,14 @@ class Tombstones:
         floor = self.floor = revisions[len(revisions) // 2]
         for kind, removals in kinds.items():
             kinds[kind] = {key: at for key, at in removals.items() if at > floor}
-        self._mark = _mark_of_all(kinds)
+        self.mark = _mark_of_all(kinds)
 
     def take(self, by_kind: Mapping[BaseKind, Mapping[Hashable, int]], floor: int) -> None:
         """Take over what an image has; there is nothing yet."""
         self.floor = floor
         for kind, removals in by_kind.items():
             self.by_kind[kind].update(removals)
-        self._mark = _mark_of_all(self.by_kind)
+        self.mark = _mark_of_all(self.by_kind)
 
 
 def _mark_of_all(by_kind: Mapping[BaseKind, Mapping[Any, int]]) -> int:

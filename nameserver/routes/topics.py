@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Final
 
-from nameserver.commands import QueueMapping
+from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import BrokerName
 from remoting.route import QueueData
 
@@ -99,6 +99,21 @@ class TopicStore:
             )
         return share
 
+    def shares_of(
+        self, name: BrokerName, topics: Iterable[TopicQueues], *, mask: int = -1
+    ) -> dict[str, Share]:
+        """Return the one share of each of these topics at a broker name, by topic.
+
+        Args:
+            mask: Bits of permissions that are stored.
+        """
+        shares = self.pool(name).shares
+        found = {}
+        for queues in topics:
+            key = queues.read_queue_nums, queues.write_queue_nums, queues.perm & mask, queues.topic_sys_flag
+            found[queues.topic] = shares.get(key) or self.share(name, *key)
+        return found
+
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics came."""
         pool = self.pools.get(name)
@@ -124,7 +139,7 @@ class TopicStore:
     def put(self, name: BrokerName, shares: Mapping[str, Share], revision: int) -> None:
         """Give a broker name other queue data of some topics, by topic."""
         pool = self.pool(name)
-        entries, listed, gone = self.entries, pool.topics, self._tombstones.topics
+        entries, listed, gone = self.entries, pool.topics, self._tombstones.by_kind["topic"]
         digest = rest = back = 0
         # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
         # done once per set, or per run of topics alike, is not done per topic.
@@ -167,13 +182,14 @@ class TopicStore:
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
         if back:
-            self._tombstones.topics_came(back)
+            self._tombstones.topics_moved(-back)
 
-    def put_share(self, pool: Pool, topic: str, share: Share, revision: int) -> bool:
+    def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
         """As :meth:`put`, of one topic that is there already; returns whether it was there."""
         before = self.entries.get(topic)
         if before is None:
             return False
+        pool = self.pool(name)
         listed = pool.topics
         queue_set, change = self._step(before.queue_set, listed.get(topic), share)
         mark = before.mark
@@ -194,7 +210,7 @@ class TopicStore:
     def remove(self, topics: Collection[str], name: str, revision: int) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
         listed = self.pools[name].topics
-        entries, gone = self.entries, self._tombstones.topics
+        entries, gone = self.entries, self._tombstones.by_kind["topic"]
         digest = rest = removed = 0
         steps: dict[QueueSet, tuple[QueueSet | None, int]] = {}
         for topic in topics:
@@ -226,7 +242,7 @@ class TopicStore:
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
         if removed:
-            self._tombstones.topics_left(removed * revision)
+            self._tombstones.topics_moved(removed * revision)
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
         """Put the mapping of a static topic of which the broker name has queue data."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from nameserver.commands import TopicQueues, Update, bases
-from nameserver.registration import Registration
-from nameserver.verdicts import Applied, Moved, RegisterReply, Verdict
-from remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE
+from msgspec.structs import replace
 
-from .entries import Share
-from .registrations import owns_topics, perm_mask, register_reply
+from nameserver.commands import TopicQueues, Update
+from nameserver.registration import Registration
+from nameserver.verdicts import Applied, Moved, Verdict
+
+from .registrations import is_contained, keeps_filters, owns_topics, perm_mask, register_reply, says_the_same
 from .store import RouteStore
 
 
@@ -29,24 +29,16 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
     if (
         record is None
         or name is None
-        or record.broker_name != name_key  # so it is listed there, and in its cluster
-        or record.broker_id != said.broker_id
-        or record.ha_server_addr != said.ha_server_addr
-        or record.lease_ms != said.lease_ms
-        or name.enable_acting_master != bool(said.enable_acting_master)
-        or name.zone_name != said.zone_name
+        or not (says_the_same(said, record, name) and keeps_filters(said, record))
         or said.mappings
         or (delete_absent and not incremental)
-        or not (said.filter_servers is None or said.filter_servers == record.filter_servers)
+        or is_contained(record, said.data_version, incremental=incremental)
     ):
         return None
-    complete, version = record.complete, said.data_version
-    if incremental and complete and version.contained_in(record.data_version):
-        return None
-    addrs = name.addrs
+    addrs, version = name.addrs, said.data_version
     owns = owns_topics(said, addrs)
-    news = version != record.data_version or complete == incremental
-    if not news and (complete or not owns):
+    news = version != record.data_version or record.complete == incremental
+    if not news and (record.complete or not owns):
         return None
     listed = store.topics.of_name(name_key)
     changed = []
@@ -85,14 +77,11 @@ def shortened(store: RouteStore, said: Registration, *, delete_absent: bool) -> 
 
 
 def apply_update(store: RouteStore, command: Update) -> Verdict:
-    """Apply what :func:`shortened` made, to just what it was made of.
-
-    Nearly every entry of a log comes through here, at each member: so it is one function.
-    """
+    """Apply what :func:`shortened` made, to just what it was made of."""
     name_key = command.broker_name
     brokers, kept = store.brokers, store.topics
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
-    name, pool = brokers.names.get(name_key), kept.pools.get(name_key)
+    name = brokers.names.get(name_key)
     if (
         record is None
         or name is None
@@ -101,40 +90,29 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
         or record.broker_name != name_key
         or name.enable_acting_master != command.enable_acting_master
         or name.zone_name != command.zone_name
-        or (0 if pool is None else len(pool.topics)) != command.topic_count
+        or len(kept.of_name(name_key)) != command.topic_count
     ):
         return Moved(revision=store.revision)
     revision = store.revision = store.revision + 1
     topics: tuple[str, ...] = ()
     if command.topics:
-        if pool is None:
-            pool = kept.pool(name_key)
-        taken: dict[str, Share] = {}
-        for queues in command.topics:
-            key = queues.read_queue_nums, queues.write_queue_nums, queues.perm, queues.topic_sys_flag
-            taken[queues.topic] = pool.shares.get(key) or kept.share(name_key, *key)
+        taken = kept.shares_of(name_key, command.topics)
         topics = tuple(taken)
-        if len(taken) > 1 or not kept.put_share(pool, topics[0], taken[topics[0]], revision):
+        if len(taken) > 1 or not kept.put_share(name_key, topics[0], taken[topics[0]], revision):
             kept.put(name_key, taken, revision)
         brokers.renew_name(name_key, name, revision)
-    broker = record.broker
-    brokers.renew_record(record, command.data_version, revision, complete=not command.incremental)
-    if record.broker_id == MASTER_ID:
-        reply = RegisterReply(order_topics=store.kv.spaces.get(ORDER_TOPIC_NAMESPACE), revision=revision)
-    else:
-        reply = register_reply(store, name_key, broker, record.broker_id)
-    return Applied(revision=revision, reply=reply, topics=topics)
+    record = replace(
+        record, data_version=command.data_version, complete=not command.incremental, revision=revision
+    )
+    brokers.put_record(record.broker, record, revision)
+    return Applied(revision=revision, reply=register_reply(store, record), topics=topics)
 
 
 def update_moved(store: RouteStore, command: Update) -> bool:
-    """Whether a difference has moved; the table may be behind the one on which it was decided."""
-    brokers, name_key = store.brokers, command.broker_name
-    record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
-    name = brokers.names.get(name_key)
-    if record is None or name is None:
-        return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
-    if record.revision > command.record_revision or name.revision > command.name_revision:
-        return True
+    """Whether a topic has gone since a difference was computed; the table may be behind that one."""
+    name = store.brokers.names.get(command.broker_name)
     return (
-        name.revision == command.name_revision and len(store.topics.of_name(name_key)) < command.topic_count
+        name is not None
+        and name.revision == command.name_revision
+        and len(store.topics.of_name(command.broker_name)) < command.topic_count
     )

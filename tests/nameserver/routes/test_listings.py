@@ -118,7 +118,7 @@ def test_table_of_another_image_has_lists_of_its_own_at_the_same_revision() -> N
     assert table.view.revision == other.view.revision
     for one in (table, other):
         listed(one.view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    table._store.exchange(other._store)
+    table.adopt(other)
     assert listed(table.view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)[0] == "other-000000"
     assert listed(other.view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)[0] == "topic-000000"
 
