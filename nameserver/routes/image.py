@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
 
 from nameserver.commands import BaseKind, QueueMapping
-from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, KvEntry
+from nameserver.types import BrokerKey, BrokerName, KvEntry
 from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion, QueueData
 
 from .entries import MASK, NO_MAPPINGS, SLICE, NameEntry, QueueSet, Record, Share, TopicEntry, mark_of_topic
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 IMAGE_VERSION: Final = 2
 """Format of the state image that this program writes."""
@@ -57,10 +59,12 @@ class _ImageBody(msgspec.Struct, array_like=True):
     """Layout of an image.
 
     Attributes:
-        queue_datas: Broker name, read queues, write queues, permission, topicSysFlag.
+        queue_datas: Members of :class:`QueueData`, in order.
         queue_sets: Positions in ``queue_datas``.
         slices: Topics, each slice an encoded :class:`_Slice`.
         mappings: Only of topics that have some: broker name, epoch, info.
+        names: Broker name, then the members of :class:`NameEntry` in order; in ``addrs`` keys are unpacked.
+        records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` a tuple.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
     """
 
@@ -73,9 +77,9 @@ class _ImageBody(msgspec.Struct, array_like=True):
     queue_sets: list[tuple[int, ...]]
     slices: list[bytes]
     mappings: dict[str, list[tuple[str, int, str]]]
-    names: list[tuple[str, str, list[str], list[tuple[int, str, str]], bool, str | None, int, int]]
+    names: list[tuple[str, str, tuple[str, ...], list[tuple[int, str, str]], bool, str | None, int, int]]
     records: list[tuple[str, str, str, int, str, tuple[int, int, int], bool, int, tuple[str, ...], int]]
-    kv: dict[str, dict[str, tuple[str | None, int]]]
+    kv: Mapping[str, Mapping[str, KvEntry]]
     gone_topics: list[str]
     gone_topic_revisions: list[int]
     tombstones: list[tuple[str, tuple[str, ...], int]]
@@ -127,38 +131,9 @@ def encode_image(image: Image) -> bytes:
             for topic, entry in image.topics.items()
             if entry.mappings
         },
-        names=[
-            (
-                name,
-                entry.cluster,
-                list(entry.clusters),
-                [(i, key.cluster_name, key.broker_addr) for i, key in entry.addrs.items()],
-                entry.enable_acting_master,
-                entry.zone_name,
-                entry.revision,
-                entry.route_revision,
-            )
-            for name, entry in image.names.items()
-        ],
-        records=[
-            (
-                record.broker.cluster_name,
-                record.broker.broker_addr,
-                record.broker_name,
-                record.broker_id,
-                record.ha_server_addr,
-                astuple(record.data_version),
-                record.complete,
-                record.lease_ms,
-                record.filter_servers,
-                record.revision,
-            )
-            for record in image.records.values()
-        ],
-        kv={
-            namespace: {key: (entry.value, entry.revision) for key, entry in values.items()}
-            for namespace, values in image.kv.items()
-        },
+        names=[_name_row(name, entry) for name, entry in image.names.items()],
+        records=[_record_row(record) for record in image.records.values()],
+        kv=image.kv,
         gone_topics=[str(topic) for topic in gone_topics],
         gone_topic_revisions=list(gone_topics.values()),
         tombstones=[
@@ -169,6 +144,21 @@ def encode_image(image: Image) -> bytes:
         ],
     )
     return msgspec.msgpack.encode(body)
+
+
+def _name_row(name: str, entry: NameEntry) -> Any:
+    members = astuple(entry)
+    return name, *members[:2], [(broker_id, *key) for broker_id, key in entry.addrs.items()], *members[3:]
+
+
+def _record_row(record: Record) -> Any:
+    members = astuple(record)
+    return *record.broker, *members[1:4], astuple(record.data_version), *members[5:]
+
+
+def _made(kind: type[_Struct], *members: Any) -> _Struct:
+    """Return a struct of its members' values in order, whatever they are called."""
+    return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
 
 
 def decode_image(data: bytes) -> Image:
@@ -187,12 +177,7 @@ def decode_image(data: bytes) -> Image:
 
 
 def _image_from(body: _ImageBody) -> Image:
-    datas = [
-        QueueData(
-            broker_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm, topic_sys_flag=flag
-        )
-        for name, reads, writes, perm, flag in body.queue_datas
-    ]
+    datas = [_made(QueueData, *row) for row in body.queue_datas]
     marks = [Share.of(data).mark for data in datas]
     sets = [
         QueueSet(
@@ -209,33 +194,14 @@ def _image_from(body: _ImageBody) -> Image:
     for topic, infos in body.mappings.items():
         mappings = {name: QueueMapping(topic=topic, epoch=epoch, info=info) for name, epoch, info in infos}
         topics[topic] = msgspec.structs.replace(topics[topic], mappings=mappings)
-    names = {
-        BrokerName(name): NameEntry(
-            cluster=ClusterName(cluster),
-            clusters=tuple(ClusterName(text) for text in clusters),
-            addrs={i: BrokerKey(ClusterName(c), BrokerAddr(a)) for i, c, a in addrs},
-            enable_acting_master=acting,
-            zone_name=zone,
-            revision=revision,
-            route_revision=route_revision,
-        )
-        for name, cluster, clusters, addrs, acting, zone, revision, route_revision in body.names
-    }
+    names = {}
+    for row in body.names:
+        addrs = {broker_id: BrokerKey._make(key) for broker_id, *key in row[3]}
+        names[BrokerName(row[0])] = _made(NameEntry, *row[1:3], addrs, *row[4:])
     records = {}
-    for cluster, addr, name, broker_id, ha_addr, version, complete, lease, filters, revision in body.records:
-        broker = BrokerKey(ClusterName(cluster), BrokerAddr(addr))
-        state_version, timestamp, counter = version
-        records[broker] = Record(
-            broker=broker,
-            broker_name=BrokerName(name),
-            broker_id=broker_id,
-            ha_server_addr=ha_addr,
-            data_version=DataVersion(state_version=state_version, timestamp=timestamp, counter=counter),
-            complete=complete,
-            lease_ms=lease,
-            filter_servers=filters,
-            revision=revision,
-        )
+    for line in body.records:
+        broker = BrokerKey._make(line[:2])
+        records[broker] = _made(Record, broker, *line[2:5], _made(DataVersion, *line[5]), *line[6:])
     tombstones: dict[BaseKind, dict[Hashable, int]] = {}
     if body.gone_topics:
         tombstones["topic"] = dict(zip(body.gone_topics, body.gone_topic_revisions, strict=True))
@@ -250,10 +216,7 @@ def _image_from(body: _ImageBody) -> Image:
         topics=topics,
         names=names,
         records=records,
-        kv={
-            namespace: {key: KvEntry(value, revision) for key, (value, revision) in values.items()}
-            for namespace, values in body.kv.items()
-        },
+        kv=body.kv,
         tombstones=tombstones,
     )
 
@@ -261,7 +224,7 @@ def _image_from(body: _ImageBody) -> Image:
 def _mark(kind: str, key: tuple[str, ...]) -> tuple[BaseKind, Hashable]:
     match kind, key:
         case "record", (cluster, addr):
-            return "record", BrokerKey(ClusterName(cluster), BrokerAddr(addr))
+            return "record", BrokerKey._make((cluster, addr))
         case "key", (namespace, name):
             return "key", (namespace, name)
         case "name", (text,):
