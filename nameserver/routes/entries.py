@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 from operator import mul
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -18,6 +18,8 @@ from msgspec.structs import astuple
 from nameserver.commands import QueueMapping
 from nameserver.types import BrokerKey, BrokerName, ClusterName
 from remoting.route import DataVersion, QueueData
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
 
@@ -47,6 +49,11 @@ def sum_of_products(left: list[int], right: list[int]) -> int:
         end = start + SLICE
         total += sum(map(mul, left[start:end], right[start:end]))
     return total
+
+
+def made_of(kind: type[_Struct], *members: Any) -> _Struct:
+    """Return a struct of its members' values in order: what :func:`astuple` takes apart."""
+    return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, eq=False):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,9 +20,18 @@ from nameserver.types import BrokerKey, BrokerName, KvEntry
 from remoting.lenient import UNREADABLE
 from remoting.route import DataVersion, QueueData
 
-from .entries import MASK, NO_MAPPINGS, SLICE, NameEntry, QueueSet, Record, Share, TopicEntry, mark_of_topic
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+from .entries import (
+    MASK,
+    NO_MAPPINGS,
+    SLICE,
+    NameEntry,
+    QueueSet,
+    Record,
+    Share,
+    TopicEntry,
+    made_of,
+    mark_of_topic,
+)
 
 IMAGE_VERSION: Final = 2
 """Format of the state image that this program writes."""
@@ -98,16 +107,12 @@ def encode_image(image: Image) -> bytes:
     """Return an image as bytes; some 0.1 s for 100,000 topics, so run it in a thread."""
     entries = image.topics.values()
     sets = {queue_set: place for place, queue_set in enumerate(dict.fromkeys([e.queue_set for e in entries]))}
-    datas: dict[int, tuple[int, QueueData]] = {}
-    places: list[tuple[int, ...]] = []
-    for queue_set in sets:
-        row = []
-        for _, data in sorted(queue_set.by_name.items()):
-            found = datas.get(id(data))
-            if found is None:
-                found = datas[id(data)] = (len(datas), data)
-            row.append(found[0])
-        places.append(tuple(row))  # other than a list it leaves the garbage collector's sight
+    datas: dict[QueueData, int] = {}
+    # Tuples of numbers leave the garbage collector's sight, other than lists.
+    places = [
+        tuple([datas.setdefault(data, len(datas)) for _, data in sorted(queue_set.by_name.items())])
+        for queue_set in sets
+    ]
     slices = []
     topics_left, entries_left = iter(image.topics), iter(entries)
     while topics := list(islice(topics_left, SLICE)):
@@ -123,7 +128,7 @@ def encode_image(image: Image) -> bytes:
         floor=image.floor,
         kv_seen=image.kv_seen,
         digest=f"{image.digest:032x}",
-        queue_datas=[astuple(data) for _, data in datas.values()],
+        queue_datas=[astuple(data) for data in datas],
         queue_sets=places,
         slices=slices,
         mappings={
@@ -156,11 +161,6 @@ def _record_row(record: Record) -> Any:
     return *record.broker, *members[1:4], astuple(record.data_version), *members[5:]
 
 
-def _made(kind: type[_Struct], *members: Any) -> _Struct:
-    """Return a struct of its members' values in order, whatever they are called."""
-    return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
-
-
 def decode_image(data: bytes) -> Image:
     """Read an image.
 
@@ -177,7 +177,7 @@ def decode_image(data: bytes) -> Image:
 
 
 def _image_from(body: _ImageBody) -> Image:
-    datas = [_made(QueueData, *row) for row in body.queue_datas]
+    datas = [made_of(QueueData, *row) for row in body.queue_datas]
     marks = [Share.of(data).mark for data in datas]
     sets = [
         QueueSet(
@@ -197,11 +197,11 @@ def _image_from(body: _ImageBody) -> Image:
     names = {}
     for row in body.names:
         addrs = {broker_id: BrokerKey._make(key) for broker_id, *key in row[3]}
-        names[BrokerName(row[0])] = _made(NameEntry, *row[1:3], addrs, *row[4:])
+        names[BrokerName(row[0])] = made_of(NameEntry, *row[1:3], addrs, *row[4:])
     records = {}
     for line in body.records:
         broker = BrokerKey._make(line[:2])
-        records[broker] = _made(Record, broker, *line[2:5], _made(DataVersion, *line[5]), *line[6:])
+        records[broker] = made_of(Record, broker, *line[2:5], made_of(DataVersion, *line[5]), *line[6:])
     tombstones: dict[BaseKind, dict[Hashable, int]] = {}
     if body.gone_topics:
         tombstones["topic"] = dict(zip(body.gone_topics, body.gone_topic_revisions, strict=True))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Final
+
+from msgspec.structs import astuple
 
 from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import BrokerName
@@ -16,6 +19,7 @@ from .entries import (
     QueueSet,
     Share,
     TopicEntry,
+    made_of,
     mark_of,
     mark_of_topic,
     sum_of_products,
@@ -45,7 +49,13 @@ class Pool:
 
     def __init__(self) -> None:
         self.topics: dict[str, Share] = {}
-        self.shares: dict[tuple[int, int, int, int], Share] = {}
+        self.shares: dict[tuple[int, ...], Share] = {}
+
+    def bound(self) -> None:
+        """Forget shares without a topic if there are too many."""
+        if len(self.shares) > SHARES_SPARE + 2 * len(self.topics):
+            in_use = frozenset(self.topics.values())
+            self.shares = {key: share for key, share in self.shares.items() if share in in_use}
 
 
 class TopicStore:
@@ -82,21 +92,12 @@ class TopicStore:
             pool = self.pools[name] = Pool()
         return pool
 
-    def share(self, name: BrokerName, reads: int, writes: int, perm: int, sys_flag: int) -> Share:
-        """Return the one share with this content."""
+    def share(self, name: str, *numbers: int) -> Share:
+        """Return the one share with this content: read queues, write queues, permission, flag."""
         shares = self.pool(name).shares
-        key = (reads, writes, perm, sys_flag)
-        share = shares.get(key)
+        share = shares.get(numbers)
         if share is None:
-            share = shares[key] = Share.of(
-                QueueData(
-                    broker_name=name,
-                    read_queue_nums=reads,
-                    write_queue_nums=writes,
-                    perm=perm,
-                    topic_sys_flag=sys_flag,
-                )
-            )
+            share = shares[numbers] = Share.of(made_of(QueueData, name, *numbers))
         return share
 
     def shares_of(
@@ -126,12 +127,10 @@ class TopicStore:
             return {}
         after: dict[Share, Share] = {}
         for share in tuple(pool.shares.values()):
-            data = share.data
-            perm = perm_of(data.perm)
-            if perm != data.perm:
-                after[share] = self.share(
-                    name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag
-                )
+            _, reads, writes, before, flag = astuple(share.data)
+            perm = perm_of(before)
+            if perm != before:
+                after[share] = self.share(name, reads, writes, perm, flag)
         return {topic: after[share] for topic, share in pool.topics.items() if share in after}
 
     # -- writing
@@ -150,35 +149,25 @@ class TopicStore:
         for topic, share in shares.items():
             before = entries.get(topic)
             if before is None:
-                if old is not None or share is not run_share:
-                    digest += marks * change
-                    rest += marks * (revision - run_revision)
-                    old, run_share, run_revision, marks = None, share, 0, 0
-                    step = steps.get((None, share))
-                    if step is None:
-                        step = steps[None, share] = self._step(None, None, share)
-                    queue_set, change = step
-                mark = mark_of_topic(topic)
-                entries[topic] = TopicEntry(queue_set, NO_MAPPINGS, revision, mark)
+                was, mappings, at, mark = None, NO_MAPPINGS, 0, mark_of_topic(topic)
                 if gone:
                     back += mark * gone.pop(topic, 0)
             else:
-                if before.queue_set is not old or share is not run_share or before.revision != run_revision:
-                    digest += marks * change
-                    rest += marks * (revision - run_revision)
-                    old, run_share, run_revision, marks = before.queue_set, share, before.revision, 0
-                    step = steps.get((old, share))
-                    if step is None:
-                        step = steps[old, share] = self._step(old, listed.get(topic), share)
-                    queue_set, change = step
-                mark = before.mark
-                entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
+                was, mappings, at, mark = before.queue_set, before.mappings, before.revision, before.mark
+            if was is not old or share is not run_share or at != run_revision:
+                digest += marks * change
+                rest += marks * (revision - run_revision)
+                old, run_share, run_revision, marks = was, share, at, 0
+                step = steps.get((old, share))
+                if step is None:
+                    step = steps[old, share] = self._step(old, listed.get(topic), share)
+                queue_set, change = step
+            entries[topic] = TopicEntry(queue_set, mappings, revision, mark)
             marks += mark
         digest += marks * change
         rest += marks * (revision - run_revision)
         listed.update(shares)
-        if len(pool.shares) > SHARES_SPARE + 2 * len(listed):
-            self._bound_shares(pool)
+        pool.bound()
         self.shown = (self.shown + digest) & MASK
         self.rest = (self.rest + rest) & MASK
         if back:
@@ -197,15 +186,8 @@ class TopicStore:
         self.shown = (self.shown + mark * change) & MASK
         self.rest = (self.rest + mark * (revision - before.revision)) & MASK
         listed[topic] = share
-        if len(pool.shares) > SHARES_SPARE + 2 * len(listed):
-            self._bound_shares(pool)
+        pool.bound()
         return True
-
-    @staticmethod
-    def _bound_shares(pool: Pool) -> None:
-        """Forget shares without a topic."""
-        in_use = frozenset(pool.topics.values())
-        pool.shares = {key: share for key, share in pool.shares.items() if share in in_use}
 
     def remove(self, topics: Collection[str], name: str, revision: int) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
@@ -299,23 +281,15 @@ class TopicStore:
 
     def take(self, entries: Mapping[str, TopicEntry]) -> None:
         """Take over an image's topics, and derive what is kept beside them."""
-        members: dict[QueueSet, list[str]] = {}
+        members: dict[QueueSet, list[str]] = defaultdict(list)
         for topic, kept in entries.items():
-            found = members.get(kept.queue_set)
-            if found is None:
-                members[kept.queue_set] = [topic]
-            else:
-                found.append(topic)
+            members[kept.queue_set].append(topic)
         for queue_set, topics in members.items():
             self._sets[queue_set.mark] = queue_set
             for name, data in queue_set.by_name.items():
-                pool = self.pool(name)
-                key = (data.read_queue_nums, data.write_queue_nums, data.perm, data.topic_sys_flag)
-                share = pool.shares.get(key)
-                if share is None:
-                    share = pool.shares[key] = Share.of(data)
+                share, listed = self.share(*astuple(data)), self.pool(name).topics
                 for start in range(0, len(topics), SLICE):
-                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
+                    listed.update(dict.fromkeys(topics[start : start + SLICE], share))
         values = entries.values()
         marks = [entry.mark for entry in values]
         self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
