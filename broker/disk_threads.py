@@ -1,65 +1,15 @@
-"""Threads that wait for the disk in place of the event loop."""
+"""Work in steps on threads that wait for the disk."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from broker.steps import no_work
+from remoting.disk_threads import DiskThreads
 
-_Arguments = ParamSpec("_Arguments")
 T = TypeVar("T")
-
-
-class DiskThreads(Executor):
-    """Threads for one kind of work with the disk; one of them does one thing after the other, in order.
-
-    Nobody knows when a disk that stands still comes back. So no other work waits for these threads, and
-    neither does a process that ends, unlike for those of the usual executors.
-
-    Args:
-        count: Threads at most; one is made with each of the first pieces of work.
-    """
-
-    def __init__(self, name: str, *, count: int = 1) -> None:
-        self.name = name
-        self._count = count
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._made = 0
-
-    def submit(
-        self, work: Callable[_Arguments, T], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> Future[T]:
-        """As any executor; from one thread only."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = work(*args, **kwargs)
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-
-        self._work.put(run)
-        if self._made < self._count:
-            self._made += 1
-            threading.Thread(target=self._run, name=f"{self.name} {self._made}", daemon=True).start()
-        return future
-
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """End once everything is done that was submitted, without waiting for it."""
-        for _ in range(self._made):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
 
 
 async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskThreads) -> T:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from broker.client_requests import notify_changed
 from broker.config import BrokerConfig
 from broker.delay import DelayService
-from broker.disk_threads import DiskThreads, in_threads
+from broker.disk_threads import in_threads
 from broker.errors import SettingError, StoreUnavailable
 from broker.files import DISK
 from broker.forwarding import AskAll, Forward
@@ -36,6 +36,7 @@ from broker.upkeep import Upkeep
 from broker.waiting_pulls import WaitingPulls
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
+from remoting.disk_threads import DiskThreads
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.fields import ConsumerGroupFields
 from remoting.message import Host

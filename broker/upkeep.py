@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from broker.disk_threads import DiskThreads, in_threads
+from broker.disk_threads import in_threads
 from broker.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
 from broker.state import BrokerState
 from broker.state_files import Done, Failure, LogFlush, StateFile, StateFiles
 from broker.steps import Steps
 from broker.store import MessageStore
+from remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from nameserver.disk.threads import DiskThread
 from nameserver.modes.group import Operations
 from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.settings.declared import ConfigError, split_address
+from remoting.disk_threads import DiskThreads
 
 from . import answers
 from .problems import HEADERS, Problem, check_query, json_answer
@@ -232,7 +232,7 @@ async def _download(request: web.Request, path: Path) -> web.StreamResponse:
 
     A disk that stands still holds up neither who shares the usual threads nor the end of the process.
     """
-    thread, loop = DiskThread("snapshot download"), asyncio.get_running_loop()
+    thread, loop = DiskThreads("snapshot download"), asyncio.get_running_loop()
     opening = thread.submit(path.open, "rb")
     try:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from nameserver.disk.threads import DiskThread
+from remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class KeptFile:
         self._done = done
         self._path = path
         self._write = write
-        self._thread = DiskThread(f"{what} file")
+        self._thread = DiskThreads(f"{what} file")
         self._changes = 0  # since the start
         self._kept = 0  # how many of them the file has
         self._writing: asyncio.Future[str | None] | None = None

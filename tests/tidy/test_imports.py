@@ -20,6 +20,7 @@ IMPURE = {
 }
 #: Modules that do so, or name such a type. Everything else in the packages is pure.
 IO_MODULES = {
+    "remoting/disk_threads.py",
     "remoting/interrupt.py",
     "remoting/transport/aio.py",
     "remoting/transport/blocking.py",
@@ -55,7 +56,6 @@ IO_MODULES = {
     "nameserver/raft/member.py",
     "nameserver/raft/links/link.py",
     "nameserver/raft/links/transport.py",
-    "nameserver/disk/threads.py",
     "nameserver/raft/storage/writer.py",
     "broker/__main__.py",
     "broker/http.py",

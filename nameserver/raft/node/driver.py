@@ -12,7 +12,6 @@ from random import Random
 from typing import Any, Final
 
 from nameserver.disk.files import DISK
-from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus import effects
 from nameserver.raft.consensus.applying import Stopped
 from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
@@ -23,6 +22,7 @@ from nameserver.raft.links.auth import Credentials
 from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
 from nameserver.raft.links.transport import Transport
 from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
+from remoting.disk_threads import DiskThreads
 
 from . import clock
 from .images import ImageFiles
@@ -157,7 +157,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
-        closing = DiskThread("raft close")  # another may stand still for ever
+        closing = DiskThreads("raft close")  # another may stand still for ever
         try:
             async with asyncio.timeout(CLOSE_S):
                 while self._background:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
 from nameserver.raft.storage.images import Snapshots, parse
 from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
+from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
 
@@ -62,7 +62,7 @@ class ImageFiles:
         self._machine = machine
         self._in_background = in_background
         self._on_read = on_read
-        self._thread = DiskThread("raft images")
+        self._thread = DiskThreads("raft images")
         # Durability ``memory``: index, term, configuration, image.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
         self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number

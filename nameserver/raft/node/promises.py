@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Final
 
 from nameserver.disk.files import FULL_ERRNOS
-from nameserver.disk.threads import DiskThread
 from nameserver.raft.consensus.members import Standing
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.writer import FULL_RETRY_S
+from remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Promises:
         self._in_background = in_background
         self._on_kept = on_kept
         self._on_failed = on_failed
-        self._thread = DiskThread("raft promises")
+        self._thread = DiskThreads("raft promises")
         self._vote_due: tuple[int, str | None] | None = None
         self._standing_due = self._saving = self._closed = False
         self._promised = self._kept = 0  # promises made, and how many of them are on the disk

@@ -1,4 +1,4 @@
-"""A thread that waits for the disk in place of the event loop."""
+"""Threads that wait for the disk in place of the event loop."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-class DiskThread(Executor):
-    """Does one thing after the other. A process that ends does not wait for it, unlike the usual executors:
-    nobody knows when a disk that stands still comes back.
+class DiskThreads(Executor):
+    """Threads for one kind of work with the disk; one of them does one thing after the other, in order.
+
+    Nobody knows when a disk that stands still comes back. So no other work waits for these threads, and
+    neither does a process that ends, unlike for those of the usual executors.
+
+    Args:
+        count: Threads at most; one is made with each of the first pieces of work.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, *, count: int = 1) -> None:
+        self.name = name
+        self._count = count
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._made = 0
 
     def submit(
         self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
+        """As any executor; from one thread only."""
         future: Future[_Result] = Future()
 
         def run() -> None:
@@ -37,14 +44,15 @@ class DiskThread(Executor):
                     future.set_result(result)
 
         self._work.put(run)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        if self._made < self._count:
+            self._made += 1
+            threading.Thread(target=self._run, name=f"{self.name} {self._made}", daemon=True).start()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """End once everything is done that was submitted, without waiting for it."""
-        self._work.put(None)
+        for _ in range(self._made):
+            self._work.put(None)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
