@@ -89,23 +89,6 @@ DONE: Final = Answer()
 _FLAG_UNIT: Final = 1
 _FLAG_UNIT_SUB: Final = 2
 
-READS: Final = frozenset(
-    {
-        RequestCode.GET_KV_CONFIG,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-        RequestCode.GET_UNIT_TOPIC_LIST,
-        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
-        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-        RequestCode.GET_BROKER_MEMBER_GROUP,
-    }
-)
-"""Requests that read the table and change nothing: they follow ``routeFreshness``."""
-
 
 # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -335,12 +318,11 @@ def _query_data_version(
     if record is None:
         return Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext())
     changed = not record.complete or record.data_version != sent
-    body = record.data_version.encode()
-    says, says_changed = (
-        Answer(ext_fields=QueryDataVersionResponseFields(changed=value).to_ext(), body=body)
-        for value in (changed, True)
+    says = Answer(
+        ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext(), body=record.data_version.encode()
     )
-    return _heard_of(record, says, says_changed)
+    says_changed = QueryDataVersionResponseFields(changed=True).to_ext()
+    return _heard_of(record, says, msgspec.structs.replace(says, ext_fields=says_changed))
 
 
 def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -396,12 +378,11 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: 
 
 def no_route(topic: str | None, version: int) -> Answer:
     """Answer 105 for a topic without a route, to a caller of this release."""
-    shown = "null" if topic is None else topic
     faq = FAQ_5 if version >= VERSION_5_0_0 else FAQ_4
-    return Answer(
-        code=ResponseCode.TOPIC_NOT_EXIST,
-        remark=(f"No topic route info in name server for the topic: {shown}\nSee {faq} for further details."),
+    remark = (
+        f"No topic route info in name server for the topic: {_shown(topic)}\nSee {faq} for further details."
     )
+    return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
 
 
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
@@ -507,22 +488,19 @@ def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
 
 def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = PutKvFields.parse(request.ext_fields)
-    if fields.namespace is None or fields.key is None:
+    namespace, key = fields.namespace, fields.key
+    if namespace is None or key is None:
         return refusal("namespace or key is null")
     try:
-        size = entry_size(fields.namespace, fields.key, fields.value)
+        size = entry_size(namespace, key, fields.value)
     except ValueError:
         return refusal("namespace, key or value is no Unicode text")
     if size > KV_ENTRY_BYTES_MAX:
         return refusal(
             f"namespace, key and value have {size} bytes together, at most {KV_ENTRY_BYTES_MAX} are allowed"
         )
-    return PutKv(
-        namespace=fields.namespace,
-        key=fields.key,
-        value=fields.value,
-        key_revision=view.base("key", (fields.namespace, fields.key)),
-    )
+    revision = view.base("key", (namespace, key))
+    return PutKv(namespace=namespace, key=key, value=fields.value, key_revision=revision)
 
 
 def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -540,13 +518,10 @@ def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard:
 
 def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     fields = DeleteKvFields.parse(request.ext_fields)
-    if fields.namespace is None or fields.key is None:
+    namespace, key = fields.namespace, fields.key
+    if namespace is None or key is None:
         return Answer()
-    return DeleteKv(
-        namespace=fields.namespace,
-        key=fields.key,
-        key_revision=view.base("key", (fields.namespace, fields.key)),
-    )
+    return DeleteKv(namespace=namespace, key=key, key_revision=view.base("key", (namespace, key)))
 
 
 def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -585,18 +560,11 @@ def _get_config(view: RouteView, request: Request, settings: NamesrvSettings, he
 
 _Handler: TypeAlias = Callable[[RouteView, Request, NamesrvSettings, Heard], Decision]
 
-_HANDLERS: Final[Mapping[int, _Handler]] = {
-    RequestCode.PUT_KV_CONFIG: _put_kv,
+_READS: Final[Mapping[int, _Handler]] = {
     RequestCode.GET_KV_CONFIG: _get_kv,
-    RequestCode.DELETE_KV_CONFIG: _delete_kv,
-    RequestCode.REGISTER_BROKER: _register,
-    RequestCode.UNREGISTER_BROKER: _unregister,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.GET_BROKER_CLUSTER_INFO: _cluster_info,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(WipeWritePerm),
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _all_topics,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
     RequestCode.GET_KVLIST_BY_NAMESPACE: _kv_list,
     RequestCode.GET_TOPICS_BY_CLUSTER: _topics_of_cluster,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _system_topics,
@@ -605,13 +573,26 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _topics_by_flag(
         lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB
     ),
+    RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
+}
+_HANDLERS: Final[Mapping[int, _Handler]] = {
+    **_READS,
+    RequestCode.PUT_KV_CONFIG: _put_kv,
+    RequestCode.DELETE_KV_CONFIG: _delete_kv,
+    RequestCode.REGISTER_BROKER: _register,
+    RequestCode.UNREGISTER_BROKER: _unregister,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _write_perm(WipeWritePerm),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
     RequestCode.UPDATE_NAMESRV_CONFIG: _update_config,
     RequestCode.GET_NAMESRV_CONFIG: _get_config,
     RequestCode.QUERY_DATA_VERSION: _query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: _write_perm(AddWritePerm),
-    RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
     RequestCode.BROKER_HEARTBEAT: _heartbeat,
 }
+
+READS: Final = frozenset(_READS)
+"""Requests that read the table and change nothing: they follow ``routeFreshness``."""
 
 SERVED: Final = frozenset(_HANDLERS)
 """Request codes that are known here."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
@@ -29,7 +28,7 @@ from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.transport.server import Connection, DeferredReply, Handler, RemotingServer, ServerLimits
+from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
 
 from .audit_log import AuditLog
 from .notices import Notices
@@ -55,7 +54,7 @@ class NameServer:
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._consistency: Consistency | None = None
+        self._mode: Consistency  # connections exist only after start
         self._view: Callable[[Freshness], RouteView]
         self._join_barrier: Callable[[BarrierPassed], int]
         self._take: Callable[..., Answer | None]
@@ -79,7 +78,8 @@ class NameServer:
         if current.connections_max:
             limits = replace(limits, connections_max=current.connections_max)
         self.wire = RemotingServer(
-            handlers=self._handlers(),
+            handlers={code: self._read if code in READS else self._execute for code in SERVED}
+            | {RequestCode.REGISTER_BROKER: self._register},
             group=group,
             limits=limits,
             closed=self._closed,
@@ -102,7 +102,7 @@ class NameServer:
         Raises:
             OSError: If the address cannot be bound.
         """
-        self._consistency = consistency
+        self._mode = consistency
         self._view = consistency.view
         self._join_barrier = consistency.join_barrier
         self._take = consistency.register
@@ -140,18 +140,6 @@ class NameServer:
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
 
     # -- requests ------------------------------------------------------------------------------------
-
-    @property
-    def _mode(self) -> Consistency:
-        assert self._consistency is not None, "connections exist only after start"
-        return self._consistency
-
-    def _handlers(self) -> Mapping[int, Handler]:
-        handlers: dict[int, Handler] = {
-            code: self._read if code in READS else self._execute for code in SERVED
-        }
-        handlers[RequestCode.REGISTER_BROKER] = self._register
-        return MappingProxyType(handlers)
 
     def _readable_view(self) -> RouteView | None:
         """Return the view with the freshness in force; None if a read must wait or be refused."""
@@ -234,13 +222,7 @@ class NameServer:
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
         later = _DeferredRegistration(connection, command)
         answer = self._take(
-            Request(
-                code=command.code,
-                ext_fields=command.ext_fields,
-                body=command.body,
-                version=command.version,
-                peer=connection.peer,
-            ),
+            Request.of(command, peer=connection.peer),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=later,
