@@ -22,7 +22,7 @@ from aiohttp import web
 
 from nameserver.modes.group import Operations
 from nameserver.modes.interface import Consistency, NoQuorum
-from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
+from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader, RaftMember
 from nameserver.settings.declared import ConfigError, split_address
 from remoting.disk_threads import DiskThreads
 
@@ -78,43 +78,34 @@ class RaftAdmin:
         return json_answer(self._operations().raft_status())
 
     async def _add(self, request: web.Request) -> web.Response:
-        operations = self._allowed(request)
-        deadline = _deadline(request)
-        address = await _body(request, required="address")
-        assert address is not None
-        change = operations.member.add_member(address, deadline=deadline)
+        member, deadline = self._allowed(request)
+        address = await _body(request, "address", required=True)
+        change = member.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
-        return self._members(operations)
+        return self._members()
 
     async def _remove(self, request: web.Request) -> web.Response:
-        operations = self._allowed(request)
-        deadline = _deadline(request)
+        member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
-        status = operations.raft_status()
+        status = self._operations().raft_status()
         if status.role == "leader" and address not in (known := status.members or ()):
             # Removing it would change nothing and succeed: a misspelt address should be noticed.
             raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
-        await self._done(
-            request, f"remove member {address}", operations.member.remove_member(address, deadline=deadline)
-        )
-        return self._members(operations)
+        change = member.remove_member(address, deadline=deadline)
+        await self._done(request, f"remove member {address}", change)
+        return self._members()
 
     async def _transfer(self, request: web.Request) -> web.Response:
-        operations = self._allowed(request)
-        deadline = _deadline(request)
-        to = await _body(request, optional="to")
-        leader = await self._done(
-            request,
-            f"transfer leadership to {to or 'anybody'}",
-            operations.member.transfer_leadership(to, deadline=deadline),
-        )
+        member, deadline = self._allowed(request)
+        to = await _body(request, "to") or None
+        change = member.transfer_leadership(to, deadline=deadline)
+        leader = await self._done(request, f"transfer leadership to {to or 'anybody'}", change)
         return json_answer(answers.Leader(leader=leader))
 
     async def _save(self, request: web.Request) -> web.StreamResponse:
-        operations = self._allowed(request)
-        deadline = _deadline(request)
+        member, deadline = self._allowed(request)
         await _body(request)
-        info = await self._done(request, "save snapshot", operations.member.save_snapshot(deadline=deadline))
+        info = await self._done(request, "save snapshot", member.save_snapshot(deadline=deadline))
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
             return await _download(request, info.path)
         return json_answer(
@@ -122,8 +113,7 @@ class RaftAdmin:
         )
 
     async def _restore(self, request: web.Request) -> web.Response:
-        operations = self._allowed(request)
-        deadline = _deadline(request)
+        member, deadline = self._allowed(request)
         if self._restoring:  # each holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")
         self._restoring = True
@@ -131,11 +121,8 @@ class RaftAdmin:
             image = await _read_body(request, limit=SNAPSHOT_MAX)
             if not image:
                 raise Problem(400, "the body is empty; it must be a snapshot file")
-            await self._done(
-                request,
-                f"restore snapshot of {len(image)} bytes",
-                operations.member.restore_snapshot(image, deadline=deadline),
-            )
+            change = member.restore_snapshot(image, deadline=deadline)
+            await self._done(request, f"restore snapshot of {len(image)} bytes", change)
         finally:
             self._restoring = False
         status = self._consistency.status()
@@ -150,7 +137,8 @@ class RaftAdmin:
             raise Problem(404, f"this nameserver runs in mode {mode}: it belongs to no raft group")
         return operations
 
-    def _allowed(self, request: web.Request) -> Operations:
+    def _allowed(self, request: web.Request) -> tuple[RaftMember, float]:
+        """Return what a change is done by, and the loop time by which it is to be answered."""
         operations = self._operations()
         if self._proof is None:
             raise Problem(403, "changes of the group are off: this nameserver has no --http-token-file")
@@ -169,7 +157,7 @@ class RaftAdmin:
                 "the token is not the one in this nameserver's --http-token-file",
                 challenge='Bearer realm="mqnamesrv", error="invalid_token"',
             )
-        return operations
+        return operations.member, _deadline(request)
 
     def _log_refusal(self, request: web.Request) -> None:
         now = asyncio.get_running_loop().time()
@@ -214,8 +202,8 @@ class RaftAdmin:
         log.info("admin request done change=%s", what)
         return result
 
-    def _members(self, operations: Operations) -> web.Response:
-        status = operations.raft_status()
+    def _members(self) -> web.Response:
+        status = self._operations().raft_status()
         return json_answer(
             answers.Members(
                 members=status.members or (), voters=status.voters or (), learners=status.learners or ()
@@ -271,10 +259,9 @@ def _member(address: str) -> str:
     return address
 
 
-async def _body(request: web.Request, *, required: str = "", optional: str = "") -> str | None:
-    """Return the one member address that a JSON body may name."""
+async def _body(request: web.Request, name: str = "", *, required: bool = False) -> str:
+    """Return the one member address that a JSON body may name, empty if it does not."""
     raw = await _read_body(request, limit=BODY_MAX)
-    name = required or optional
     try:
         document: Any = orjson.loads(raw) if raw.strip() else {}
     except orjson.JSONDecodeError:
@@ -286,25 +273,22 @@ async def _body(request: web.Request, *, required: str = "", optional: str = "")
             raise Problem(400, f"unknown member {key[:40]}, allowed: {name or 'none'}")
     value = document.get(name)
     if value is None and not required:
-        return None
+        return ""
     if not isinstance(value, str):
         raise Problem(400, f'the body must be {{"{name}": "HOST:PORT"}}, a raft address')
     return _member(value)
 
 
 async def _read_body(request: web.Request, *, limit: int) -> bytes:
-    length = request.content_length
-    parts: list[bytes] = []
-    size = 0
-    if length is None or length <= limit:
+    body = bytearray()
+    if (request.content_length or 0) <= limit:
         try:
             async for part in request.content.iter_any():
-                parts.append(part)
-                size += len(part)
-                if size > limit:
+                body += part
+                if len(body) > limit:
                     break
             else:
-                return b"".join(parts)
+                return bytes(body)
         except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
             raise Problem(400, "the connection ended before the body did") from error
     raise Problem(413, f"a body of at most {limit} bytes is taken here")
