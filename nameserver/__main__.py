@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
         token = _token(settings)
-        return _run(lambda: serve(LiveSettings(settings, stored), token=token))
+        return _run(serve(LiveSettings(settings, stored), token=token))
     except (ConfigError, DirectoryError, FileError, RaftStartError, StartError) as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
@@ -79,15 +79,13 @@ class _Ending:
 
     Attributes:
         code: Exit code of an orderly end.
+        begun: Set once it has come.
     """
 
     def __init__(self) -> None:
         self.code = 0
-        self._begun = asyncio.Event()
+        self.begun = asyncio.Event()
         self._signalled = False
-
-    async def wait(self) -> None:
-        await self._begun.wait()
 
     def signal(self, number: int) -> None:
         """End in order; at once at the second signal."""
@@ -97,13 +95,13 @@ class _Ending:
             os._exit(128 + number)
         self._signalled = True
         log.info("stopping signal=%s", signal.Signals(number).name)
-        self._begun.set()
+        self.begun.set()
 
     def removed(self, line: str) -> None:
         """End in order, as at a signal: who was served here still gets the answers that are on their way."""
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
         self.code = _EXIT_REMOVED
-        self._begun.set()
+        self.begun.set()
 
 
 async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
@@ -132,19 +130,21 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
             listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
             http_listen = "off"
             if current.http_listen is not None:
+                version = f"routekeeper {metadata.version('routekeeper')}"
                 http = HttpServer(
-                    consistency=consistency, server=server, settings=settings, version=_version(), token=token
+                    consistency=consistency, server=server, settings=settings, version=version, token=token
                 )
                 http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
             settings.bound(listen=listen, http=http_listen)
-            _say_if_private(current)
+            if is_loopback(host := current.listen[0]):
+                log.info("only this machine can reach the nameserver listen=%s; --listen names another", host)
             status = consistency.status()
             _spare_collector()
             print(
                 f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
                 flush=True,
             )
-            await ending.wait()
+            await ending.begun.wait()
         finally:
             if http is not None:
                 await http.close()
@@ -189,12 +189,6 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         raise StartError(f"{what} cannot be bound: {reason}") from None
 
 
-def _say_if_private(settings: NamesrvSettings) -> None:
-    listen = settings.listen[0]
-    if is_loopback(listen):
-        log.info("only this machine can reach the nameserver listen=%s; --listen names another", listen)
-
-
 def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str, ...]]:
     """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
     file: dict[str, str] = {}
@@ -202,10 +196,9 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
         try:
             # Java reads properties files as ISO-8859-1.
             file = parse_properties(Path(line.config_file).read_text(encoding="latin-1"))
-        except OSError as error:
-            raise ConfigError(f"-c {line.config_file} cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise ConfigError(f"-c {line.config_file} cannot be read: {error}") from None
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"-c {line.config_file} cannot be read: {why}") from None
     first = load_settings(flags=line.flags, file=file)
     stored = load_settings_file(Path(first.settings.store_path))
     loaded = load_settings(flags=line.flags, stored=stored, file=file)
@@ -221,7 +214,7 @@ def _token(settings: NamesrvSettings) -> str | None:
     return token
 
 
-def _run(body: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop  # does not exist everywhere
     except ImportError:
@@ -230,19 +223,15 @@ def _run(body: Callable[[], Coroutine[Any, Any, int]]) -> int:
         factory = uvloop.new_event_loop
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(body())
+            return runner.run(body)
     except ExceptionGroup as group:  # what except* raises is a group again in Python 3.11.2
         refusals, others = group.split((StartError, DirectoryError, FileError, RaftStartError))
         if refusals is None or others is not None:
             raise
-        raise _first(refusals) from None
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        error: Exception = refusals
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 def _set_up_logging(level: str, style: str) -> None:
@@ -251,10 +240,6 @@ def _set_up_logging(level: str, style: str) -> None:
     if style not in STYLES:
         raise ConfigError(f"MQNAMESRV_LOG_FORMAT={style} is none of {', '.join(STYLES)}")
     set_up_logging(level=level, style=cast(Style, style))
-
-
-def _version() -> str:
-    return f"routekeeper {metadata.version('routekeeper')}"
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 class Facts:
     """What one change did, gathered while it is made."""
 
-    __slots__ = ("joined", "kv_changed", "left", "lost", "min_changes", "names", "topics")
+    __slots__ = ("joined", "left", "lost", "min_changes", "names", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[str, None] = {}
@@ -94,7 +94,6 @@ class Facts:
         self.left: list[BrokerLeft] = []
         self.lost: list[TopicsLost] = []
         self.min_changes: list[MinBrokerChange] = []
-        self.kv_changed = False
 
     def applied(self, revision: int, reply: Reply = None) -> Applied:
         return Applied(
@@ -106,7 +105,6 @@ class Facts:
             left=tuple(self.left),
             lost=tuple(self.lost),
             min_changes=tuple(self.min_changes),
-            kv_changed=self.kv_changed,
         )
 
 

@@ -64,35 +64,35 @@ class Metrics(Collector):
         wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
         samples = Samples()
         is_what = {"mode": status.mode, "role": status.role, "version": self._version}
-        samples.add("mqnamesrv_info", "gauge", "Constant 1.", 1, **is_what)
+        samples.add("mqnamesrv_info", "Constant 1.", 1, **is_what)
         requests = dict(stats.requests)
         requests[105] = requests.get(105, 0) + cache.hits
         # Strangers choose codes that nobody serves: together they are one.
         for code, count in (*sorted(requests.items()), ("unknown", stats.requests_unknown)):
-            samples.add("mqnamesrv_requests_total", "counter", "Requests by code.", count, code=str(code))
-        for name, kind, help_, value in (
-            ("route_cache_hits_total", "counter", "Routes served encoded.", cache.hits),
-            ("route_cache_entries", "gauge", "Requests known.", cache.entries),
-            ("route_cache_bytes", "gauge", "Answers and requests held.", cache.held_bytes),
-            ("connections", "gauge", "Open connections.", len(wire.connections)),
-            ("connections_accepted_total", "counter", "Accepted.", stats.connections_accepted),
-            ("connections_refused_total", "counter", "Refused: full.", stats.connections_refused),
-            ("connections_shed_total", "counter", _SHED, stats.connections_shed),
-            ("log_lines_suppressed_total", "counter", _SUPPRESSED, stats.lines_suppressed),
-            ("bad_frames_total", "counter", "Connections broken off.", stats.bad_frames),
-            ("topics", "gauge", "Topics listed.", view.topic_count),
-            ("broker_names", "gauge", "Broker names listed.", view.name_count),
-            ("brokers", "gauge", "Brokers listed.", len(view.records())),
-            ("table_revision", "gauge", "Changes applied to the table.", view.revision),
-            ("reads_ready", "gauge", "Default reads are served.", int(status.reads_ready)),
-            ("writes_ready", "gauge", "Writes are served.", int(status.writes_ready)),
+            samples.add("mqnamesrv_requests_total", "Requests by code.", count, code=str(code))
+        for name, help_, value in (
+            ("route_cache_hits_total", "Routes served encoded.", cache.hits),
+            ("route_cache_entries", "Requests known.", cache.entries),
+            ("route_cache_bytes", "Answers and requests held.", cache.held_bytes),
+            ("connections", "Open connections.", len(wire.connections)),
+            ("connections_accepted_total", "Accepted.", stats.connections_accepted),
+            ("connections_refused_total", "Refused: full.", stats.connections_refused),
+            ("connections_shed_total", _SHED, stats.connections_shed),
+            ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed),
+            ("bad_frames_total", "Connections broken off.", stats.bad_frames),
+            ("topics", "Topics listed.", view.topic_count),
+            ("broker_names", "Broker names listed.", view.name_count),
+            ("brokers", "Brokers listed.", len(view.records())),
+            ("table_revision", "Changes applied to the table.", view.revision),
+            ("reads_ready", "Default reads are served.", int(status.reads_ready)),
+            ("writes_ready", "Writes are served.", int(status.writes_ready)),
         ):
-            samples.add(f"mqnamesrv_{name}", kind, help_, value)
+            samples.add(f"mqnamesrv_{name}", help_, value)
         if (operations := self._consistency.operations) is not None:
             add_raft_figures(samples, operations.raft_status())
         for (path, status_code), count in sorted(self._requests.items()):
             labels = {"path": path, "code": str(status_code)}
-            samples.add("mqnamesrv_http_requests_total", "counter", "HTTP requests.", count, **labels)
+            samples.add("mqnamesrv_http_requests_total", "HTTP requests.", count, **labels)
         return samples.collect()
 
 
@@ -106,10 +106,11 @@ class Samples(Collector):
     def __init__(self) -> None:
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
 
-    def add(self, name: str, kind: str, help_: str, value: float, /, **labels: str) -> None:
+    def add(self, name: str, help_: str, value: float, /, **labels: str) -> None:
+        """Add a sample; one whose name ends in ``_total`` is of a counter."""
         family = self._families.get(name)
         if family is None:
-            made = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            made = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = self._families[name] = made(name, help_, labels=list(labels))
         family.add_metric(list(labels.values()), value)
 
@@ -154,23 +155,23 @@ _FIGURES: Final = (
 def add_raft_figures(samples: Samples, status: GroupStatus) -> None:
     """Add what ``raft_status`` says; a figure that is absent or None is left out."""
 
-    def add(name: str, kind: str, help_: str, value: float, /, **labels: str) -> None:
-        samples.add(f"mqnamesrv_raft_{name}", kind, help_, value, **labels)
+    def add(name: str, help_: str, value: float, /, **labels: str) -> None:
+        samples.add(f"mqnamesrv_raft_{name}", help_, value, **labels)
 
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
         if isinstance(value, (int, float)):  # bool is one
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
-                add(f"{name}_seconds", "gauge", help_, value * (0.001 if unit == "ms" else 1))
+                add(f"{name}_seconds", help_, value * (0.001 if unit == "ms" else 1))
             else:
-                add(figure, "counter" if unit == "total" else "gauge", help_, value)
+                add(figure, "counter" if unit == "total" else help_, value)
     members, learners, linked = status.members or (), status.learners or (), status.linked or ()
-    add("is_leader", "gauge", "1 while leading.", int(status.role == "leader"))
-    add("leader_known", "gauge", "1 while a leader is known.", int(bool(status.leader)))
+    add("is_leader", "1 while leading.", int(status.role == "leader"))
+    add("leader_known", "1 while a leader is known.", int(bool(status.leader)))
     for kind, count in (("voter", len(members) - len(learners)), ("learner", len(learners))):
-        add("members", "gauge", "Members by kind, as known here.", count, kind=kind)
+        add("members", "Members by kind, as known here.", count, kind=kind)
     for member in members:
         if member != status.me:
             up = int(member in linked)
-            add("link_up", "gauge", "1 while the authenticated link to a member is up.", up, peer=member)
+            add("link_up", "1 while the authenticated link to a member is up.", up, peer=member)

@@ -67,11 +67,8 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
     given = vars(parser.parse_args(argv))
-    flags = {key: value for key, value in given.items() if key in BY_KEY or key in INERT}
-    flags = {key: value for key, value in flags.items() if value is not None}
+    flags = {key: text for key, text in given.items() if (key in BY_KEY or key in INERT) and text is not None}
     if given["listen"] is not None:
         host, port = split_address("--listen", given["listen"])
         flags |= {"bindAddress": host, "listenPort": str(port)}
-    return CommandLine(
-        flags=flags, config_file=given["config_file"], print_config=bool(given["print_config"])
-    )
+    return CommandLine(flags=flags, config_file=given["config_file"], print_config=given["print_config"])

@@ -89,7 +89,7 @@ def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
 
     Source: KVConfigManager.load, RocketMQ 5.3; ``{"configTable":{"NAMESPACE":{"key":"value"}}}``.
     """
-    return _load(path, _parse_kv, {})
+    return _load(path, _parse_kv)
 
 
 def save_kv_file(path: Path, table: KvTable) -> None:
@@ -113,7 +113,7 @@ def load_settings_file(path: Path) -> dict[str, str]:
     Raises:
         FileError: If the file and its ``.bak`` are both broken.
     """
-    return _load(path, _parse_settings, {})
+    return _load(path, _parse_settings)
 
 
 def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
@@ -165,13 +165,13 @@ def write_atomic(path: Path, content: bytes) -> None:
 # -- reading ----------------------------------------------------------------------------------------------
 
 
-def _load(path: Path, parse: Callable[[bytes], _Content], empty: _Content) -> _Content:
+def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str, _Content]:
     """Parse the file, else its ``.bak``; a missing or empty file holds nothing, as in RocketMQ."""
     try:
         content = _read(path)
-        return parse(content) if content.strip() else empty
+        return parse(content) if content.strip() else {}
     except FileNotFoundError:
-        return empty
+        return {}
     except ValueError as error:
         broken = error
     except OSError as error:
@@ -197,12 +197,10 @@ def _read(path: Path) -> bytes:
 def _parse_kv(content: bytes) -> dict[str, dict[str, str | None]]:
     document = orjson.loads(content)
     table = document.get("configTable") if isinstance(document, dict) else None
-    if table is None:
-        table = {}
-    if not isinstance(table, dict):
+    if not isinstance(table, dict | None):
         raise ValueError("configTable is no object")
     parsed: dict[str, dict[str, str | None]] = {}
-    for space, keys in table.items():
+    for space, keys in (table or {}).items():
         if not isinstance(keys, dict):
             raise ValueError(f"namespace {space!r} is no object")
         # fastjson turns numbers and booleans into text.

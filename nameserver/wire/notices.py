@@ -46,12 +46,10 @@ class Notices:
             host: Where its connection comes from.
             addr: What it gives as the broker's address.
         """
-        addrs = self._registered.get(origin)
-        if addr.rpartition(":")[0] != host or (addrs is not None and len(addrs) >= _PER_CONNECTION):
-            return
-        if addrs is None:
-            addrs = self._registered[origin] = set()
-        addrs.add(addr)
+        if addr.rpartition(":")[0] == host:
+            addrs = self._registered.setdefault(origin, set())
+            if len(addrs) < _PER_CONNECTION:
+                addrs.add(addr)
 
     def closed(self, origin: ConnectionId) -> None:
         self._registered.pop(origin, None)

@@ -184,7 +184,7 @@ def test_figure_that_is_not_known_is_left_out_and_units_are_seconds() -> None:
 
 def test_label_values_are_escaped() -> None:
     samples = Samples()
-    samples.add("m", "gauge", "Help.", 1, text='a"b\\c\nd')
+    samples.add("m", "Help.", 1, text='a"b\\c\nd')
     assert text_of(samples).splitlines()[-1] == 'm{text="a\\"b\\\\c\\nd"} 1.0'
 
 
