@@ -3,7 +3,7 @@
 app.py             HttpServer: routes, reads, limits
 admin.py           what operators do to a raft group, behind a token
 answers.py         bodies of answers, as values
-openapi.py         the OpenAPI document, made from those
+openapi.py         what each handler says that it serves: routes, and the OpenAPI document
 problems.py        errors as RFC 9457 says
 metrics.py         Prometheus text
 web/               the page

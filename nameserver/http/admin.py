@@ -20,13 +20,14 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from nameserver.modes.group import Operations
+from nameserver.modes.group import GroupStatus, Operations
 from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader, RaftMember
 from nameserver.settings.declared import ConfigError, split_address
 from remoting.disk_threads import DiskThreads
 
 from . import answers
+from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Serves, change, content
 from .problems import HEADERS, Problem, check_query, json_answer
 
 log = logging.getLogger(__name__)
@@ -60,31 +61,43 @@ class RaftAdmin:
         self._restoring = False
         self._refusal_logged_at = -1.0
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return what is served here."""
-        return [
-            web.get("/v1/raft/status", self._status),
-            web.post("/v1/raft/members", self._add),
-            web.delete("/v1/raft/members/{address}", self._remove),
-            web.post("/v1/raft/transfer", self._transfer),
-            web.post("/v1/raft/snapshot", self._save),
-            web.post("/v1/raft/restore", self._restore),
-        ]
-
     # -- resources -----------------------------------------------------------------------------------
 
-    async def _status(self, request: web.Request) -> web.Response:
+    @Serves(
+        "GET",
+        "/v1/raft/status",
+        "Figures of this member of the raft group",
+        "The figures.",
+        GroupStatus,
+        {**PARAMETER_PROBLEM, **NO_GROUP},
+    )
+    async def get_raft_status(self, request: web.Request) -> web.Response:
         check_query(request, set())
         return json_answer(self._operations().raft_status())
 
-    async def _add(self, request: web.Request) -> web.Response:
+    @change(
+        "POST",
+        "/v1/raft/members",
+        "Take a member in: a learner first, a voter once it has caught up",
+        "It is a voter.",
+        answers.Members,
+        body=answers.NewMember,
+    )
+    async def add_member(self, request: web.Request) -> web.Response:
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
         change = member.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    async def _remove(self, request: web.Request) -> web.Response:
+    @change(
+        "DELETE",
+        "/v1/raft/members/{address}",
+        "Take a member out; it stops. A leader hands over first and then names the new one (421)",
+        "It is out.",
+        answers.Members,
+    )
+    async def remove_member(self, request: web.Request) -> web.Response:
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
@@ -95,14 +108,30 @@ class RaftAdmin:
         await self._done(request, f"remove member {address}", change)
         return self._members()
 
-    async def _transfer(self, request: web.Request) -> web.Response:
+    @change(
+        "POST",
+        "/v1/raft/transfer",
+        "Hand leadership over",
+        "Somebody else leads.",
+        answers.Leader,
+        body=answers.Transfer,
+        body_required=False,
+    )
+    async def transfer_leadership(self, request: web.Request) -> web.Response:
         member, deadline = self._allowed(request)
         to = await _body(request, "to") or None
         change = member.transfer_leadership(to, deadline=deadline)
         leader = await self._done(request, f"transfer leadership to {to or 'anybody'}", change)
         return json_answer(answers.Leader(leader=leader))
 
-    async def _save(self, request: web.Request) -> web.StreamResponse:
+    @change(
+        "POST",
+        "/v1/raft/snapshot",
+        "Write the state to a file that can be copied and restored",
+        "It is on this nameserver's disk; with Accept: application/octet-stream the answer is it.",
+        content(answers.Snapshot) | BINARY,
+    )
+    async def save_snapshot(self, request: web.Request) -> web.StreamResponse:
         member, deadline = self._allowed(request)
         await _body(request)
         info = await self._done(request, "save snapshot", member.save_snapshot(deadline=deadline))
@@ -112,7 +141,15 @@ class RaftAdmin:
             answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.size)
         )
 
-    async def _restore(self, request: web.Request) -> web.Response:
+    @change(
+        "POST",
+        "/v1/raft/restore",
+        "Replace the state by a snapshot file; only in a group of one member",
+        "It is the state of this group.",
+        answers.Restored,
+        body=BINARY,
+    )
+    async def restore_snapshot(self, request: web.Request) -> web.Response:
         member, deadline = self._allowed(request)
         if self._restoring:  # each holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")

@@ -20,11 +20,12 @@ from nameserver.settings.changes import LiveSettings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
 
-from . import answers, openapi
+from . import answers
 from .admin import RaftAdmin
 from .hosts import AllowedHosts
 from .listener import HttpConnections
 from .metrics import Metrics
+from .openapi import TEXT, Serves, document, routes
 from .problems import HEADERS, JSON, Problem, check_query, json_answer
 from .reads import Reads
 
@@ -123,14 +124,7 @@ class HttpServer:
         application.on_response_prepare.append(_hide_version)
         application.add_routes(
             [
-                *self._reads.routes(),
-                *self._admin.routes(),
-                web.get("/v1/status", self._status),
-                web.get("/v1/digest", self._digest),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._serve_metrics),
-                web.get("/openapi.json", self._document),
+                *(route for part in (self._reads, self._admin, self) for route in routes(part)),
                 *(web.get(path, self._file) for path in _PAGE),
             ]
         )
@@ -179,7 +173,8 @@ class HttpServer:
 
     # -- about this process --------------------------------------------------------------------------
 
-    async def _status(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/v1/status", "State of this nameserver in its group", "The state.", answers.Status)
+    async def get_status(self, request: web.Request) -> web.Response:
         check_query(request, set())
         status, operations = self._consistency.status(), self._consistency.operations
         known = {name: getattr(status, name) for name in _OF_THE_MODE}
@@ -192,7 +187,10 @@ class HttpServer:
         )
         return json_answer(answer)
 
-    async def _digest(self, request: web.Request) -> web.Response:
+    @Serves(
+        "GET", "/v1/digest", "Digests of the table, to compare nameservers", "The digests.", answers.Digests
+    )
+    async def get_digest(self, request: web.Request) -> web.Response:
         check_query(request, set())
         status = self._consistency.status()
         return json_answer(
@@ -204,10 +202,19 @@ class HttpServer:
             )
         )
 
-    async def _healthz(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/healthz", "The process runs", "It does.", TEXT, {})
+    async def get_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n", headers=HEADERS)
 
-    async def _readyz(self, request: web.Request) -> web.Response:
+    @Serves(
+        "GET",
+        "/readyz",
+        "Reads and writes can be served",
+        "They can.",
+        TEXT,
+        {503: "They cannot; detail says what is waited for."},
+    )
+    async def get_readiness(self, request: web.Request) -> web.Response:
         status = self._consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
@@ -229,7 +236,8 @@ class HttpServer:
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words
 
-    async def _serve_metrics(self, request: web.Request) -> web.Response:
+    @Serves("GET", "/metrics", "Prometheus metrics", "Text format 0.0.4.", TEXT, {})
+    async def get_metrics(self, request: web.Request) -> web.Response:
         return web.Response(
             body=self._metrics.exposition(),
             headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
@@ -240,8 +248,11 @@ class HttpServer:
         body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
-    async def _document(self, request: web.Request) -> web.Response:
-        return web.Response(body=openapi.document(), content_type=JSON, headers=HEADERS)
+    @Serves(
+        "GET", "/openapi.json", "This document", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {}
+    )
+    async def get_open_api(self, request: web.Request) -> web.Response:
+        return web.Response(body=document(), content_type=JSON, headers=HEADERS)
 
 
 class _OneLine(logging.Filter):

@@ -15,6 +15,7 @@ from nameserver.settings.changes import LiveSettings
 from remoting.route import RouteDialect, encode_route
 
 from . import answers
+from .openapi import read
 from .problems import Problem, check_query, json_answer
 
 #: Longest ``wait`` of a blocking query, in seconds.
@@ -44,17 +45,6 @@ class Reads:
         now = asyncio.get_running_loop().time()
         for limit in self._waits:
             limit.reschedule(now)
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return what is served here."""
-        return [
-            web.get("/v1/topics", self._topics),
-            web.get("/v1/topics/{topic}/route", self._route),
-            web.get("/v1/topics/{topic}/explain", self._explain),
-            web.get("/v1/brokers", self._brokers),
-            web.get("/v1/clusters", self._clusters),
-            web.get("/v1/kv/{namespace}", self._kv),
-        ]
 
     async def _view(self, request: web.Request, *, blocking: bool = False) -> RouteView:
         """Return the view with the freshness asked for, waiting if that needs contact or a barrier."""
@@ -96,11 +86,20 @@ class Reads:
         )
         return json_answer(answer)
 
-    async def _topics(self, request: web.Request) -> web.Response:
+    @read("/v1/topics", "Names of all topics, sorted", "The topics.", answers.Topics)
+    async def list_topics(self, request: web.Request) -> web.Response:
         view = await self._view(request)
         return self._answer(answers.Topics, view, topics=view.topics())
 
-    async def _route(self, request: web.Request) -> web.Response:
+    @read(
+        "/v1/topics/{topic}/route",
+        "Where a topic lives, as RocketMQ's request 105 answers it",
+        "The route.",
+        answers.Route,
+        query="index epoch wait",
+        gone="No broker lists the topic; events and likely_causes say why.",
+    )
+    async def get_route(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
         view = await self._view(request, blocking=True)
@@ -142,7 +141,13 @@ class Reads:
         finally:
             self._waits.discard(limit)
 
-    async def _explain(self, request: web.Request) -> web.Response:
+    @read(
+        "/v1/topics/{topic}/explain",
+        "Why a topic has the route it has, or none",
+        "The explanation.",
+        answers.Explanation,
+    )
+    async def explain_topic(self, request: web.Request) -> web.Response:
         topic = request.match_info["topic"]
         view = await self._view(request)
         explanation = self._consistency.explain(topic)
@@ -157,7 +162,8 @@ class Reads:
             likely_causes=explanation.likely_causes,
         )
 
-    async def _brokers(self, request: web.Request) -> web.Response:
+    @read("/v1/brokers", "All registered brokers, by cluster and address", "The brokers.", answers.Brokers)
+    async def list_brokers(self, request: web.Request) -> web.Response:
         view = await self._view(request)
         brokers = [
             answers.Broker(
@@ -176,7 +182,13 @@ class Reads:
         ]
         return self._answer(answers.Brokers, view, brokers=brokers)
 
-    async def _clusters(self, request: web.Request) -> web.Response:
+    @read(
+        "/v1/clusters",
+        "Clusters, their broker names and addresses by broker id",
+        "The clusters.",
+        answers.Clusters,
+    )
+    async def list_clusters(self, request: web.Request) -> web.Response:
         view = await self._view(request)
         info = view.cluster_info()
         clusters = [
@@ -197,7 +209,14 @@ class Reads:
         ]
         return self._answer(answers.Clusters, view, clusters=clusters)
 
-    async def _kv(self, request: web.Request) -> web.Response:
+    @read(
+        "/v1/kv/{namespace}",
+        "One namespace of the KV configuration",
+        "The values by key.",
+        answers.KvNamespace,
+        gone="The namespace never existed.",
+    )
+    async def get_kv_namespace(self, request: web.Request) -> web.Response:
         namespace = request.match_info["namespace"]
         view = await self._view(request)
         table = view.kv(namespace)
