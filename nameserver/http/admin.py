@@ -28,7 +28,7 @@ from remoting.disk_threads import DiskThreads
 
 from . import answers
 from .openapi import BINARY, NO_GROUP, PARAMETER_PROBLEM, Serves, change, content
-from .problems import HEADERS, Problem, check_query, json_answer
+from .problems import ASK_AGAIN, HEADERS, Problem, check_query, json_answer
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,9 @@ class RaftAdmin:
         scheme, _, token = (given or "").partition(" ")
         if given is None:
             raise Problem(
-                401, "this needs the header Authorization: Bearer TOKEN", challenge='Bearer realm="mqnamesrv"'
+                401,
+                "this needs the header Authorization: Bearer TOKEN",
+                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv"'},
             )
         # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
@@ -192,7 +194,7 @@ class RaftAdmin:
             raise Problem(
                 401,
                 "the token is not the one in this nameserver's --http-token-file",
-                challenge='Bearer realm="mqnamesrv", error="invalid_token"',
+                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv", error="invalid_token"'},
             )
         return operations.member, _deadline(request)
 
@@ -218,7 +220,7 @@ class RaftAdmin:
             result = await change
         except NotLeader as error:
             if error.leader is None:
-                raise Problem(503, "no leader is known; nothing was done", retry_after_s=1) from None
+                raise Problem(503, "no leader is known; nothing was done", headers=ASK_AGAIN) from None
             told = self._operations().raft_status().http or {}
             raise Problem(
                 421,
@@ -235,7 +237,7 @@ class RaftAdmin:
             away = "; there is no link to it: is it started?" if awaited and awaited not in linked else ""
             raise Problem(504, f"outcome unknown: {error}{away}") from None
         except NoQuorum as error:
-            raise Problem(503, str(error), retry_after_s=1) from None
+            raise Problem(503, str(error), headers=ASK_AGAIN) from None
         log.info("admin request done change=%s", what)
         return result
 

@@ -26,7 +26,7 @@ from .hosts import AllowedHosts
 from .listener import HttpConnections
 from .metrics import Metrics
 from .openapi import TEXT, Serves, document, routes
-from .problems import HEADERS, JSON, Problem, check_query, json_answer
+from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query, json_answer
 from .reads import Reads
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class HttpServer:
         self._server = server
         self._settings = settings
         self._version = version
-        self._reads = Reads(consistency, settings)
+        self.reads = Reads(consistency, settings)
         self._admin = RaftAdmin(consistency, token=token)
         self._metrics = Metrics(consistency, server, version=version)
         self._runner: web.AppRunner | None = None
@@ -100,17 +100,12 @@ class HttpServer:
         self._connections.close()
         if self._listener is not None:
             self._listener.close()
-        self._reads.end()
+        self.reads.end()
         runner, self._runner = self._runner, None
         if runner is not None:
             assert runner.server is not None
             await runner.server.shutdown(DRAIN_S)
             await runner.cleanup()
-
-    @property
-    def blocked(self) -> int:
-        """How many queries wait for a change."""
-        return self._reads.blocked
 
     def _protocol(self) -> asyncio.Protocol:
         assert self._runner is not None
@@ -124,7 +119,7 @@ class HttpServer:
         application.on_response_prepare.append(_hide_version)
         application.add_routes(
             [
-                *(route for part in (self._reads, self._admin, self) for route in routes(part)),
+                *(route for part in (self.reads, self._admin, self) for route in routes(part)),
                 *(web.get(path, self._file) for path in _PAGE),
             ]
         )
@@ -142,7 +137,7 @@ class HttpServer:
         try:
             has_place = self._connections.serve(request.protocol)
             if not has_place and request.path not in ALWAYS:
-                raise Problem(503, "all connections are taken", retry_after_s=1, close=True)
+                raise Problem(503, "all connections are taken", headers={**ASK_AGAIN, "Connection": "close"})
             host = request.headers.get("Host")
             if request.path not in UNDER_ANY_NAME and not self._hosts.allow(host):
                 raise Problem(
@@ -222,7 +217,7 @@ class HttpServer:
         raise Problem(
             503,
             f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._hindrances(why)}",
-            retry_after_s=1,
+            headers=ASK_AGAIN,
         )
 
     def _hindrances(self, why: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
+NO_HEADERS: Final[Mapping[str, str]] = {}
+#: Of what may be had a second later.
+ASK_AGAIN: Final = {"Retry-After": "1"}
 #: As RFC 9110 has it, where a Python's own words are older.
 _TITLES: Final = {413: "Content Too Large"}
 
@@ -27,33 +31,18 @@ class Problem(Exception):
     """An error as RFC 9457 describes it.
 
     Args:
-        retry_after_s: For ``Retry-After``: when to ask again.
-        challenge: For ``WWW-Authenticate``, which a 401 needs.
-        close: The connection ends with this answer.
+        headers: Beside those of every answer.
         more: Further members of :class:`ProblemDetails`.
     """
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        retry_after_s: int | None = None,
-        challenge: str | None = None,
-        close: bool = False,
-        **more: Any,
+        self, status: int, detail: str, *, headers: Mapping[str, str] = NO_HEADERS, **more: Any
     ) -> None:
         super().__init__(detail)
         self.status = status
         title = _TITLES.get(status, "") or HTTPStatus(status).phrase
         self.details = ProblemDetails(title=title, status=status, detail=detail, **more)
-        self._headers = dict(HEADERS)
-        if retry_after_s is not None:
-            self._headers["Retry-After"] = str(retry_after_s)
-        if challenge is not None:
-            self._headers["WWW-Authenticate"] = challenge
-        if close:
-            self._headers["Connection"] = "close"
+        self._headers = {**HEADERS, **headers}
 
     def response(self, instance: str) -> web.Response:
         """Return the answer; bytes of a request that are no UTF-8, kept as surrogates by aiohttp, escaped."""

@@ -16,7 +16,7 @@ from remoting.route import RouteDialect, encode_route
 
 from . import answers
 from .openapi import read
-from .problems import Problem, check_query, json_answer
+from .problems import ASK_AGAIN, Problem, check_query, json_answer
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
@@ -61,7 +61,7 @@ class Reads:
             raise Problem(400, str(error)) from None
         except NoQuorum as error:
             raise Problem(
-                503, f"a read with consistency={word} cannot be answered now: {error}", retry_after_s=1
+                503, f"a read with consistency={word} cannot be answered now: {error}", headers=ASK_AGAIN
             ) from None
 
     def _answer(
