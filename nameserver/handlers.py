@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeAlias, assert_never
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -44,7 +44,7 @@ from nameserver.types import (
     Request,
     refusal,
 )
-from nameserver.verdicts import Applied, CountReply, Moved, NoChange, RegisterReply, Rejected, Verdict
+from nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
@@ -187,14 +187,11 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: 
 def answer_for(command: Command, verdict: Verdict, request: Request, settings: NamesrvSettings) -> Answer:
     """Build the answer to a request from what its command did. Never called with *moved*."""
     match verdict:
-        case Rejected(code=code, remark=remark):
-            return Answer(code=code, remark=remark)
+        case Rejected():
+            return Answer(code=verdict.code, remark=verdict.remark)
         case Moved():
             raise AssertionError("a command that moved is decided again, not answered")
-        case Applied(reply=reply) | NoChange(reply=reply):
-            pass
-        case _:
-            assert_never(verdict)
+    reply = verdict.reply
     if isinstance(reply, RegisterReply):
         return _registered(reply, settings)
     if isinstance(reply, CountReply):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -261,13 +262,8 @@ class Liveness:
         What was forgotten is not among them: only unconnected contacts are, when their lease has passed, and
         who holds a copy can date that himself.
         """
-        changes = []
-        for broker in reversed(self._contacts):
-            contact = self._contacts[broker]
-            if contact.version <= version:
-                break
-            changes.append((broker, contact))
-        return tuple(changes)
+        latest_first = reversed(self._contacts.items())
+        return tuple(takewhile(lambda change: change[1].version > version, latest_first))
 
     def standing(self, broker: BrokerKey, origin: ConnectionId) -> Standing:
         """Say what an open connection is to a broker."""
@@ -287,21 +283,17 @@ class Liveness:
 
         These are closed when that revision is evicted, so that a broker which lives after all notices.
         """
-        found = []
-        for origin, brokers in self._registered_over.items():
-            revision = brokers.get(broker)
-            if revision is not None and revision <= up_to_revision:
-                found.append(origin)
-        return tuple(found)
+        return tuple(
+            origin
+            for origin, brokers in self._registered_over.items()
+            if (revision := brokers.get(broker)) is not None and revision <= up_to_revision
+        )
 
     def silent(self) -> tuple[BrokerKey, ...]:
         """Return the brokers whose lease has run out by this clock, the longest silent first."""
-        late = [
-            (contact.heard_at, index, broker)
-            for index, (broker, contact) in enumerate(self._contacts.items())
-            if self._clock - contact.heard_at > contact.lease_s
-        ]
-        return tuple(broker for _, _, broker in sorted(late, key=lambda entry: entry[:2]))
+        contacts, clock = self._contacts, self._clock
+        late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
+        return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken; for tests and the simulator."""

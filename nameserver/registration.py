@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request, refusal
@@ -41,18 +42,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def topics(self) -> tuple[TopicQueues, ...]:
         """The topics as a command carries them; made anew each time."""
-        return tuple(
-            [
-                TopicQueues(
-                    topic,
-                    numbers.read_queue_nums,
-                    numbers.write_queue_nums,
-                    numbers.perm,
-                    numbers.topic_sys_flag,
-                )
-                for topic, numbers in self.table.items()
-            ]
-        )
+        return tuple([TopicQueues(topic, *astuple(numbers)[1:]) for topic, numbers in self.table.items()])
 
 
 def decode_registration(request: Request) -> Registration | Answer:

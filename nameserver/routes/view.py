@@ -145,11 +145,8 @@ class RouteView:
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Return the topics that any broker of a cluster has, sorted; none if the cluster is unknown."""
-        found: set[str] = set()
-        for name, entry in self._store.brokers.names.items():
-            if cluster in entry.clusters:
-                found.update(self.topics_of_name(name))
-        return sorted(found)
+        names = [name for name, entry in self._store.brokers.names.items() if cluster in entry.clusters]
+        return sorted(set[str]().union(*map(self.topics_of_name, names)))
 
     def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
         """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
@@ -233,10 +230,7 @@ class RouteView:
 
     def kv_table(self) -> dict[str, dict[str, str | None]]:
         """Return the whole KV configuration, sorted: what the KV file holds."""
-        return {
-            namespace: {key: values[key].value for key in sorted(values)}
-            for namespace, values in sorted(self._store.kv.spaces.items(), key=lambda pair: pair[0])
-        }
+        return {namespace: dict(self.kv(namespace) or {}) for namespace in sorted(self._store.kv.spaces)}
 
     # -- what a decision is computed from
 

@@ -43,22 +43,19 @@ def load_settings(
     Raises:
         ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
     """
-    warnings: list[str] = []
-    for key in file:
-        if key not in BY_KEY and key not in INERT:
-            warnings.append(f"unknown key {key} in the configuration file is ignored")
+    unknown = [key for key in file if key not in BY_KEY and key not in INERT]
+    warnings = [f"unknown key {key} in the configuration file is ignored" for key in unknown]
     kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
     merged = {**file, **kept, **flags}
-    values: dict[str, Any] = {}
-    for key, text in merged.items():
-        declared = BY_KEY.get(key)
-        if declared is not None:
-            values[declared.name] = parse_value(key, text, declared.default)
+    values: dict[str, Any] = {
+        BY_KEY[key].name: parse_value(key, text, BY_KEY[key].default)
+        for key, text in merged.items()
+        if key in BY_KEY
+    }
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
-    for key, text in inert.items():
-        if key in _ASKS_FOR_MORE and text.lower() == "true":
-            warnings.append(f"{key}=true has no effect here")
+    more = [key for key, text in inert.items() if key in _ASKS_FOR_MORE and text.lower() == "true"]
+    warnings += [f"{key}=true has no effect here" for key in more]
     settings = NamesrvSettings(**values, inert=MappingProxyType(inert))
     validate(settings)
     if settings.http_token_file and settings.http_listen is None:

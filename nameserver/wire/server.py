@@ -25,7 +25,7 @@ from nameserver.modes.interface import (
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, MinBrokerChange, Request
+from nameserver.types import Answer, BrokerKey, ConnectionId, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
@@ -68,6 +68,7 @@ class NameServer:
         self._refused: NoQuorum | None = None
         self._passed = self._barrier_passed  # one object: the mode compares
         self._notices = Notices(group)
+        self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
         self.cache = RouteCache(
@@ -127,10 +128,6 @@ class NameServer:
             connection.close_after_answers()
         else:
             connection.close()
-
-    def notify_min_broker(self, change: MinBrokerChange) -> None:
-        """Tell the members of a broker name who has the smallest id now, by request 905, oneway."""
-        self._notices.send(change)
 
     # -- connections ---------------------------------------------------------------------------------
 
