@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -176,15 +177,12 @@ def replace_file(
     temporary = path.with_name(f"{path.name}.tmp")
     files.unlink(temporary)  # what a crash has left
     try:
-        file = files.open(temporary, write=True, new=True)
-        try:
+        with closing(files.open(temporary, write=True, new=True)) as file:
             offset = 0
             for part in parts:
                 write_all(file, offset, part)
                 offset += len(part)
             file.sync()
-        finally:
-            file.close()
         if backup is not None:
             files.keep_as(path, backup)
         files.rename(temporary, path)

@@ -191,20 +191,12 @@ class Reads:
     async def list_clusters(self, request: web.Request) -> web.Response:
         view = await self._view(request)
         info = view.cluster_info()
+        brokers = {}
+        for name, data in info.broker_addr_table.items():
+            addresses = {str(broker_id): addr for broker_id, addr in sorted(data.broker_addrs.items())}
+            brokers[name] = answers.BrokerName(broker_name=name, addresses=addresses)
         clusters = [
-            answers.Cluster(
-                cluster=cluster,
-                brokers=[
-                    answers.BrokerName(
-                        broker_name=name,
-                        addresses={
-                            str(i): addr
-                            for i, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
-                        },
-                    )
-                    for name in names
-                ],
-            )
+            answers.Cluster(cluster=cluster, brokers=[brokers[name] for name in names])
             for cluster, names in info.cluster_addr_table.items()
         ]
         return self._answer(answers.Clusters, view, clusters=clusters)

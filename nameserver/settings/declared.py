@@ -249,10 +249,9 @@ def parse_value(key: str, text: str, default: object) -> object:
         return value.lower() == "true"
     if isinstance(default, int):
         try:
-            number = int(value, 10)
+            return int(value, 10)
         except ValueError:
             raise ConfigError(f"{key}={value} is no whole number") from None
-        return number
     return value
 
 
@@ -349,10 +348,6 @@ def _validate_raft(settings: NamesrvSettings) -> None:
 
 def format_settings(settings: NamesrvSettings) -> str:
     """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
-    values = {**INERT, **settings.inert}
-    for declared in SETTINGS:
-        value = getattr(settings, declared.name)
-        values[declared.metadata["key"]] = spell_value(value)
-    values["kvConfigPath"] = settings.kv_path
-    values["configStorePath"] = settings.store_path
-    return format_properties(values)
+    values = {key: spell_value(getattr(settings, declared.name)) for key, declared in BY_KEY.items()}
+    paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
+    return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -205,19 +205,15 @@ class RouteReader:
 
     def waits_now(self) -> int:
         """Return the number of what a route query that arrives now waits for; 0: nothing."""
-        return 0 if self._cache.gate is None else self._cache.gate()
+        return self._cache.gate()
 
     def waits(self, data: bytes, position: int) -> int:
         """Return the number of what the route query at ``position`` must wait for; 0: nothing.
 
         Only of frames that :meth:`leading` has left.
         """
-        gate = self._cache.gate
-        if gate is None:
-            return 0
-        if data.startswith(_START, position + 8) or data.startswith(_BINARY_START, position + 8):
-            return gate()
-        return 0
+        is_query = data.startswith(self.starts, position + 8)
+        return self._cache.gate() if is_query else 0
 
 
 def _json_batch(data: bytes, lane: _Lane, revision: int) -> list[bytes] | None:
@@ -277,7 +273,7 @@ class RouteCache:
         *,
         view: Callable[[], RouteView | None],
         settings: Callable[[], NamesrvSettings],
-        gate: Callable[[], int] | None = None,
+        gate: Callable[[], int],
         requests_max: int = REQUESTS_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> None:
