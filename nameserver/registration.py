@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import Answer, BrokerAddr, BrokerKey, BrokerName, ClusterName, Request, refusal
@@ -42,7 +41,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def topics(self) -> tuple[TopicQueues, ...]:
         """The topics as a command carries them; made anew each time."""
-        return tuple([TopicQueues(topic, *astuple(numbers)[1:]) for topic, numbers in self.table.items()])
+        return tuple(
+            [
+                TopicQueues(topic, of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
+                for topic, of in self.table.items()
+            ]
+        )
 
 
 def decode_registration(request: Request) -> Registration | Answer:

@@ -173,22 +173,6 @@ class TopicStore:
         if back:
             self._tombstones.topics_moved(-back)
 
-    def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
-        """As :meth:`put`, of one topic that is there already; returns whether it was there."""
-        before = self.entries.get(topic)
-        if before is None:
-            return False
-        pool = self.pool(name)
-        listed = pool.topics
-        queue_set, change = self._step(before.queue_set, listed.get(topic), share)
-        mark = before.mark
-        self.entries[topic] = TopicEntry(queue_set, before.mappings, revision, mark)
-        self.shown = (self.shown + mark * change) & MASK
-        self.rest = (self.rest + mark * (revision - before.revision)) & MASK
-        listed[topic] = share
-        pool.bound()
-        return True
-
     def remove(self, topics: Collection[str], name: str, revision: int) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
         listed = self.pools[name].topics

@@ -94,18 +94,15 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     ):
         return Moved(revision=store.revision)
     revision = store.revision = store.revision + 1
-    topics: tuple[str, ...] = ()
-    if command.topics:
-        taken = kept.shares_of(name_key, command.topics)
-        topics = tuple(taken)
-        if len(taken) > 1 or not kept.put_share(name_key, topics[0], taken[topics[0]], revision):
-            kept.put(name_key, taken, revision)
+    taken = kept.shares_of(name_key, command.topics)
+    if taken:
+        kept.put(name_key, taken, revision)
         brokers.renew_name(name_key, name, revision)
     record = replace(
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
     )
     brokers.put_record(record.broker, record, revision)
-    return Applied(revision=revision, reply=register_reply(store, record), topics=topics)
+    return Applied(revision=revision, reply=register_reply(store, record), topics=tuple(taken))
 
 
 def update_moved(store: RouteStore, command: Update) -> bool:
