@@ -107,11 +107,11 @@ def encode_image(image: Image) -> bytes:
     """Return an image as bytes; some 0.1 s for 100,000 topics, so run it in a thread."""
     entries = image.topics.values()
     sets = {queue_set: place for place, queue_set in enumerate(dict.fromkeys([e.queue_set for e in entries]))}
-    datas: dict[QueueData, int] = {}
+    datas: dict[int, tuple[int, QueueData]] = {}
     # Tuples of numbers leave the garbage collector's sight, other than lists.
     places = [
-        tuple([datas.setdefault(data, len(datas)) for _, data in sorted(queue_set.by_name.items())])
-        for queue_set in sets
+        tuple([datas.setdefault(id(data), (len(datas), data))[0] for _, data in sorted(kept.by_name.items())])
+        for kept in sets
     ]
     slices = []
     topics_left, entries_left = iter(image.topics), iter(entries)
@@ -128,7 +128,7 @@ def encode_image(image: Image) -> bytes:
         floor=image.floor,
         kv_seen=image.kv_seen,
         digest=f"{image.digest:032x}",
-        queue_datas=[astuple(data) for data in datas],
+        queue_datas=[astuple(data) for _, data in datas.values()],
         queue_sets=places,
         slices=slices,
         mappings={

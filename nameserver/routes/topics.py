@@ -271,9 +271,10 @@ class TopicStore:
         for queue_set, topics in members.items():
             self._sets[queue_set.mark] = queue_set
             for name, data in queue_set.by_name.items():
-                share, listed = self.share(*astuple(data)), self.pool(name).topics
+                pool, numbers = self.pool(name), astuple(data)[1:]
+                share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
                 for start in range(0, len(topics), SLICE):
-                    listed.update(dict.fromkeys(topics[start : start + SLICE], share))
+                    pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
         values = entries.values()
         marks = [entry.mark for entry in values]
         self.shown += sum_of_products(marks, [entry.queue_set.mark for entry in values])
