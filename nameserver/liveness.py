@@ -133,17 +133,11 @@ class Liveness:
         if before is not None and before.owner is not None and origin < before.owner:
             self._put(broker, replace(before, heard_at=self._clock))
             return Standing.OLDER
-        same = before is not None and before.owner == origin
-        self._put(
-            broker,
-            Contact(
-                heard_at=self._clock,
-                lease_s=lease_s,
-                owner=origin,
-                connected=True,
-                confirmed=same and before is not None and before.confirmed,
-            ),
+        known = before is not None and before.owner == origin and before.confirmed
+        contact = Contact(
+            heard_at=self._clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known
         )
+        self._put(broker, contact)
         return Standing.OWNER
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
@@ -168,23 +162,12 @@ class Liveness:
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
         """Renew the lease without a registration: a heartbeat, or a question for the data version."""
-        before = self._contacts.get(broker)
-        if before is None:
-            lease = LEASE_DEFAULT_S if lease_s is None else lease_s
-            self._put(broker, Contact(heard_at=self._clock, lease_s=lease))
-            return
+        before = self._contacts.get(broker) or Contact(heard_at=NEVER, lease_s=LEASE_DEFAULT_S)
         # After a close only a younger connection shows that the broker lives; an older one may carry what a
         # former process sent. The owner itself speaks on after a goodbye only by registering again.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
-        self._put(
-            broker,
-            replace(
-                before,
-                heard_at=self._clock,
-                lease_s=before.lease_s if lease_s is None else lease_s,
-                closing=None if lives else before.closing,
-            ),
-        )
+        lease_s, closing = before.lease_s if lease_s is None else lease_s, None if lives else before.closing
+        self._put(broker, replace(before, heard_at=self._clock, lease_s=lease_s, closing=closing))
 
     def closed(
         self, origin: ConnectionId, *, by_us: bool, revision_of: Callable[[BrokerKey], int | None]
