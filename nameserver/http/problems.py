@@ -20,7 +20,6 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-NO_HEADERS: Final[Mapping[str, str]] = {}
 #: Of what may be had a second later.
 ASK_AGAIN: Final = {"Retry-After": "1"}
 #: As RFC 9110 has it, where a Python's own words are older.
@@ -36,13 +35,13 @@ class Problem(Exception):
     """
 
     def __init__(
-        self, status: int, detail: str, *, headers: Mapping[str, str] = NO_HEADERS, **more: Any
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
     ) -> None:
         super().__init__(detail)
         self.status = status
         title = _TITLES.get(status, "") or HTTPStatus(status).phrase
         self.details = ProblemDetails(title=title, status=status, detail=detail, **more)
-        self._headers = {**HEADERS, **headers}
+        self._headers = {**HEADERS, **(headers or {})}
 
     def response(self, instance: str) -> web.Response:
         """Return the answer; bytes of a request that are no UTF-8, kept as surrogates by aiohttp, escaped."""

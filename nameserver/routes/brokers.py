@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from msgspec.structs import astuple, replace
 
@@ -65,7 +66,7 @@ class BrokerStore:
 
     def renew_name(self, name: BrokerName, entry: NameEntry, revision: int) -> None:
         """Put a name that is otherwise as it was: some permission of its queues changed."""
-        self._rest += mark_of("N", name) * (revision - entry.revision)
+        self._rest += _revision_mark(name) * (revision - entry.revision)
         self.names[name] = replace(entry, revision=revision)
 
     def put_name(self, name: BrokerName, entry: NameEntry | None, revision: int) -> None:
@@ -83,7 +84,7 @@ class BrokerStore:
 
     def _count_name(self, name: BrokerName, entry: NameEntry, sign: int) -> None:
         self.shown += sign * _name_mark(name, entry)
-        revisions = mark_of("N", name) * entry.revision + mark_of("r", name) * entry.route_revision
+        revisions = _revision_mark(name) * entry.revision + mark_of("r", name) * entry.route_revision
         self._rest += sign * revisions
 
     def take(
@@ -110,6 +111,11 @@ class BrokerStore:
             assert listed.get(key) == (record.broker_name, record.broker_id), f"{key} is listed elsewhere"
             assert record.revision <= revision, f"{key} is of the future"
         assert len(listed) == len(self.records), "an address has no record"
+
+
+@lru_cache(maxsize=10_000)
+def _revision_mark(name: str) -> int:
+    return mark_of("N", name)
 
 
 def _name_mark(name: str, entry: NameEntry) -> int:

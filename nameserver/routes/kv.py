@@ -32,11 +32,10 @@ def entry_size(namespace: str, key: str, value: str | None) -> int:
 
 def size_of(table: Mapping[str, Mapping[str, str | None]]) -> int:
     """Return the bytes that a whole KV configuration counts."""
-    size = 0
-    for namespace, values in table.items():
-        size += _namespace_size(namespace)
-        size += sum(_counted(key, value) for key, value in values.items())
-    return size
+    return sum(
+        _namespace_size(namespace) + sum(_counted(key, value) for key, value in values.items())
+        for namespace, values in table.items()
+    )
 
 
 def _namespace_size(namespace: str) -> int:

@@ -101,9 +101,9 @@ class RouteTable(RouteStore):
 
     def moved(self, command: Command) -> bool:
         """Whether something is younger than what the command was computed from."""
-        return any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command)) or (
-            isinstance(command, Update) and update_moved(self, command)
-        )
+        if isinstance(command, Update):
+            return update_moved(self, command)
+        return any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
 
     def shortened(self, said: Registration, *, delete_absent: bool) -> Update | None:
         """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from nameserver.commands import BaseKind
 
@@ -13,8 +13,6 @@ from .entries import MASK, mark_of, mark_of_topic, sum_of_products
 TOMBSTONES_MAX: Final = 100_000
 """Removals that are remembered one by one. Above it the older half is replaced by one floor revision, which
 can only make commands decide again, never apply over something newer."""
-
-_KINDS: Final[tuple[BaseKind, ...]] = ("record", "name", "topic", "key")
 
 
 class Tombstones:
@@ -33,7 +31,7 @@ class Tombstones:
     def __init__(self, tombstones_max: int) -> None:
         self.max = tombstones_max
         self.mark = 0
-        self.by_kind: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in _KINDS}
+        self.by_kind: dict[BaseKind, dict[Hashable, int]] = {kind: {} for kind in get_args(BaseKind)}
         self.floor = 0
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:

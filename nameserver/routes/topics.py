@@ -173,6 +173,19 @@ class TopicStore:
         if back:
             self._tombstones.topics_moved(-back)
 
+    def put_share(self, name: str, topic: str, share: Share, revision: int) -> bool:
+        """As :meth:`put`, of one topic that is there already, as most changes are; return whether it was."""
+        before = self.entries.get(topic)
+        if before is None:
+            return False
+        pool = self.pools[name]
+        queue_set, change = self._step(before.queue_set, pool.topics.get(topic), share)
+        self.shown = (self.shown + before.mark * change) & MASK
+        self._put_entry(topic, before, queue_set, before.mappings, revision)
+        pool.topics[topic] = share
+        pool.bound()
+        return True
+
     def remove(self, topics: Collection[str], name: str, revision: int) -> None:
         """Take a broker name's queue data from topics that have some; who has no others is removed."""
         listed = self.pools[name].topics
@@ -216,21 +229,27 @@ class TopicStore:
         old = before.mappings.get(name)
         change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
         self.shown = (self.shown + change) & MASK
-        self._put_mappings(mapping.topic, before, {**before.mappings, name: mapping}, revision)
+        mappings = {**before.mappings, name: mapping}
+        self._put_entry(mapping.topic, before, before.queue_set, mappings, revision)
 
     def renew(self, topic: str, revision: int) -> bool:
         """Note that something changed which only this topic's route shows; return whether it is there."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
-        self._put_mappings(topic, entry, entry.mappings, revision)
+        self._put_entry(topic, entry, entry.queue_set, entry.mappings, revision)
         return True
 
-    def _put_mappings(
-        self, topic: str, before: TopicEntry, mappings: Mapping[str, QueueMapping], revision: int
+    def _put_entry(
+        self,
+        topic: str,
+        before: TopicEntry,
+        queue_set: QueueSet,
+        mappings: Mapping[str, QueueMapping],
+        revision: int,
     ) -> None:
         self.rest = (self.rest + before.mark * (revision - before.revision)) & MASK
-        self.entries[topic] = TopicEntry(before.queue_set, mappings, revision, before.mark)
+        self.entries[topic] = TopicEntry(queue_set, mappings, revision, before.mark)
 
     def forget_name(self, name: str) -> None:
         """Forget what is kept for a broker name that has no queue data any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nameserver.commands import TopicQueues, Update
+from nameserver.commands import TopicQueues, Update, bases
 from nameserver.registration import Registration
 from nameserver.verdicts import Applied, Moved, Verdict
 
@@ -96,7 +96,9 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
     revision = store.revision = store.revision + 1
     taken = kept.shares_of(name_key, command.topics)
     if taken:
-        kept.put(name_key, taken, revision)
+        topic, share = next(iter(taken.items()))
+        if len(taken) > 1 or not kept.put_share(name_key, topic, share, revision):
+            kept.put(name_key, taken, revision)
         brokers.renew_name(name_key, name, revision)
     record = replace(
         record, data_version=command.data_version, complete=not command.incremental, revision=revision
@@ -106,10 +108,11 @@ def apply_update(store: RouteStore, command: Update) -> Verdict:
 
 
 def update_moved(store: RouteStore, command: Update) -> bool:
-    """Whether a topic has gone since a difference was computed; the table may be behind that one."""
-    name = store.brokers.names.get(command.broker_name)
-    return (
-        name is not None
-        and name.revision == command.name_revision
-        and len(store.topics.of_name(command.broker_name)) < command.topic_count
-    )
+    """Whether a difference has moved; the table may be behind the one on which it was decided."""
+    record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
+    if record is None or name is None:
+        return any(store.moved_at(base.kind, base.key) > base.revision for base in bases(command))
+    if record.revision > command.record_revision or name.revision > command.name_revision:
+        return True
+    listed = store.topics.of_name(command.broker_name)
+    return name.revision == command.name_revision and len(listed) < command.topic_count
