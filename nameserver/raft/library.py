@@ -33,8 +33,8 @@ SyncObj: Any = module.SyncObj
 class Rules(Protocol):
     """What is decided in the library's place; called while it runs."""
 
-    def send_vote_request(self, peer: str, *, term: int, last_index: int, last_term: int) -> None: ...
-    def send_vote(self, peer: str, *, term: int) -> None: ...
+    def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
+    def send_vote(self, peer: str, term: int) -> None: ...
     def replicate(self) -> None:
         """Leader: send each peer what it lacks."""
 
@@ -60,21 +60,16 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
 
     ready = True
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, library: Library) -> None:
         super().__init__(None, None, [])
-        self.rules = rules
+        self.library = library
 
     def send(self, node: Any, message: Mapping[str, Any]) -> bool:
-        match message["type"]:
-            case "request_vote":
-                self.rules.send_vote_request(
-                    node.id,
-                    term=message["term"],
-                    last_index=message["last_log_index"],
-                    last_term=message["last_log_term"],
-                )
-            case "response_vote":
-                self.rules.send_vote(node.id, term=message["term"])
+        match message:
+            case {"type": "request_vote", "term": term, "last_log_index": index, "last_log_term": last_term}:
+                self.library.rules.send_vote_request(node.id, term, index, last_term)
+            case {"type": "response_vote", "term": term}:
+                self.library.rules.send_vote(node.id, term)
             case _:
                 raise AssertionError(f"the library sent {message['type']}, which we do ourselves")
         return True
@@ -87,6 +82,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     library takes for its journal.
 
     Attributes:
+        rules: Asked by whatever is called after the construction; until then nobody is.
         transferring: The election that is due, or under way, was asked for by the leader itself.
     """
 
@@ -110,15 +106,14 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self,
         me: str,
         log: Any,
-        rules: Rules,
         *,
         now: float,
         rng: random.Random,
         period: float,
-        election_timeout_s: float,
-        fallback_s: float,
+        timeout: float,
+        fallback: float,
     ) -> None:
-        self._rules = rules
+        self.rules: Rules
         self._rng = rng
         self._log = log
         self._commit_limit: int | None = None
@@ -128,17 +123,17 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             autoTick=False,
             appendEntriesUseBatch=True,
             appendEntriesPeriod=period,
-            raftMinTimeout=election_timeout_s,
-            raftMaxTimeout=2 * election_timeout_s,
-            leaderFallbackTimeout=fallback_s,
-            connectionTimeout=2 * election_timeout_s,  # checked, but used only by its transport
+            raftMinTimeout=timeout,
+            raftMaxTimeout=2 * timeout,
+            leaderFallbackTimeout=fallback,
+            connectionTimeout=2 * timeout,  # checked, but used only by its transport
             commandsWaitLeader=False,
             dynamicMembershipChange=False,
             useFork=False,
         )
         conf.journalFile = log  # createJournal is the identity
         self._at(now)
-        super().__init__(_Named(me), [], conf=conf, transport=_Port(rules))
+        super().__init__(_Named(me), [], conf=conf, transport=_Port(self))
         self._SyncObj__raftLastApplied = log.base_index
         self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
         check_library(self)
@@ -352,17 +347,17 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
         if term != self._SyncObj__raftCurrentTerm:
-            self._rules.term_begins(term)
+            self.rules.term_begins(term)
         super()._SyncObj__setCurrentTerm(term, votedForNodeId)
 
     def _SyncObj__setState(self, newState: int) -> None:
         before = self._SyncObj__raftState
         super()._SyncObj__setState(newState)
         if before != newState:
-            self._rules.state_changed(before, newState)
+            self.rules.state_changed(before, newState)
 
     def _SyncObj__onBecomeLeader(self) -> None:
-        self._rules.leadership_begins()
+        self.rules.leadership_begins()
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__getCurrentLogIndex(self) -> int:
@@ -375,10 +370,10 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         return False
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        self._rules.apply(command)
+        self.rules.apply(command)
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        self._rules.replicate()
+        self.rules.replicate()
 
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
         """D7, D18: whoever took the message answers, when the entries are durable."""

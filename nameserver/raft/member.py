@@ -121,7 +121,7 @@ class RaftMember:
         self._wake_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
-                if not driver.engine.linked or not driver.hand_over():
+                if not driver.engine.greetings.linked or not driver.hand_over():
                     break
                 await asyncio.sleep(HANDOVER_STEP_S)
         await driver.close()
@@ -163,7 +163,7 @@ class RaftMember:
             deadline,
             lambda: (
                 f"{address} is a learner: it becomes a voter when it has caught up"
-                if address in engine.learners
+                if address in engine.shared.electorate.configuration.learners
                 else f"{address} is not known to be a member yet"
             ),
         )
@@ -382,7 +382,7 @@ class RaftMember:
     @property
     def linked(self) -> frozenset[str]:
         """Members with an authenticated link up."""
-        return self._driver.engine.linked if self._driver is not None else frozenset()
+        return self._driver.engine.greetings.linked if self._driver is not None else frozenset()
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
@@ -395,19 +395,16 @@ class RaftMember:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return self._core.electorate.configuration.voters if self._core is not None else self._config.peers
+        core = self._core
+        return self._config.peers if core is None else core.shared.electorate.configuration.voters
 
-    @property
-    def learners(self) -> tuple[str, ...]:
-        """Members that were added and have not caught up yet: they do not count."""
-        return self._driver.engine.learners if self._driver is not None else ()
 
     @property
     def contact_limit(self) -> float:
         """Seconds: the smallest election timeout N that any member states."""
         if self._driver is None:
             return self._config.election_timeout_ms / 1000
-        return self._driver.engine.contact_limit
+        return self._driver.engine.greetings.contact_limit
 
     @property
     def waiting_for(self) -> tuple[str, ...]:

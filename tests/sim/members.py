@@ -115,11 +115,11 @@ class Watched(Replicated):
         It believes no removal then: see ``Membership.on_removed``.
         """
         driver = self._member._driver
-        if driver is None or driver.engine.empty:
+        if driver is None or driver.engine.shared.empty:
             return True
         engine = driver.engine
-        index, _ = engine.core.log.committed_configuration(engine.commit_index)
-        return index == FIRST_INDEX and not engine.may_vote
+        index, _ = engine.core.shared.log.committed_configuration(engine.commit_index)
+        return index == FIRST_INDEX and not engine.shared.may_vote
 
     @property
     def promises_kept(self) -> bool:

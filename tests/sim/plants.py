@@ -20,7 +20,6 @@ from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.core import RaftCore
 from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
-from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import RaftLog
@@ -402,18 +401,18 @@ def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> Non
 
 
 def _leaders_state_what_is_durable(patch: pytest.MonkeyPatch) -> None:
-    init = Engine.__init__
+    init = Leading.__init__
 
-    def begin(engine: Any, *arguments: Any, **named: Any) -> None:
-        init(engine, *arguments, **named)
-        engine._states_durable = True
+    def begin(leading: Any, shared: Any) -> None:
+        init(leading, shared)
+        leading.states_durable = True
 
     write = Writer.write
 
     def written(writer: Any, position: int, ops: Any, *, silent: bool = False) -> None:
         write(writer, position, ops)  # it knows at once what is durable at home, before followers say so
 
-    patch.setattr(Engine, "__init__", begin)
+    patch.setattr(Leading, "__init__", begin)
     patch.setattr(Writer, "write", written)
 
 

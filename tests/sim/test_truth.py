@@ -90,7 +90,7 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
         for later in (0.0, 0.2):  # as if nothing came for that long
             loop.offset = before + later
             answer = engine.in_contact()
-            assert answer is (engine.contact_age() < engine.contact_limit)
+            assert answer is (engine.contact_age() < engine.greetings.contact_limit)
             answers[answer] += 1
         loop.offset = before
 

@@ -319,7 +319,7 @@ class Truth:
             mode.looked_at_term = term
         if library.state == LEADER and engine.role is Role.LEADER:
             self._look_at_leader(mode, engine, term)
-        held, acknowledged = core.log.last_index, core.following.acknowledged
+        held, acknowledged = core.shared.log.last_index, core.following.acknowledged
         if held < acknowledged:
             name = mode.host.name
             self.fail(
@@ -343,8 +343,12 @@ class Truth:
         if clock < self._nobody_lapses_before.get(key, -math.inf):
             return
         since = self._contact_since.setdefault(key, {})
-        now, date, limit = self.world.clock.now, engine._contact.member_date, 2 * engine.contact_limit
-        me = engine.me
+        now, date, limit = (
+            self.world.clock.now,
+            engine._contact.member_date,
+            2 * engine.greetings.contact_limit,
+        )
+        me = engine.shared.me
         oldest = math.inf
         for member in engine.members:
             if member == me or date(member) > clock - limit:

@@ -17,5 +17,5 @@ effects. Files, threads and sockets stay out.
     contact.py         how old what a leader said is
     log.py             entries in memory, and the operations that the journal is to keep
     messages.py        what members say to each other, and its bytes
-    surroundings.py    what each part is given
+    part.py            what the parts share; it imports none of them
 """

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from nameserver.raft.library import LEADER, Library
+from nameserver.raft.library import LEADER
 from nameserver.raft.types import StopMember
 
-from .electorate import Electorate
 from .leading import Leading
 from .log import CONFIGURATION, NO_OP, REGULAR
-from .part import CorePart
-from .patience import Patience
-from .surroundings import Surroundings
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -25,24 +22,19 @@ class Stopped(Exception):
     """The state machine has not applied an entry; this member must stop."""
 
 
-class Applying(CorePart):
+class Applying(Part):
     """Hands committed entries to the state machine.
 
     Attributes:
+        replay_end: The last entry that this member already had in its log when it started.
         passed: Committed entries that the state machine does not see.
     """
 
-    def __init__(
-        self,
-        given: Surroundings,
-        library: Library,
-        electorate: Electorate,
-        patience: Patience,
-        *,
-        leading: Leading,
-    ) -> None:
-        super().__init__(given, library, electorate, patience)
+    def __init__(self, shared: Shared, leading: Leading) -> None:
+        super().__init__(shared)
+        self._machine = shared.machine
         self._leading = leading
+        self.replay_end: Final = self._log.last_index
         self.passed = 0
 
     def apply_committed(self) -> None:
@@ -83,7 +75,7 @@ class Applying(CorePart):
                 f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
             )
         try:
-            self._host.apply(command[1:], index, term)
+            self._machine.apply(command[1:], index=index, term=term, live=index > self.replay_end)
         except StopMember as error:
             raise Stopped(f"entry {index}: {error}") from error
         except Exception as error:

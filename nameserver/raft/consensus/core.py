@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from nameserver.raft.library import CANDIDATE, LEADER, Library
+from nameserver.raft.library import CANDIDATE, LEADER
 
 from .applying import Applying
 from .elections import Elections
-from .electorate import Electorate
 from .following import Following
 from .leading import Leading
 from .messages import (
@@ -29,36 +28,23 @@ from .messages import (
     TimeoutNow,
     VoteReply,
 )
-from .patience import FALLBACK, Patience
-from .surroundings import Surroundings
+from .part import Part, Shared
 
 
-class RaftCore:
+class RaftCore(Part):
     """The parts of a core, and what the library asks of them (:class:`nameserver.raft.library.Rules`)."""
 
-    def __init__(self, given: Surroundings) -> None:
-        self._clock = given.clock
-        self.log: Final = given.log
-        self._host = given.host
-        self._contact = given.contact
-        self._timeout = given.election_timeout_s
-        self.library: Final = Library(
-            given.me,
-            given.log,
-            self,
-            now=given.clock(),
-            rng=given.rng,
-            period=given.period,
-            election_timeout_s=given.election_timeout_s,
-            fallback_s=FALLBACK * given.election_timeout_s,
-        )
-        self.electorate: Final = Electorate(given, self.library)
-        self.patience: Final = Patience(given, self.library)
-        shared = given, self.library, self.electorate, self.patience
-        self.elections: Final = Elections(*shared)
-        self.following: Final = Following(*shared)
-        self.leading: Final = Leading(*shared)
-        self.applying: Final = Applying(*shared, leading=self.leading)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.library: Final = shared.library
+        self.elections: Final = Elections(shared)
+        self.following: Final = Following(shared)
+        self.leading: Final = Leading(shared)
+        self.applying: Final = Applying(shared, self.leading)
+        self.replicate = self.leading.replicate
+        self.leadership_begins = self.leading.leadership_begins
+        self.apply = self.applying.apply
+        self.library.rules = self
 
     # ---- events
 
@@ -68,7 +54,7 @@ class RaftCore:
         if library.state == LEADER:
             return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
         deadline = library.election_deadline
-        return min(deadline, self.patience.watch.due) if self.electorate.other_voters else deadline
+        return min(deadline, self._patience.watch.due) if self._electorate.other_voters else deadline
 
     @property
     def due(self) -> bool:
@@ -79,7 +65,7 @@ class RaftCore:
             return True
         if library.state != LEADER:
             return self.elections.elected_if_standing or library.election_deadline <= self._clock()
-        return self.leading.due or (commit < self.log.last_index and self.leading.quorum_index() > commit)
+        return self.leading.due or (commit < self._log.last_index and self.leading.quorum_index() > commit)
 
     def tick(self) -> None:
         """Do what time, or a message, has made due: stand, commit, replicate."""
@@ -93,22 +79,16 @@ class RaftCore:
         try:
             library.tick(now, commit_limit=limit)
             if library.state == CANDIDATE and library.election_deadline > now + self._timeout:
-                self.patience.ask_again_soon(now, syncs=True)
+                self._patience.ask_again_soon(now, syncs=True)
             if led and library.state != LEADER:
                 self.leading.ask_successor()
         finally:
             self.elections.elected_if_standing = False
 
-    def link_up(self, peer: str) -> None:
-        self.electorate.meet(peer)
-        self._contact.forget(peer)
-        self.library.link_up(peer)
-        self.leading.link_changed(peer)
-
     def link_down(self, peer: str) -> None:
         self.library.link_down(peer)
         self.leading.link_changed(peer)
-        self.patience.link_down(peer)
+        self._patience.link_down(peer)
 
     def receive(self, peer: str, message: Message) -> None:
         """Take one message from an authenticated peer. D10: only those take part that proved who they are.
@@ -116,7 +96,7 @@ class RaftCore:
         That may be more than the configuration here names: the leader can be a member that was added while
         this one was away. What counts in a majority is decided by the configuration.
         """
-        if not self.electorate.knows(peer):
+        if not self._electorate.knows(peer):
             return
         if self.library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
@@ -138,30 +118,18 @@ class RaftCore:
             case Stale():
                 self.elections.on_stale(message.term)
             case TimeoutNow():
-                if self._host.may_stand:
+                if self.shared.may_stand:
                     self.library.timeout_now(self._clock(), peer, term=message.term)
             case _:
                 raise AssertionError(f"{type(message).__name__} is the engine's")
 
-    def restored(self, index: int) -> None:
-        """The state machine holds the image at ``index``; the log was reset to it."""
-        self.leading.follow_configuration()
-        self.library.restored(index)
-        self.following.restored(index)
-
     # ---- what the library asks (library.Rules)
 
-    def send_vote_request(self, peer: str, *, term: int, last_index: int, last_term: int) -> None:
-        self._host.send(peer, RequestVote(term, last_index, last_term, self.library.transferring))
+    def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
+        self._effects.send(peer, RequestVote(term, last_index, last_term, self.library.transferring))
 
-    def send_vote(self, peer: str, *, term: int) -> None:
-        self._host.send(peer, VoteReply(term))
-
-    def replicate(self) -> None:
-        self.leading.replicate()
-
-    def apply(self, command: bytes) -> None:
-        self.applying.apply(command)
+    def send_vote(self, peer: str, term: int) -> None:
+        self._effects.send(peer, VoteReply(term))
 
     def term_begins(self, term: int) -> None:
         """D3, D5: what was said in the term before is void, and whoever led in it does no more."""
@@ -177,7 +145,4 @@ class RaftCore:
             self.leading.leadership_ends()
         elif state == CANDIDATE:
             self.elections.say_standing()
-        self._host.role_changed()
-
-    def leadership_begins(self) -> None:
-        self.leading.leadership_begins()
+        self._effects.wake()

@@ -6,13 +6,10 @@ import logging
 import math
 from typing import Final
 
-from nameserver.raft.library import LEADER, Library
+from nameserver.raft.library import LEADER
 
-from .electorate import Electorate
 from .messages import PreVote, PreVoteReply, RequestVote, Stale, VoteReply
-from .part import CorePart
-from .patience import Patience
-from .surroundings import Surroundings
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +19,7 @@ LAST_LOOK: Final = 0.2
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
-class Elections(CorePart):
+class Elections(Part):
     """Asks before it stands, gives votes and has them counted.
 
     Attributes:
@@ -30,10 +27,8 @@ class Elections(CorePart):
         count: Elections begun here.
     """
 
-    def __init__(
-        self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
-    ) -> None:
-        super().__init__(given, library, electorate, patience)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._votes: set[str] = set()
         self._pre_term = 0
         self._pre_votes: set[str] = set()
@@ -51,39 +46,39 @@ class Elections(CorePart):
         deadline = library.election_deadline
         if deadline >= now or self.elected_if_standing or library.transfer_in_progress:
             return
-        if not self._electorate.other_voters and self._host.may_stand:
+        if not self._electorate.other_voters and self.shared.may_stand:
             return  # nobody to ask
         if math.isfinite(deadline) and deadline != patience.last_look_at:
             patience.last_look_at = library.election_deadline = now + LAST_LOOK * self._period
             return
-        if self._host.may_stand and (
+        if self.shared.may_stand and (
             library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S
         ):
             self._asking_said = now
             logger.info("asking for votes me=%s term=%d %s", self._me, library.term + 1, self._heard(now))
         library.forget_leader()  # silent for an election timeout: nobody knows
         patience.ask_again_soon(now)
-        if not self._host.may_stand:
+        if not self.shared.may_stand:
             return
         self._pre_term = library.term + 1
         self._pre_votes.clear()
         for name in self._electorate.other_voters:
-            self._host.send(name, PreVote(self._pre_term, self._log.last_index, library.last_log_term))
+            self._effects.send(name, PreVote(self._pre_term, self._log.last_index, library.last_log_term))
 
     def _heard(self, now: float) -> str:
         """What this member knows of its leader, for the log."""
         leader = self._library.leader
-        linked = "none" if leader is None else "up" if self._host.linked_to(leader) else "down"
+        linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self._patience.silence(now)}"
 
     def on_pre_vote(self, peer: str, m: PreVote) -> None:
         library = self._library
         if m.term <= library.term:
-            self._host.send(peer, Stale(library.term))
+            self._effects.send(peer, Stale(library.term))
             return
         mine = (library.last_log_term, self._log.last_index)
         if (
-            self._host.may_vote
+            self.shared.may_vote
             and (m.last_term, m.last_index) >= mine
             and not self._patience.hears_leader(self._clock())
         ):
@@ -92,7 +87,7 @@ class Elections(CorePart):
                 # Both ask at once, as after a leader's death: two of them standing would be none elected.
                 self._pre_term = 0
                 self._patience.ask_again_soon(self._clock(), syncs=True)
-            self._host.send(peer, PreVoteReply(m.term))
+            self._effects.send(peer, PreVoteReply(m.term))
 
     def on_pre_vote_reply(self, peer: str, m: PreVoteReply) -> None:
         library = self._library
@@ -100,7 +95,7 @@ class Elections(CorePart):
             m.term != self._pre_term
             or m.term != library.term + 1
             or library.state == LEADER
-            or not self._host.may_stand
+            or not self.shared.may_stand
         ):
             return
         self._pre_votes.add(peer)
@@ -111,8 +106,8 @@ class Elections(CorePart):
     def on_request_vote(self, peer: str, m: RequestVote) -> None:
         now = self._clock()
         if m.term < self._library.term:
-            self._host.send(peer, Stale(self._library.term))  # D6
-        elif self._host.may_vote and (m.transfer or not self._patience.hears_leader(now)):
+            self._effects.send(peer, Stale(self._library.term))  # D6
+        elif self.shared.may_vote and (m.transfer or not self._patience.hears_leader(now)):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:

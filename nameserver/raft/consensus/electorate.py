@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from nameserver.raft.library import Library
 
+from .contact import Contact
+from .log import RaftLog
 from .members import Configuration, majority
-from .surroundings import Surroundings
 
 
 class Electorate:
@@ -20,10 +21,10 @@ class Electorate:
         other_voters: Its voters but this member.
     """
 
-    def __init__(self, given: Surroundings, library: Library) -> None:
-        self._me = given.me
-        self._log = given.log
-        self._contact = given.contact
+    def __init__(self, me: str, log: RaftLog, contact: Contact, library: Library) -> None:
+        self._me = me
+        self._log = log
+        self._contact = contact
         self._library = library
         self._three = False
         self._known: set[str] = set()

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
-from nameserver.raft.types import RaftStartError, Role, StateMachine, StopMember
-from remoting.line_limit import LimitedLog
+from nameserver.raft.types import Role, StopMember
 
 from .applying import Stopped
-from .contact import Contact
 from .core import RaftCore
-from .effects import Effects
 from .greetings import Greetings
 from .images import Images
-from .log import FIRST_INDEX, RaftLog, Recovered
-from .members import Standing
+from .log import FIRST_INDEX
 from .membership import Membership
 from .messages import (
     TERM_STEP_MAX,
@@ -40,11 +35,11 @@ from .messages import (
     SnapshotPart,
     decode,
 )
-from .surroundings import HeldImage, Surroundings
+from .part import Part, Shared
 from .writing import Writing
 
 if TYPE_CHECKING:
-    import random
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -52,85 +47,32 @@ logger = logging.getLogger(__name__)
 HOUSEKEEPING_S: Final = 0.25
 
 
-class Engine:
+class Engine(Part):
     """The Raft member without IO.
 
     Attributes:
         take_effects: What is to be done now, in this order: to be called after each of the other methods.
     """
 
-    def __init__(
-        self,
-        *,
-        me: str,
-        machine: StateMachine,
-        held_image: HeldImage,
-        clock: Callable[[], float],
-        rng: random.Random,
-        standing: Standing,
-        recovered: Recovered,
-        election_timeout_ms: int,
-        volatile: bool,
-        compact_bytes: int,
-        entry_size_max: int,
-        http: str = "",
-        durability: str = "",
-    ) -> None:
-        self.me = me
-        self._machine = machine
-        self._held_image = held_image
-        self._clock = clock
-        self._entry_size_max = entry_size_max
-        try:
-            self._log = RaftLog(recovered)
-        except StopMember as error:
-            raise RaftStartError(f"raft: {error}") from error
-        self._replay_end = self._log.last_index
-        self._contact = Contact(1)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
-        self._states_durable = volatile
-        self._effects = effects = Effects(self._log)
-        self.take_effects: Final = effects.take
         self._applying = False
         self._seen: tuple[object, ...] = ()
-        given = Surroundings(
-            me=me,
-            log=self._log,
-            host=self,
-            held_image=held_image,
-            contact=self._contact,
-            clock=clock,
-            rng=rng,
-            election_timeout_ms=election_timeout_ms,
-            peer_log=LimitedLog(logger, clock),
-        )
-        self._peer_log = given.peer_log
-        self.core = core = RaftCore(given)
-        self._library = core.library
-        self._electorate = core.electorate
-        self._patience = core.patience
+        self.core = core = RaftCore(shared)
         self._following = core.following
         self._leading = core.leading
-        self._writing = Writing(given, effects, core, volatile=volatile)
-        self.greetings = greetings = Greetings(
-            given, effects, core, http=http, durability=durability, standing=standing
-        )
-        self.membership = membership = Membership(given, effects, core, greetings=greetings)
-        self.images = Images(
-            given,
-            effects,
-            core,
-            greetings=greetings,
-            membership=membership,
-            machine=machine,
-            compact_bytes=compact_bytes,
-        )
+        self._writing = Writing(shared, core.following, core.leading)
+        self.greetings = Greetings(shared, core.leading)
+        self.membership = Membership(shared, core.leading, self.greetings)
+        self.images = Images(core, self.greetings, self.membership)
 
     # ---- public state
 
     @property
     def role(self) -> Role:
-        if not self.greetings.standing.voter or self.me not in self.voters:
+        if not self.votes:
             return Role.LEARNER
         state = self._library.state
         return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
@@ -152,11 +94,6 @@ class Engine:
         return self._library.applied_index
 
     @property
-    def read_index(self) -> int:
-        """Leader: no member has applied anything beyond this; so whoever has applied this misses nothing."""
-        return self._leading.read_index
-
-    @property
     def leads(self) -> bool:
         return self._library.leads
 
@@ -168,25 +105,6 @@ class Engine:
     @property
     def voters(self) -> tuple[str, ...]:
         return self._electorate.configuration.voters
-
-    @property
-    def learners(self) -> tuple[str, ...]:
-        return self._electorate.configuration.learners
-
-    @property
-    def linked(self) -> frozenset[str]:
-        """Members to which a link is up; and the leader, which may be one that is not known here yet."""
-        return self.greetings.linked
-
-    @property
-    def empty(self) -> bool:
-        """Nothing was ever promised or stored here."""
-        return self.greetings.empty
-
-    @property
-    def contact_limit(self) -> float:
-        """The smallest election timeout that any member ever stated to this one, in seconds."""
-        return self.greetings.contact_limit
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -212,14 +130,14 @@ class Engine:
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
-        if member == self.me:
+        if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
 
     @property
     def votes(self) -> bool:
         """Whether this member votes; a learner does not."""
-        return self.greetings.standing.voter and self.me in self._electorate.configuration.voters
+        return self.shared.standing.voter and self._me in self.voters
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
@@ -228,7 +146,7 @@ class Engine:
     def status(self) -> dict[str, object]:
         """Figures for people and metrics."""
         age = self.contact_age()
-        image = self._held_image.image()
+        image = self.shared.held_image.image()
         return {
             "role": str(self.role),
             "term": self.term,
@@ -238,21 +156,21 @@ class Engine:
             "durable_index": self._log.durable_index,
             "leader": self.leader,
             "last_contact_ms": None if age == math.inf else round(age * 1000, 3),
-            "contact_limit_ms": round(self.contact_limit * 1000),
+            "contact_limit_ms": round(self.greetings.contact_limit * 1000),
             "members": list(self.members),
             "voters": list(self.voters),
-            "learners": list(self.learners),
+            "learners": list(self._electorate.configuration.learners),
             "configuration_index": self._log.configuration_index,
-            "cluster": self.greetings.standing.cluster,
-            "linked": sorted(self.linked),
+            "cluster": self.shared.standing.cluster,
+            "linked": sorted(self.greetings.linked),
             "waiting_for": list(self.greetings.waiting_for),
-            "peer_format": self.greetings.read_by_all,
+            "peer_format": self.shared.read_by_all,
             "journal_bytes": self._log.journal_bytes,
             "log_bytes": self._log.retained_bytes,
             "snapshot_index": image[0] if image else 0,
             "snapshot_bytes": image[2] if image else 0,
             "snapshot_failures": self.images.failures,
-            "storage_stalled": self._writing.stalled,
+            "storage_stalled": self.shared.stalled,
             "storage_stalls": self._writing.stalls,
             "leader_changes": self._following.leader_changes + self._leading.elected,
             "elections": self.core.elections.count,
@@ -271,7 +189,7 @@ class Engine:
         self.core.applying.replay()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
-        if self.may_stand and not self._electorate.other_voters:
+        if self.shared.may_stand and not self._electorate.other_voters:
             self._patience.stand_now()
         self._patience.restart_watch()
         self.step()
@@ -280,20 +198,17 @@ class Engine:
 
     def link_up(self, peer: str) -> None:
         """An authenticated link to ``peer`` is up; the peer's greeting is the first message on it."""
-        if self._effects.stopped or peer == self.me:
+        if peer == self._me or not self._begins():
             return
-        self._patience.look()
         if peer in self._effects.links:
             self.link_down(peer)
         self._effects.links.add(peer)
         self.greetings.say(peer)
 
     def link_down(self, peer: str) -> None:
-        if self._effects.stopped or peer not in self._effects.links:
+        if peer not in self._effects.links or not self._begins():
             return
-        self._patience.look()
         self._effects.links.discard(peer)
-        self.membership.link_down(peer)
         if self._effects.greeted.pop(peer, None) is not None:
             self.core.link_down(peer)
         self.images.link_down(peer)
@@ -305,13 +220,12 @@ class Engine:
         Raises:
             MessageError: The link must be closed: the peer speaks another format, or is broken.
         """
-        greetings = self.greetings
         if self._effects.stopped or peer not in self._effects.links:
             return
         message = decode(data)
         self._patience.look()
         if isinstance(message, Greeting):
-            greetings.receive(peer, message)
+            self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - self._library.term > TERM_STEP_MAX:
@@ -357,8 +271,8 @@ class Engine:
             self._tell_changes()
 
     def _on_message(self, peer: str, message: Message) -> None:
-        greetings = self.greetings
-        was_empty = greetings.empty
+        greetings, shared = self.greetings, self.shared
+        was_empty = shared.empty
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
                 self.link_down(stranger)
@@ -369,9 +283,9 @@ class Engine:
         else:
             self.core.receive(peer, message)
             self.membership.follow()
-            if isinstance(message, Append) and not greetings.standing.voter:
+            if isinstance(message, Append) and not shared.standing.voter:
                 greetings.leave_learning(peer, message)
-            if was_empty and not greetings.empty:
+            if was_empty and not shared.empty:
                 greetings.say_to_all()
 
     # ---- entries
@@ -382,13 +296,10 @@ class Engine:
         Raises:
             ValueError: The payload is above ``entry_size_max``.
         """
-        if len(payload) > self._entry_size_max:
-            raise ValueError(f"entry of {len(payload)} bytes, at most {self._entry_size_max} are allowed")
-        if (
-            self._effects.stopped
-            or self.images.restoring
-            or self._clock() < self.membership.handing_over_until
-        ):
+        size_max = self.shared.config.entry_size_max
+        if len(payload) > size_max:
+            raise ValueError(f"entry of {len(payload)} bytes, at most {size_max} are allowed")
+        if self._effects.stopped or self.images.restoring or self._clock() < self._leading.handing_over_until:
             return None
         self._patience.look()
         index = self._leading.append(payload, term)
@@ -397,7 +308,7 @@ class Engine:
         if self._applying:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
-            if self._writing.volatile:  # then the message says already that it is durable here
+            if self.shared.volatile:  # then the message says already that it is durable here
                 self._writing.flush()
             self._leading.replicate()
             self._writing.flush()
@@ -405,9 +316,8 @@ class Engine:
 
     def durable(self, position: int) -> None:
         """The journal holds everything written up to ``position``."""
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         self._writing.durable(position)
         self._go_on()
 
@@ -415,9 +325,8 @@ class Engine:
 
     def step(self) -> None:
         """Do what is due: elections, heartbeats, replication, commit, apply, writes."""
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         self.core.tick()
         if self._library.applied_index < self._library.commit_index:
             self._effects.apply()
@@ -462,12 +371,12 @@ class Engine:
         seen: tuple[object, ...] = (
             *self._library.seen,
             self.core.applying.passed,
-            min(self._library.applied_index, self._replay_end),
+            min(self._library.applied_index, self.core.applying.replay_end),
             self.in_contact(),
             len(self._effects.greeted),
             configured,
             configured <= commit,
-            self.greetings.standing,
+            self.shared.standing,
             self._log.last_index == FIRST_INDEX,
         )
         if seen != self._seen:
@@ -484,38 +393,9 @@ class Engine:
 
     def close(self) -> None:
         """Take part no more; the journal gets all that is known, so that the next start replays it."""
-        if not self._effects.stopped:
-            self._patience.look()
+        if self._begins():
             self._writing.flush(commit_too=True)
             self._effects.stopped = True
-
-    # ---- what the core asks (surroundings.Host)
-
-    @property
-    def may_vote(self) -> bool:
-        return self.greetings.standing.voter
-
-    @property
-    def may_stand(self) -> bool:
-        return self.greetings.standing.voter and not self._writing.stalled and self.me in self.voters
-
-    def send(self, peer: str, message: Message) -> None:
-        self._effects.send(peer, message)
-
-    def apply(self, payload: bytes, index: int, term: int) -> None:
-        self._machine.apply(payload, index=index, term=term, live=index > self._replay_end)
-
-    def role_changed(self) -> None:
-        self.membership.role_changed()
-        self._effects.wake()
-
-    @property
-    def all_read_durable(self) -> bool:
-        return self.greetings.all_read_durable
-
-    @property
-    def states_durable(self) -> bool:
-        return self._states_durable and self.greetings.all_read_durable
 
     def linked_to(self, peer: str) -> bool:
         return peer in self._effects.greeted

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from nameserver.raft.library import FOLLOWER, Library
+from nameserver.raft.library import FOLLOWER
 
-from .electorate import Electorate
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply, Stale
-from .part import CorePart
-from .patience import Patience
-from .surroundings import Surroundings
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
 
-class Following(CorePart):
+class Following(Part):
     """Keeps its log equal to the leader's and says how far it is, once that is durable.
 
     Attributes:
@@ -24,10 +21,8 @@ class Following(CorePart):
         refused_truncations: Appends that would have dropped committed entries.
     """
 
-    def __init__(
-        self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
-    ) -> None:
-        super().__init__(given, library, electorate, patience)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._matched = 0  # our log equals the current leader's up to here
         self._leader_durable = 0  # what the current leader said that is durable there
         self._reply_seq = 0
@@ -58,7 +53,7 @@ class Following(CorePart):
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
         library, log = self._library, self._log
         if m.term < library.term:
-            self._host.send(peer, Stale(library.term))
+            self._effects.send(peer, Stale(library.term))
             return
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
         if prev < log.base_index:  # our image covers it, so it is committed and the same
@@ -147,7 +142,7 @@ class Following(CorePart):
             leader in voters
             and self._me in voters
             and self._log.term_at(index) == library.term
-            and self._host.may_vote
+            and self.shared.may_vote
             and self._electorate.settled_three
         ):
             library.commit(index)
@@ -179,14 +174,14 @@ class Following(CorePart):
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:
-        self._host.send(
+        self._effects.send(
             leader,
             AppendReply(
                 self._library.term,
                 seq,
                 state,
                 index,
-                not self._host.may_vote,
+                not self.shared.may_vote,
                 self._clock(),
                 self._contact.echo_for(leader),
             ),

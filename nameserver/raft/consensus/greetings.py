@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from .core import RaftCore
-from .effects import Effects, StoreStanding
-from .log import FIRST_INDEX
-from .members import Configuration, Standing, found, majority, waiting_for
-from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX, Append, Greeting, MessageError
-from .part import Part
-from .surroundings import Surroundings
+from .effects import StoreStanding
+from .leading import Leading
+from .members import Standing, found, majority, waiting_for
+from .messages import FORMAT_MAX, Append, Greeting, MessageError
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -24,55 +22,36 @@ class Greetings(Part):
     """Greetings heard and said by one member.
 
     Attributes:
-        standing: What this member is; stored before anybody hears of what it does by it.
         said: The newest greeting of each of them that has said one.
         contact_limit: The smallest election timeout that any member ever stated to this one, in seconds.
     """
 
-    def __init__(
-        self,
-        given: Surroundings,
-        effects: Effects,
-        core: RaftCore,
-        *,
-        http: str,
-        durability: str,
-        standing: Standing,
-    ) -> None:
-        super().__init__(given, effects, core)
-        self._election_timeout_ms = given.election_timeout_ms
-        self._core = core
-        self._http = http
-        self._durability = durability
-        self.standing = standing
-        self.said = effects.greeted
+    def __init__(self, shared: Shared, leading: Leading) -> None:
+        super().__init__(shared)
+        self._leading = leading
+        self._http = shared.config.http
+        self._durability = shared.config.durability
+        self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
-        self.contact_limit = given.election_timeout_s
+        self.contact_limit = self._timeout
         self._learner_base: tuple[int, int] | None = None  # term, the leader's last index when we came
-        self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
 
     # ---- what is known
 
     @property
-    def empty(self) -> bool:
-        """Nothing was ever promised or stored here."""
-        standing = self.standing
-        return not (standing.voter or standing.doubtful) and self._log.last_index == FIRST_INDEX
-
-    @property
     def waiting_for(self) -> tuple[str, ...]:
         """First start: the members it still waits for."""
         members = self._electorate.configuration.members
-        return waiting_for(self._me, members, self.said) if self.empty else ()
+        return waiting_for(self._me, members, self.said) if self.shared.empty else ()
 
     @property
     def distrusted(self) -> tuple[str, ...]:
         """Voters that may lack what they acknowledged, if the rest is no majority: then nobody can tell what
         was committed. Empty while the rest is one, or may be.
         """
-        if self.empty or self._library.leader is not None:
+        if self.shared.empty or self._library.leader is not None:
             return ()
         voters = self._electorate.configuration.voters
         lost = [name for name in voters if not self._keeps_promises(name)]
@@ -81,7 +60,7 @@ class Greetings(Part):
     def _keeps_promises(self, name: str) -> bool:
         """As far as is known here; an empty one may be about to found the cluster with this member."""
         if name == self._me:
-            return self.standing.voter
+            return self.shared.standing.voter
         greeting = self.said.get(name)
         return greeting is None or greeting.voter or greeting.empty
 
@@ -120,21 +99,6 @@ class Greetings(Part):
         return self._link_numbers[peer] if peer in self.said else 0
 
     @property
-    def read_by_all(self) -> int:
-        """Rule 7: the highest format that every member said it reads."""
-        others = [name for name in self._electorate.configuration.members if name != self._me]
-        return min([FORMAT_MAX, *(self.standing.formats.get(name, FORMAT) for name in others)])
-
-    @property
-    def all_read_durable(self) -> bool:
-        """Every member has said that it understands :attr:`.messages.Append.durable`."""
-        standing, configuration = self.standing, self._electorate.configuration
-        known = self._durable_read
-        if known is None or known[0] is not standing or known[1] is not configuration:
-            known = self._durable_read = standing, configuration, self.read_by_all >= FORMAT_DURABLE
-        return known[2]
-
-    @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
         said = {peer: greeting.http for peer, greeting in self.said.items()} | {self._me: self._http}
@@ -152,13 +116,13 @@ class Greetings(Part):
         first = peer not in self.said
         self.said[peer] = greeting
         self.contact_limit = min(self.contact_limit, greeting.election_timeout_ms / 1000)
-        formats = self.standing.formats
+        formats = self.shared.standing.formats
         if formats.get(peer) != greeting.format_max:
             # Of others only those that are here: names that come and go must not fill what is stored.
             kept = {*self._electorate.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
-            self.become(replace(self.standing, formats={**formats, peer: greeting.format_max}))
-        if first and self._durability and greeting.durability not in ("", self._durability):
+            self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
+        if first and greeting.durability not in ("", self._durability):
             self._peer_log.write(
                 logging.WARNING,
                 peer,
@@ -178,7 +142,10 @@ class Greetings(Part):
                 greeting.voter,
                 greeting.empty,
             )
-            self._core.link_up(peer)
+            self._electorate.meet(peer)
+            self._contact.forget(peer)
+            self._library.link_up(peer)
+            self._leading.link_changed(peer)
         self.consider_founding()
         self.look_for_trust()
 
@@ -188,23 +155,23 @@ class Greetings(Part):
         Whoever is not in the configuration here may have been added while this member was away, or removed
         while it was away itself. Both belong to the cluster; neither counts.
         """
-        mine, theirs = self.standing.cluster, greeting.cluster
-        if theirs and mine != theirs and self.empty == greeting.empty:
+        mine, theirs = self.shared.standing.cluster, greeting.cluster
+        if theirs and mine != theirs and self.shared.empty == greeting.empty:
             raise MessageError(f"{peer} is of another cluster: {theirs}, this is {mine}")
         known = peer in self._electorate.configuration.members
-        if not known and not self.empty and (greeting.empty or mine != theirs):
+        if not known and not self.shared.empty and (greeting.empty or mine != theirs):
             raise MessageError(f"{peer} is no member")
 
     def say(self, peer: str) -> None:
         """Say to ``peer`` what this member is."""
-        standing = self.standing
+        standing = self.shared.standing
         self._effects.send(
             peer,
             Greeting(
                 standing.instance,
                 standing.voter,
-                self.empty,
-                self._election_timeout_ms,
+                self.shared.empty,
+                self.shared.config.election_timeout_ms,
                 dict(standing.founders),
                 self._library.term,
                 FORMAT_MAX,
@@ -225,14 +192,14 @@ class Greetings(Part):
     def become(self, standing: Standing) -> None:
         """Take another standing, which is durable before anybody hears of it."""
         self._effects.add(StoreStanding(standing))
-        self.standing = standing
+        self.shared.standing = standing
 
     def consider_founding(self) -> None:
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
-        if not self.empty:
+        if not self.shared.empty:
             return
         members = self._electorate.configuration.members
-        founded = found(self.standing, self._me, members, self.said)
+        founded = found(self.shared.standing, self._me, members, self.said)
         if founded is None:
             if (waiting := self.waiting_for) != self._said_waiting_for:
                 self._said_waiting_for = waiting
@@ -254,10 +221,10 @@ class Greetings(Part):
             The peers that are strangers then.
         """
         cluster = self.said[leader].cluster
-        if not cluster or cluster == self.standing.cluster:
+        if not cluster or cluster == self.shared.standing.cluster:
             return []
         logger.info("cluster joined me=%s cluster=%s leader=%s", self._me, cluster, leader)
-        self.become(replace(self.standing, cluster=cluster))
+        self.become(replace(self.shared.standing, cluster=cluster))
         return [
             peer for peer, greeting in self.said.items() if greeting.cluster != cluster and not greeting.empty
         ]
@@ -287,6 +254,6 @@ class Greetings(Part):
             # mattered.
             library.remember_vote(leader)
             self._effects.store_vote()
-            self.become(replace(self.standing, voter=True, doubtful=False))
+            self.become(replace(self.shared.standing, voter=True, doubtful=False))
             logger.info("learner caught up me=%s index=%d term=%d", self._me, m.commit, m.term)
             self.say_to_all()

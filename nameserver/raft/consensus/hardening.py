@@ -80,7 +80,7 @@ D24
     :meth:`nameserver.raft.links.link.Link._check`
 D25
     A member that was emptied, or keeps all in memory, votes again in a term in which it has voted, and counts
-    for entries that it has lost. :attr:`.surroundings.Host.may_vote`, :mod:`.members`, :mod:`.greetings`
+    for entries that it has lost. :attr:`.part.Shared.may_vote`, :mod:`.members`, :mod:`.greetings`
     (learner)
 D26
     Where the last piece of a large entry begins is computed from another length: the follower reads half an

@@ -11,17 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 from nameserver.raft.library import FOLLOWER
-from nameserver.raft.types import ChangeRefused, NotLeader, StateMachine
+from nameserver.raft.types import ChangeRefused, NotLeader
 
 from .core import RaftCore
-from .effects import Effects, InstallImage, MakeImage, Trim
+from .effects import InstallImage, MakeImage, Trim
 from .greetings import Greetings
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import SnapshotPart, SnapshotReply, Stale
 from .part import Part
-from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -44,24 +43,14 @@ class Images(Part):
         restoring: An operator's image is about to replace everything: nothing is appended meanwhile.
     """
 
-    def __init__(
-        self,
-        given: Surroundings,
-        effects: Effects,
-        core: RaftCore,
-        *,
-        greetings: Greetings,
-        membership: Membership,
-        machine: StateMachine,
-        compact_bytes: int,
-    ) -> None:
-        super().__init__(given, effects, core)
-        self._held_image = given.held_image
-        self._core = core
+    def __init__(self, core: RaftCore, greetings: Greetings, membership: Membership) -> None:
+        super().__init__(core.shared)
+        self._held_image = core.shared.held_image
+        self._compact_bytes = core.shared.config.compact_bytes
+        self._following = core.following
+        self._leading = core.leading
         self._greetings = greetings
         self._membership = membership
-        self._machine = machine
-        self._compact_bytes = compact_bytes
         self.failures = 0
         self.error = ""
         self._making = False
@@ -95,8 +84,7 @@ class Images(Part):
         Raises:
             ChangeRefused: There is no state yet.
         """
-        self._patience.look()
-        if self._effects.stopped or self._library.applied_index <= FIRST_INDEX:
+        if not self._begins() or self._library.applied_index <= FIRST_INDEX:
             raise ChangeRefused("nothing was written yet: there is no state to store")
         if not (self._making or self.installing or self.restoring):
             self._begin()
@@ -107,7 +95,7 @@ class Images(Part):
         assert term is not None
         self._log.journal_bytes = 0
         try:
-            encode_image = self._machine.snapshot()
+            encode_image = self.shared.machine.snapshot()
         except Exception as error:
             logger.exception("snapshot raised index=%d", index)
             self.failed(str(error))
@@ -118,9 +106,8 @@ class Images(Part):
 
     def made(self, index: int) -> None:
         """The image at ``index`` is durable: the log before it may go."""
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         self._making = False
         self._retry_s = SNAPSHOT_RETRY_S[0]
         if index > self._log.base_index:
@@ -139,9 +126,8 @@ class Images(Part):
 
     def failed(self, error: str) -> None:
         """Storing an image failed; nothing is lost, the log stays longer (D28)."""
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         self._making = False
         self.failures += 1
         self.error = error
@@ -160,7 +146,7 @@ class Images(Part):
             return
         self._following.follow(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
-        if not self._greetings.standing.voter:
+        if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
         if m.index <= self._library.applied_index:
             # D16: never back. What is committed is the same at the leader, so it may go on from there.
@@ -202,7 +188,7 @@ class Images(Part):
             )
 
     def _reply(self, leader: str, index: int, offset: int) -> None:
-        learner, echo = not self._greetings.standing.voter, self._contact.echo_for(leader)
+        learner, echo = not self.shared.standing.voter, self._contact.echo_for(leader)
         reply = SnapshotReply(self._library.term, index, offset, learner, self._clock(), echo)
         self._effects.send(leader, reply)
 
@@ -236,13 +222,12 @@ class Images(Part):
         """An image received from a leader is durable and ready: it becomes the state unless that has moved
         beyond (D16).
         """
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         self.installing = 0
         self._install_retry_s = INSTALL_RETRY_S[0]
         if index > self._library.applied_index:
-            was_empty = self._greetings.empty
+            was_empty = self.shared.empty
             logger.info("snapshot installed me=%s index=%d", self._me, index)
             if not self._replace_state(index, term, configuration, install):
                 return
@@ -263,7 +248,9 @@ class Images(Part):
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
         self._log.reset(index, term, held)
-        self._core.restored(index)
+        self._leading.follow_configuration()
+        self._library.restored(index)
+        self._following.restored(index)
         self._membership.follow()
         self._effects.add(Trim(index))
         return True
@@ -276,8 +263,7 @@ class Images(Part):
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        self._patience.look()
-        if self._effects.stopped or not self._library.leads:
+        if not self._begins() or not self._library.leads:
             raise NotLeader(self._library.leader)
         members = self._electorate.configuration.members
         if members != (self._me,):
@@ -313,9 +299,8 @@ class Images(Part):
 
         So whatever was computed from the former state knows that it is void.
         """
-        if self._effects.stopped:
+        if not self._begins():
             return
-        self._patience.look()
         logger.warning("snapshot restored me=%s index=%d", self._me, index)
         if self._replace_state(index, term, configuration, install):
             self._leading.step_down("a snapshot was restored")

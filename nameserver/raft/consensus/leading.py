@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import math
 
-from nameserver.raft.library import LEADER, Library
+from nameserver.raft.library import LEADER
 
-from .electorate import Electorate
 from .log import CONFIGURATION, NO_OP, REGULAR
 from .members import Configuration, encode_configuration, majority
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
-from .part import CorePart
-from .patience import Patience
+from .part import Part, Shared
 from .replication import (
     BATCH_BYTES,
     PART_BYTES,
@@ -22,30 +20,33 @@ from .replication import (
     Transfer,
     quorum_index,
 )
-from .surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 
-class Leading(CorePart):
+class Leading(Part):
     """Appends entries, sends each member what it lacks, knows what a majority holds; hands over.
 
     Attributes:
         progress: Each other member's log, as far as it is known; empty unless this member leads.
+        told_removed: Whom this leader told that they are removed.
+        handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
         elected: How often this member was elected.
+        states_durable: It tells its followers what is durable here, if all of them read that.
         successor: The linked voter that held most of the log when this one last led.
         doing: What this member is doing right now, for the line that says why it stopped leading.
     """
 
-    def __init__(
-        self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
-    ) -> None:
-        super().__init__(given, library, electorate, patience)
-        self._held_image = given.held_image
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._held_image = shared.held_image
         self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}
+        self.told_removed: set[str] = set()
+        self.handing_over_until = -math.inf
         self.elected = 0
+        self.states_durable = shared.volatile
         self.successor: str | None = None
         self.doing = ""
 
@@ -65,7 +66,7 @@ class Leading(CorePart):
         """Remember who comes next, and say why it ended."""
         voters = self._electorate.configuration.voters
         held = {name: p.match for name, p in self.progress.items() if name in voters}
-        linked = (name for name in held if self._host.linked_to(name))
+        linked = (name for name in held if name in self._effects.greeted)
         self.successor = max(linked, key=held.__getitem__, default=None)
         now = self._clock()
         ages = ((name, now - self._contact.member_date(name)) for name in self.progress)
@@ -82,6 +83,8 @@ class Leading(CorePart):
             self._patience.watch.longest * 1000,
         )
         self.progress.clear()
+        self.told_removed.clear()
+        self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
         """Stop leading without a new term."""
@@ -95,13 +98,13 @@ class Leading(CorePart):
         ready = [
             name
             for name, p in self.progress.items()
-            if self._counts(name, p) and p.match == self._log.last_index and self._host.linked_to(name)
+            if self._counts(name, p) and p.match == self._log.last_index and name in self._effects.greeted
         ]
         if self._library.state != LEADER or not ready or (to is not None and to not in ready):
             return None
         target = to if to is not None else min(ready)
         self._handed_over = True
-        self._host.send(target, TimeoutNow(self._library.term))
+        self._effects.send(target, TimeoutNow(self._library.term))
         return target
 
     def ask_successor(self) -> None:
@@ -109,7 +112,7 @@ class Leading(CorePart):
         hear it, and would wait for an election timeout more.
         """
         if self.successor is not None:
-            self._host.send(self.successor, TimeoutNow(self._library.term))
+            self._effects.send(self.successor, TimeoutNow(self._library.term))
 
     # ---- the members
 
@@ -150,7 +153,8 @@ class Leading(CorePart):
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
-        """D17: a peer may come back with less; what it said before is void."""
+        """D17: a peer may come back with less; what it said before is void, and what it was told."""
+        self.told_removed.discard(peer)
         if peer in self.progress:
             self._set_progress(peer)
 
@@ -254,7 +258,8 @@ class Leading(CorePart):
         if (
             durable > self._library.commit_index
             and self._electorate.settled_three
-            and self._host.states_durable
+            and self.states_durable
+            and self.shared.all_read_durable
             and self._log.term_at(durable) == self._library.term
         ):
             return durable
@@ -287,7 +292,7 @@ class Leading(CorePart):
         now = self._clock()
         age: float | None = None
         # Whoever does not read what was stated would take the commit index for all that was answered.
-        all_said = self.read_index == self._library.commit_index or self._host.all_read_durable
+        all_said = self.read_index == self._library.commit_index or self.shared.all_read_durable
         if self._library.leads and all_said:  # what is not applied here yet is so there before the age counts
             age = now - self._contact.majority_date(now)
         stated = self._to_state()
@@ -312,7 +317,7 @@ class Leading(CorePart):
                 prev = log.last_index
             entries = log.read(p.next, bytes_max=BATCH_BYTES) if more else []
             p.seq += 1
-            self._host.send(
+            self._effects.send(
                 peer,
                 Append(
                     self._library.term,
@@ -371,5 +376,5 @@ class Leading(CorePart):
                 self._contact.echo_for(peer),
                 t.configuration,
             )
-            self._host.send(peer, part)
+            self._effects.send(peer, part)
             t.sent += len(data)

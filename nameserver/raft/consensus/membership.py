@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import replace
 from typing import Final
 
 from nameserver.raft.library import LEADER
 from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
 
-from .core import RaftCore
-from .effects import Effects, Follow, Leave
+from .effects import Follow, Leave
 from .greetings import Greetings
+from .leading import Leading
 from .log import FIRST_INDEX
 from .members import Configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
-from .part import Part
-from .surroundings import Surroundings
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +26,13 @@ ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(Part):
-    """Who takes part and who leads, as one member changes it or learns of it.
+    """Who takes part and who leads, as one member changes it or learns of it."""
 
-    Attributes:
-        handing_over_until: Until then nothing is appended, so that a follower can hold the whole log.
-    """
-
-    def __init__(
-        self, given: Surroundings, effects: Effects, core: RaftCore, *, greetings: Greetings
-    ) -> None:
-        super().__init__(given, effects, core)
-        self._election_timeout_s = given.election_timeout_s
+    def __init__(self, shared: Shared, leading: Leading, greetings: Greetings) -> None:
+        super().__init__(shared)
+        self._leading = leading
         self._greetings = greetings
-        self._followed = core.electorate.configuration
-        self._told: set[str] = set()  # whom this leader told that they are removed
-        self.handing_over_until = -math.inf
+        self._followed = self._electorate.configuration
 
     # ---- what is in force
 
@@ -75,18 +65,21 @@ class Membership(Part):
         self.follow()
         return found
 
+    def _must_lead(self) -> None:
+        """Raises: NotLeader: Nothing was done."""
+        if not self._begins() or self._library.state != LEADER:
+            raise NotLeader(self._library.leader)
+
     def _may_change(self, *, besides: str | None = None) -> None:
         """Rule 7: configurations travel in entries that older programs cannot read.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        self._patience.look()
-        if self._effects.stopped or self._library.state != LEADER:
-            raise NotLeader(self._library.leader)
-        if self._clock() < self.handing_over_until:
+        self._must_lead()
+        if self._clock() < self._leading.handing_over_until:
             raise ChangeNotYet("leadership is being handed over; ask again")
-        stated = self._greetings.standing.formats
+        stated = self.shared.standing.formats
         old = [
             name
             for name in self._electorate.other_voters  # a learner is no loss, and may not have come yet
@@ -130,7 +123,7 @@ class Membership(Part):
                 and progress.transfer is None
                 and progress.match >= self._log.configuration_index
                 and progress.match + CAUGHT_UP_ENTRIES > self._log.last_index
-                and self._greetings.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
+                and self.shared.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
             ):
                 logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
                 if isinstance(self._leading.change(configuration.promoting(name)), int):
@@ -162,7 +155,7 @@ class Membership(Part):
             voter in self._effects.greeted
             and progress is not None
             and not progress.learner
-            and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._election_timeout_s
+            and self._clock() - self._contact.member_date(voter) < ALIVE_TIMEOUTS * self._timeout
         )
 
     def tell_removed(self) -> None:
@@ -171,10 +164,10 @@ class Membership(Part):
             return
         members = self._electorate.configuration.members
         for peer, greeting in self._effects.greeted.items():
-            if peer in members or peer in self._told:
+            if peer in members or peer in self._leading.told_removed:
                 continue
             if not greeting.empty and greeting.format_max >= FORMAT_CONFIGURATION:
-                self._told.add(peer)
+                self._leading.told_removed.add(peer)
                 self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:
@@ -185,16 +178,12 @@ class Membership(Part):
         voter is a member since the founding, also if it was emptied since and no founder knows its instance.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
-        was_member = self._me in committed.members if index > FIRST_INDEX else self._greetings.standing.voter
-        if m.term < self._library.term or self._greetings.empty or not was_member:
+        was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
+        if m.term < self._library.term or self.shared.empty or not was_member:
             return
-        self._greetings.become(replace(self._greetings.standing, removed=True))
+        self._greetings.become(replace(self.shared.standing, removed=True))
         self._effects.stopped = True
         self._effects.add(Leave(f"{peer}, which leads term {m.term}, says that {self._me} was removed"))
-
-    def link_down(self, peer: str) -> None:
-        """On another link it is told again."""
-        self._told.discard(peer)
 
     # ---- leadership
 
@@ -203,12 +192,9 @@ class Membership(Part):
 
         For one election timeout nothing is appended.
         """
-        if self._effects.stopped:
+        if not self._begins() or self._library.state != LEADER or not self._electorate.other_voters:
             return False
-        self._patience.look()
-        if self._library.state != LEADER or not self._electorate.other_voters:
-            return False
-        self.handing_over_until = self._clock() + self._election_timeout_s
+        self._leading.handing_over_until = self._clock() + self._timeout
         self._leading.hand_over(to)
         self._effects.wake()
         return True
@@ -219,9 +205,7 @@ class Membership(Part):
         Raises:
             NotLeader, ChangeRefused: And why not.
         """
-        self._patience.look()
-        if self._effects.stopped or self._library.state != LEADER:
-            raise NotLeader(self._library.leader)
+        self._must_lead()
         others = self._electorate.other_voters
         if to is not None and to not in others:
             raise ChangeRefused(
@@ -232,8 +216,3 @@ class Membership(Part):
         ready = [name for name in others if self._counts_now(name)]
         if not ready or (to is not None and to not in ready):
             raise ChangeRefused(f"{to or 'each other voter'} is out of reach, or has not caught up yet")
-
-    def role_changed(self) -> None:
-        """Whoever leads from here on begins anew."""
-        self.handing_over_until = -math.inf
-        self._told.clear()

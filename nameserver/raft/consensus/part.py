@@ -1,43 +1,142 @@
-"""What each part of a member holds of the others; no behaviour."""
+"""What the parts of one member share, and what each of them holds of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nameserver.raft.library import Library
+from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, StopMember
+from remoting.line_limit import LimitedLog
 
+from .contact import Contact
 from .effects import Effects
 from .electorate import Electorate
-from .patience import Patience
-from .surroundings import Surroundings
+from .log import FIRST_INDEX, RaftLog, Recovered
+from .members import Configuration, Standing
+from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
+from .patience import FALLBACK, Patience
 
 if TYPE_CHECKING:
-    from .core import RaftCore
+    import random
+
+logger = logging.getLogger(__name__)
 
 
-class CorePart:
-    """A part of the core: elections, following, leading, applying."""
+class HeldImage(Protocol):
+    """The newest state image that is durable here."""
+
+    def image(self) -> tuple[int, int, int, bytes] | None:
+        """Index, term, size and encoded configuration."""
+
+    def read_image(self, index: int, offset: int, size: int) -> bytes | None:
+        """A piece of the image at ``index``; None if it is there no more.
+
+        Nothing if the disk has not given it yet: :meth:`.engine.Engine.step` follows.
+        """
+
+
+class Shared:
+    """What all parts of one member look at, and some change: it imports none of them, they all import it.
+
+    Attributes:
+        volatile: There is no journal: what is in the log is as durable as it will ever be.
+        timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
+        peer_log: For lines that a peer can cause with every message: it writes no more than some.
+        standing: What this member is; stored before anybody hears of what it does by it.
+        stalled: The oldest write of the journal is under way for too long.
+    """
 
     def __init__(
-        self, given: Surroundings, library: Library, electorate: Electorate, patience: Patience
+        self,
+        config: RaftConfig,
+        machine: StateMachine,
+        *,
+        held_image: HeldImage,
+        clock: Callable[[], float],
+        rng: random.Random,
+        standing: Standing,
+        recovered: Recovered,
     ) -> None:
-        self._me: Final = given.me
-        self._peer_log = given.peer_log
-        self._log = given.log
-        self._host = given.host
-        self._clock = given.clock
-        self._contact = given.contact
-        self._period = given.period
-        self._library = library
-        self._electorate = electorate
-        self._patience = patience
+        self.config = config
+        self.machine = machine
+        self.held_image = held_image
+        self.clock = clock
+        self.standing = standing
+        self.stalled = False
+        self.me = me = config.me
+        self.volatile = config.durability == "memory"
+        self.timeout = timeout = config.election_timeout_ms / 1000
+        self.period = period = timeout / 6
+        try:
+            self.log = log = RaftLog(recovered)
+        except StopMember as error:
+            raise RaftStartError(f"raft: {error}") from error
+        self.contact = contact = Contact(1)
+        self.effects = Effects(log)
+        self.peer_log = LimitedLog(logger, clock)
+        self.library = library = Library(
+            me, log, now=clock(), rng=rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
+        )
+        self.electorate = Electorate(me, log, contact, library)
+        self.patience = Patience(
+            me, self.effects.greeted, contact, library, clock=clock, rng=rng, period=period, timeout=timeout
+        )
+        self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever promised or stored here."""
+        standing = self.standing
+        return not (standing.voter or standing.doubtful) and self.log.last_index == FIRST_INDEX
+
+    @property
+    def may_vote(self) -> bool:
+        """False for a learner (D25)."""
+        return self.standing.voter
+
+    @property
+    def may_stand(self) -> bool:
+        """False for a learner, for whoever is no voter, and while the own journal stalls."""
+        return self.standing.voter and not self.stalled and self.me in self.electorate.configuration.voters
+
+    @property
+    def read_by_all(self) -> int:
+        """Rule 7: the highest format that every member said it reads."""
+        others = [name for name in self.electorate.configuration.members if name != self.me]
+        return min([FORMAT_MAX, *(self.standing.formats.get(name, FORMAT) for name in others)])
+
+    @property
+    def all_read_durable(self) -> bool:
+        """Every member has said that it understands :attr:`.messages.Append.durable`."""
+        standing, configuration = self.standing, self.electorate.configuration
+        known = self._durable_read
+        if known is None or known[0] is not standing or known[1] is not configuration:
+            known = self._durable_read = standing, configuration, self.read_by_all >= FORMAT_DURABLE
+        return known[2]
 
 
-class Part(CorePart):
-    """A part around the core: it leaves effects, and asks the parts of the core."""
+class Part:
+    """What each part holds of what they share."""
 
-    def __init__(self, given: Surroundings, effects: Effects, core: RaftCore) -> None:
-        super().__init__(given, core.library, core.electorate, core.patience)
-        self._effects = effects
-        self._following = core.following
-        self._leading = core.leading
+    def __init__(self, shared: Shared) -> None:
+        self.shared: Final = shared
+        self._me: Final = shared.me
+        self._clock = shared.clock
+        self._timeout = shared.timeout
+        self._period = shared.period
+        self._log = shared.log
+        self._contact = shared.contact
+        self._effects = shared.effects
+        self._peer_log = shared.peer_log
+        self._library = shared.library
+        self._electorate = shared.electorate
+        self._patience = shared.patience
+
+    def _begins(self) -> bool:
+        """Each event begins with a look at the clock; False if this member takes part no more."""
+        if self._effects.stopped:
+            return False
+        self._patience.look()
+        return True

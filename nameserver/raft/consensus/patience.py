@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
 
 from nameserver.raft.library import LEADER, Library
 
-from .surroundings import Surroundings
+from .contact import Contact
 from .watch import Watch
+
+if TYPE_CHECKING:
+    import random
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +32,29 @@ class Patience:
         last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
     """
 
-    def __init__(self, given: Surroundings, library: Library) -> None:
-        self._me = given.me
-        self._clock = given.clock
-        self._rng = given.rng
-        self._host = given.host
-        self._contact = given.contact
-        self._timeout = given.election_timeout_s
-        self._period = given.period
+    def __init__(
+        self,
+        me: str,
+        greeted: Collection[str],
+        contact: Contact,
+        library: Library,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        period: float,
+        timeout: float,
+    ) -> None:
+        self._me = me
+        self._greeted = greeted
+        self._contact = contact
         self._library = library
+        self._clock = clock
+        self._rng = rng
+        self._period = period
+        self._timeout = timeout
         self.heard = -math.inf
-        self.watch = Watch(given.period)
-        self.watch.look(given.clock())
+        self.watch = Watch(period)
+        self.watch.look(clock())
         self.last_look_at = math.nan
 
     def look(self) -> None:
@@ -57,11 +72,6 @@ class Patience:
     def restart_watch(self) -> None:
         """What took long just now happens once: the member did not stand still."""
         self.watch.restart(self._clock())
-
-    @property
-    def lost(self) -> float:
-        """Seconds by which this member was late so far: nobody was slow meanwhile (see :mod:`.watch`)."""
-        return self.watch.lost
 
     def _forgive(self, now: float, late: float) -> None:
         """This member stood still for so long: that was nobody's silence (see :mod:`.watch`)."""
@@ -117,7 +127,7 @@ class Patience:
         if self._library.state == LEADER:
             return listening or now - self._contact.majority_date(now) < self._timeout
         leader = self._library.leader
-        if leader is None or not self._host.linked_to(leader):
+        if leader is None or leader not in self._greeted:
             return False
         return listening or now - self.heard < self._timeout
 

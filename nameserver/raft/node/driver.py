@@ -17,6 +17,7 @@ from nameserver.raft.consensus.applying import Stopped
 from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.messages import MessageError, encode
+from nameserver.raft.consensus.part import Shared
 from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials
 from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
@@ -93,22 +94,17 @@ class Driver:
     def _open(self) -> tuple[Engine, Transport]:
         config, storage = self._config, self._storage
         recovered = storage.recover()
-        engine = Engine(
-            me=config.me,
-            machine=self._machine,
+        shared = Shared(
+            config,
+            self._machine,
             held_image=self.images,
             clock=clock.boot_clock,
             rng=Random(os.urandom(16)),
             standing=storage.directory.standing,
             recovered=recovered,
-            election_timeout_ms=config.election_timeout_ms,
-            volatile=storage.volatile,
-            compact_bytes=config.compact_bytes,
-            entry_size_max=config.entry_size_max,
-            http=config.http,
-            durability=config.durability,
         )
-        if not engine.empty and set(engine.members) != set(config.peers):
+        engine = Engine(shared)
+        if not shared.empty and set(engine.members) != set(config.peers):
             logger.warning(
                 "stored members rule stored=%s peers=%s", ",".join(engine.members), ",".join(config.peers)
             )
@@ -117,7 +113,7 @@ class Driver:
             members=frozenset(engine.members),
             cluster=storage.directory.state.cluster,
             secret=config.secret,
-            open=engine.empty,
+            open=engine.shared.empty,
         )
         contexts = None
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
@@ -276,7 +272,7 @@ class Driver:
             self.transport.credentials,
             members=frozenset(self.engine.members),
             cluster=self._storage.directory.state.cluster,
-            open=self.engine.empty,
+            open=self.engine.shared.empty,
         )
         if credentials != self.transport.credentials:
             self.transport.follow(credentials)

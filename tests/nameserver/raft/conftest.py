@@ -22,10 +22,11 @@ from nameserver.raft.consensus import effects, messages
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.log import OP_RESET, Op
 from nameserver.raft.consensus.members import Standing, cluster_id, decode_configuration, founding
+from nameserver.raft.consensus.part import Shared
 from nameserver.raft.node.recovery import join
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Replay
-from nameserver.raft.types import Role
+from nameserver.raft.types import RaftConfig, Role
 
 TIMEOUT_MS = 300
 TIMEOUT_S = TIMEOUT_MS / 1000
@@ -117,19 +118,26 @@ class SimMember:
         if joined.replaced:
             disk.frames.append([(OP_RESET, joined.recovered.base_index, joined.recovered.base_term)])
             disk.written = len(disk.frames)
-        self.engine = Engine(
+        config = RaftConfig(
             me=self.name,
-            machine=self.machine,
+            peers=self.peers,
+            listen=None,
+            data_dir=Path("none"),
+            durability="memory" if world.volatile else "journal",
+            election_timeout_ms=TIMEOUT_MS,
+            compact_bytes=world.compact_bytes,
+            entry_size_max=1 << 20,
+        )
+        shared = Shared(
+            config,
+            self.machine,
             held_image=self,
             clock=self.clock,
             rng=random.Random(world.rng.getrandbits(64)),
             standing=disk.standing,
             recovered=replace(joined.recovered, configuration=configuration),
-            election_timeout_ms=TIMEOUT_MS,
-            volatile=world.volatile,
-            compact_bytes=world.compact_bytes,
-            entry_size_max=1 << 20,
         )
+        self.engine = Engine(shared)
         self._perform_after_each_call(self.engine)
         self.engine.start()
         self.arm()
@@ -447,7 +455,7 @@ class World:
             leader = self.leader
             if leader is not None and leader.engine is not None:
                 target = self[name].name
-                leader.engine.send(target, messages.TimeoutNow(leader.engine.term))
+                leader.engine.core._effects.send(target, messages.TimeoutNow(leader.engine.term))
                 leader.step()
             self.run(0.05)
         raise AssertionError(f"{name} was not elected")

@@ -14,9 +14,9 @@ import pysyncobj.pickle as stock_pickle
 import pytest
 
 from nameserver.raft import library, pysyncobj_seam
-from nameserver.raft.consensus import core as core_module
 from nameserver.raft.consensus import engine as engine_module
 from nameserver.raft.consensus import messages
+from nameserver.raft.consensus import part as part_module
 from nameserver.raft.consensus.applying import Applying
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.core import RaftCore
@@ -49,6 +49,7 @@ from nameserver.raft.consensus.messages import (
     decode,
     encode,
 )
+from nameserver.raft.consensus.part import Shared
 from nameserver.raft.consensus.patience import Patience
 from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress, quorum_index
 from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
@@ -836,7 +837,9 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
     w.run(0.5)
     told: list[bool] = []
     follower = w["b"]
-    follower.changed = lambda: told.append(follower.engine.contact_age() < follower.engine.contact_limit)
+    follower.changed = lambda: told.append(
+        follower.engine.contact_age() < follower.engine.greetings.contact_limit
+    )
     w.run(0.3)
     assert told == []
     follower.paused_until = w.now + 0.35  # it comes back to the same leader
@@ -851,7 +854,7 @@ def test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge(world: Ma
     w.elect("a")
     old = w.engine("a")
     assert old.in_contact()
-    is_majority = old.core.electorate.is_majority
+    is_majority = old.core.shared.electorate.is_majority
     assert is_majority(["b:1"])
     assert not is_majority([])
     assert not is_majority(["z:1"])
@@ -900,7 +903,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
     assert w.run(10, lambda: w.leader is None or w.leader.engine.membership.hand_over() or True)
     for name in "bc":
-        w.engine(name).core.patience.stand_now()
+        w.engine(name).core.shared.patience.stand_now()
     deaf = None
     for _ in range(400):
         w.run(0.01)
@@ -1024,7 +1027,7 @@ def _d7_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d8_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_module, "FALLBACK", 30.0 / TIMEOUT_S)
+    patch.setattr(part_module, "FALLBACK", 30.0 / TIMEOUT_S)
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
@@ -1040,7 +1043,8 @@ def _d11_off(patch: pytest.MonkeyPatch) -> None:
     def apply(applying: Any, command: bytes) -> None:
         if command[:1] == REGULAR:
             library = applying._library
-            applying._host.apply(command[1:], library.applied_index + 1, library.term)
+            index, term = library.applied_index + 1, library.term
+            applying._machine.apply(command[1:], index=index, term=term, live=True)
 
     patch.setattr(Applying, "apply", apply)
 
@@ -1081,7 +1085,7 @@ def _d19_off(patch: pytest.MonkeyPatch) -> None:
 def _d20_off(patch: pytest.MonkeyPatch) -> None:
     def flood(leading: Any, peer: str, progress: Progress, now: float) -> None:
         for _ in range(100):
-            leading._host.send(peer, SnapshotPart(leading._library.term, 0, 1, 0, 0, 0, b"", 0, now, None))
+            leading._effects.send(peer, SnapshotPart(leading._library.term, 0, 1, 0, 0, 0, b"", 0, now, None))
 
     patch.setattr(Leading, "_send_image", flood)
 
@@ -1097,7 +1101,7 @@ def _d22_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d25_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "may_vote", property(lambda engine: True))
+    patch.setattr(Shared, "may_vote", property(lambda shared: True))
 
 
 def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
@@ -1126,7 +1130,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
     def send(port: Any, node: Any, message: dict[str, Any]) -> bool:
         if message["type"] in ("append_entries", "next_node_idx"):
-            return bool(port.rules._host.send(node.id, _Own(message)))
+            return bool(port.library.rules._effects.send(node.id, _Own(message)))
         return ours(port, node, message)
 
     def write(message: Any) -> bytes:

@@ -227,7 +227,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
             try:
                 for driver in [member._driver for member in cluster.up.values()]:
                     assert driver is not None
-                    standing = driver.engine.greetings.standing
+                    standing = driver.engine.shared.standing
                     driver.engine.greetings.become(replace(standing, formats={**standing.formats, "d:1": 2}))
                     driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
                     driver.images.age()

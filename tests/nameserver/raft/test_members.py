@@ -68,11 +68,14 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
     leader = w.engine("a")
     newcomer = w.add("d")
     w.run(1)
-    assert newcomer.engine.empty
+    assert newcomer.engine.shared.empty
     assert newcomer.engine.term == 0
     assert newcomer.engine.role == "learner"
     assert leader.membership.add_member("d:1") is not None
-    assert (leader.learners, leader.voters) == (("d:1",), ("a:1", "b:1", "c:1"))
+    assert (leader.shared.electorate.configuration.learners, leader.voters) == (
+        ("d:1",),
+        ("a:1", "b:1", "c:1"),
+    )
     assert leader.membership.add_member("d:1") is None  # it is on its way already
     seen: set[Role] = set()
 
@@ -109,7 +112,7 @@ def test_a_learner_does_not_count(world: Make) -> None:
     leader.membership.add_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("c").commit_index > 1)
-    if leader.learners:
+    if leader.shared.electorate.configuration.learners:
         w.isolate("b")
         index = w.submit("a")
         w.run(0.3)
@@ -128,7 +131,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
     leader = w.engine("a")
-    assert "d:1" in leader.learners
+    assert "d:1" in leader.shared.electorate.configuration.learners
     assert leader.role is not Role.LEADER
     assert leader.contact_age() >= 0.3
 
@@ -140,7 +143,7 @@ def test_a_learner_never_stands_and_is_promoted_by_the_next_leader(world: Make) 
     w.drop_filter = lambda a, b, m: "d:1" in (a, b) and not isinstance(m, Greeting)
     w.engine("a").membership.add_member("d:1")
     w.run(2)
-    assert "d:1" in w.engine("b").learners
+    assert "d:1" in w.engine("b").shared.electorate.configuration.learners
     w.crash(w["a"])
     w.drop_filter = None
     assert w.run(5, lambda: w.leader is not None)
@@ -154,12 +157,12 @@ def test_a_newcomer_of_an_unfounded_cluster_founds_nothing(world: Make) -> None:
     w = world()
     newcomer = w.add("d", "a:1", "b:1", "c:1")
     w.run(5)
-    assert newcomer.engine.empty
+    assert newcomer.engine.shared.empty
     assert newcomer.engine.term == 0
     w.crash(w["b"])
     w.crash(w["c"])
     w.run(5)
-    assert newcomer.engine.empty  # also when nobody leads
+    assert newcomer.engine.shared.empty  # also when nobody leads
 
 
 def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world: Make) -> None:
@@ -170,7 +173,7 @@ def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world:
     w.run(3)
     assert w.engine("a").term == term
     assert newcomer.engine.commit_index == 1
-    assert w.engine("a").linked == frozenset({"b:1", "c:1"})
+    assert w.engine("a").greetings.linked == frozenset({"b:1", "c:1"})
 
 
 # ---- configurations in logs and images
@@ -287,9 +290,9 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
     w.elect("a")
     w.crash(w["c"], wipe=True)
     w.start("c")
-    assert w.run(5, lambda: not w.engine("c").empty)
+    assert w.run(5, lambda: not w.engine("c").shared.empty)
     w.submit()
-    assert w.run(5, lambda: w.engine("c").may_vote)
+    assert w.run(5, lambda: w.engine("c").shared.may_vote)
     assert w.engine("c").status()["snapshot_index"] == 0  # its log alone says who its members are
     _remove(w, "c")
 
@@ -310,7 +313,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
     w.leader.engine.membership.remove_member(newcomer.name)
     assert w.run(5, lambda: w.leader.engine.membership.committed)
     w.run(0.5)
-    assert newcomer.engine.empty
+    assert newcomer.engine.shared.empty
     install(*waiting[0])
     assert w.run(5, lambda: newcomer.was_removed != ""), newcomer.engine.status()
 
@@ -349,7 +352,7 @@ def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
     w.block(*((x, y) for x in "ad" for y in "bc"), *((y, x) for x in "ad" for y in "bc"))
     w.engine("a").membership.add_member("d:1")
     assert w.run(3, lambda: w.leader is not None and w.leader.name in ("b:1", "c:1"))
-    assert not newcomer.engine.empty  # it has entries of the fallen leader
+    assert not newcomer.engine.shared.empty  # it has entries of the fallen leader
     w.heal()
     w.settle()
     w.run(2)
@@ -454,9 +457,9 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
 def _older(w: Any, name: str) -> None:
     """From now on ``name`` says what a program says that knows no configurations."""
     for other in w.members.values():
-        standing = other.engine.greetings.standing
+        standing = other.engine.shared.standing
         formats = {peer: 1 if peer == w[name].name else stated for peer, stated in standing.formats.items()}
-        other.engine.greetings.standing = replace(standing, formats=formats)
+        other.engine.shared.standing = replace(standing, formats=formats)
 
 
 def test_rule_7_a_change_waits_until_every_member_can_read_it(world: Make) -> None:
@@ -484,7 +487,7 @@ def test_rule_7_a_hello_of_an_older_program_is_understood_and_remembered(world: 
     w.crash(w["c"])
     w.crash(w["a"])
     w.start("a")
-    assert w.engine("a").greetings.standing.formats["c:1"] == 1
+    assert w.engine("a").shared.standing.formats["c:1"] == 1
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

@@ -64,7 +64,7 @@ def doubts(w: Any, follower: Any) -> None:
     assert w.run(5, lambda: follower.leader is None)
     for peer in ("a:1", "c:1"):
         follower.link_up(peer)
-    cluster = follower.greetings.standing.cluster
+    cluster = follower.shared.standing.cluster
     follower.receive("a:1", encode(greeting(voter=False, cluster=cluster)))
     for number in range(MESSAGES):
         follower.receive("c:1", encode(greeting(voter=bool(number % 2), cluster=cluster)))

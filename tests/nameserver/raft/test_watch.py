@@ -108,13 +108,13 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     sent: list[str] = []
     deadline = core.library.election_deadline
     w.block(("a", "b"))  # what the leader says comes late
-    send = core._host.send
+    send = core._effects.send
 
     def noted(peer: str, m: Message) -> bool:
         sent.append(type(m).__name__)
         return bool(send(peer, m))
 
-    core._host.send = noted
+    core._effects.send = noted
     w.run(deadline - follower.offset - w.now + PERIOD / 10)
     assert w.now + follower.offset > deadline
     assert "PreVote" not in sent
@@ -141,8 +141,8 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
-    engine.core.patience.watch.listening_until = -1.0
-    engine.core.patience.heard -= TIMEOUT_S
+    engine.core.shared.patience.watch.listening_until = -1.0
+    engine.core.shared.patience.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
@@ -289,12 +289,12 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         cores = [w.engine(name).core for name in ("b", "c")]
         for core in cores:  # neither asks on its own while the links end
             core.library.election_deadline = math.inf
-            core.patience._rng.uniform = lambda least, most: 9.0
+            core.shared.patience._rng.uniform = lambda least, most: 9.0
         assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
         for core, name in zip(cores, ("b", "c"), strict=True):
-            del core.patience._rng.uniform
+            del core.shared.patience._rng.uniform
             soon = core._clock() + PERIOD / 5
-            core.library.election_deadline = core.patience.last_look_at = soon
+            core.library.election_deadline = core.shared.patience.last_look_at = soon
             w[name].arm()
         before = sum(core.elections.count for core in cores)
         assert w.run(1.5 * PERIOD, lambda w=w: w.leader is not None), f"seed {seed}: nobody was elected"
@@ -333,8 +333,8 @@ def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> Non
             now += 1e-3
             return now
 
-        for part in (core, core.patience, core.elections):
+        for part in (core, core.shared.patience, core.elections):
             part._clock = ticking
-        core.patience.look()
+        core.shared.patience.look()
         core.tick()
         assert core.library.term == term
