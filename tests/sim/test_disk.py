@@ -123,7 +123,8 @@ class Life:
         self.known.vote = (term, vote)
 
     def become_voter(self) -> None:
-        self.directory.save_standing(replace(self.directory.standing, voter=True))
+        self.directory.become(replace(self.directory.standing, voter=True))
+        self.directory.standing_to_save()()
         self.known.voter = True
 
     def take_image(self) -> None:

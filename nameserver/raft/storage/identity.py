@@ -7,10 +7,12 @@ Both are replaced in place, so that a full disk does not keep a member from chan
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -91,12 +93,16 @@ class DataDirectory:
         self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:
             make_directories(files, self.raft)
-            self._take_lock()
-            self.state = self._claim()
+            self._lock = files.lock(self._root / "lock")
+            self._claim()
             # A former life may have been killed between a change of names and its sync.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
-            self._sync_parent()
+            with contextlib.suppress(PermissionError):  # it is somebody else's, and was there before
+                files.sync_directory(self._root.parent)
+        except BlockingIOError as error:
+            self.close()
+            raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
         except OSError as error:
             self.close()
             raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
@@ -104,56 +110,42 @@ class DataDirectory:
             self.close()
             raise
 
-    def _sync_parent(self) -> None:
-        try:
-            self._files.sync_directory(self._root.parent)
-        except PermissionError:
-            pass  # it is somebody else's, and was there before
+    def _change(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
 
-    def _force(self, state: State) -> State:
+    def _store(self, **changes: object) -> None:
+        """Durable on return."""
+        self._change(**changes)
+        self._slots.save(msgspec.json.encode(self.state))
+
+    def _consider_forcing(self) -> None:
         """Begin a new cluster of this member alone, under another name, so that no former member links to it.
 
         The log follows, see :meth:`forced`; a start in between begins again here.
         """
-        config = self._config
+        config, state = self._config, self.state
         if not config.force_new_cluster and not state.forcing:
-            return msgspec.structs.replace(state, forced=False)
-        if state.forced and not state.forcing:
+            self._change(forced=False)
+        elif state.forced and not state.forcing:
             logger.warning(
                 "force-new-cluster ignored cluster=%s: done by the last start; start once without it to "
                 "be able to do it again",
                 state.cluster,
             )
-            return state
-        state = msgspec.structs.replace(
-            state,
-            members=(config.me,),
-            cluster=secrets.token_hex(16),
-            founders={},
-            formats={},
-            removed=False,
-            forcing=True,
-        )
-        self._store(state)
-        return state
+        else:
+            cluster = secrets.token_hex(16)
+            self._store(
+                members=(config.me,), cluster=cluster, founders={}, formats={}, removed=False, forcing=True
+            )
 
     def forced(self, *, voter: bool) -> None:
         """The log names this member alone, durably; without ``voter`` it is empty and will found itself."""
         if self.state.doubtful:
             logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
-        self.state = msgspec.structs.replace(
-            self.state, voter=voter, doubtful=False, forcing=False, forced=True
-        )
-        self._store(self.state)
+        self._store(voter=voter, doubtful=False, forcing=False, forced=True)
         logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.state.cluster)
 
-    def _take_lock(self) -> None:
-        try:
-            self._lock = self._files.lock(self._root / "lock")
-        except BlockingIOError as error:
-            raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
-
-    def _claim(self) -> State:
+    def _claim(self) -> None:
         """Read whose directory this is, or make it ours."""
         config, path = self._config, self._root / "identity.json"
         volatile = config.durability == "memory"
@@ -163,7 +155,9 @@ class DataDirectory:
                 raise RaftStartError(
                     f"raft: data directory {self._root} holds a journal but no identity.json"
                 )
-            return self._force(self._make(path, durability="memory" if volatile else "journal"))
+            self._make(path, durability="memory" if volatile else "journal")
+            self._consider_forcing()
+            return
         identity = self._load(path)
         if identity.me != config.me:
             raise RaftStartError(
@@ -174,16 +168,21 @@ class DataDirectory:
                 f"raft: data directory {self._root} was made with durability {identity.durability}, not "
                 f"{config.durability}; use an empty one (the member then catches up from the others)"
             )
-        state = self._load_state()
+        try:
+            self.state = state = msgspec.json.decode(self._slots.load(), type=State)
+        except (Damaged, msgspec.MsgspecError) as error:
+            raise RaftStartError(
+                f"raft: {error}: what this member is in its cluster is unknown; empty its data directory"
+            ) from error
         if state.removed and not config.force_new_cluster:
             raise RaftStartError(
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
         if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
-            return self._force(
-                msgspec.structs.replace(state, instance=secrets.token_hex(16), voter=False, founders={})
-            )
+            self._change(instance=secrets.token_hex(16), voter=False, founders={})
+            self._consider_forcing()
+            return
         if state.voter and not segments:
             raise RaftStartError(
                 f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
@@ -191,39 +190,38 @@ class DataDirectory:
         boot = self._files.boot_id()
         self.doubted = not state.synced and (not boot or state.boot != boot)
         if self.doubted and state.voter:
-            state = msgspec.structs.replace(state, voter=False, doubtful=True)
+            self._change(voter=False, doubtful=True)
             logger.warning(
                 "the machine restarted without a clean stop of this member me=%s durability=journal: what it "
                 "acknowledged last may be missing; it returns as a learner",
                 config.me,
             )
-        return self._force(state)
+        self._consider_forcing()
 
-    def _make(self, path: Path, *, durability: str) -> State:
+    def _make(self, path: Path, *, durability: str) -> None:
         """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
         config = self._config
-        state = State(
+        self.state = State(
             members=tuple(sorted(config.peers)),
             cluster=cluster_id(config.peers),
             instance=secrets.token_hex(16),
             boot=self._files.boot_id(),
         )
         self.votes.create()
-        self._slots.create(msgspec.json.encode(state))
+        self._slots.create(msgspec.json.encode(self.state))
         self._slots.load()
         identity = Identity(format=FORMAT, mode="raft", me=config.me, durability=durability)
         replace_file(self._files, path, [msgspec.json.format(msgspec.json.encode(identity)) + b"\n"])
         self.fresh = True
-        return state
 
     def _load(self, path: Path) -> Identity:
         raw = self._files.read(path)
         try:
             known = msgspec.json.decode(raw)
-            mode = known.get("mode") if isinstance(known, dict) else None
+            known = known if isinstance(known, dict) else {}
+            mode, version = known.get("mode"), known.get("format")
             if isinstance(mode, str) and mode != "raft":
                 raise RaftStartError(f"raft: data directory {path.parent} belongs to mode {mode}, not raft")
-            version = known.get("format") if isinstance(known, dict) else None
             if isinstance(version, int) and version != FORMAT:
                 raise RaftStartError(
                     f"raft: {path} has format {version}, this program knows {FORMAT}: go on with the program "
@@ -233,32 +231,17 @@ class DataDirectory:
         except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
 
-    def _load_state(self) -> State:
-        try:
-            return msgspec.json.decode(self._slots.load(), type=State)
-        except (Damaged, msgspec.MsgspecError) as error:
-            raise RaftStartError(
-                f"raft: {error}: what this member is in its cluster is unknown; empty its data directory"
-            ) from error
-
-    def _store(self, state: State) -> None:
-        self._slots.save(msgspec.json.encode(state))
-
     # ---- lives
 
     def begin(self) -> None:
         """All that was found is on the disk; from now on something is acknowledged. Durable on return."""
-        self.state = msgspec.structs.replace(
-            self.state, boot=self._files.boot_id(), synced=self._config.durability == "fsync"
-        )
-        self._store(self.state)
+        self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync")
         self._begun = True
 
     def end(self) -> None:
         """All that was acknowledged is on the disk: a clean stop. Durable on return."""
         if self._begun and self._config.durability == "journal":
-            self.state = msgspec.structs.replace(self.state, synced=True)
-            self._store(self.state)
+            self._store(synced=True)
 
     # ---- standing
 
@@ -284,7 +267,7 @@ class DataDirectory:
             ",".join(state.members),
             ",".join(members),
         )
-        self.state = msgspec.structs.replace(state, members=members, cluster=cluster_id(members))
+        self._change(members=members, cluster=cluster_id(members))
         return True
 
     def become(self, standing: Standing) -> bool:
@@ -295,34 +278,19 @@ class DataDirectory:
             Whether anything was promised by that: nobody relies on the rest.
         """
         before = self.state
-        self.state = msgspec.structs.replace(
-            before,
-            cluster=standing.cluster,
-            formats=dict(standing.formats),
-            removed=standing.removed,
-        )
+        self._change(cluster=standing.cluster, formats=dict(standing.formats), removed=standing.removed)
         if self._config.durability != "memory":
-            self.state = msgspec.structs.replace(
-                self.state,
-                voter=standing.voter,
-                doubtful=standing.doubtful,
-                founders=dict(standing.founders),
-            )
+            founders = dict(standing.founders)
+            self._change(voter=standing.voter, doubtful=standing.doubtful, founders=founders)
         return msgspec.structs.replace(self.state, formats=before.formats) != before
 
     def follow(self, members: tuple[str, ...]) -> None:
         """Remember who takes part, for a member that has no log to tell it after a restart."""
-        self.state = msgspec.structs.replace(self.state, members=members)
+        self._change(members=members)
 
     def standing_to_save(self) -> Callable[[], None]:
         """Return what makes the present standing durable, for a thread; one at a time."""
-        payload = msgspec.json.encode(self.state)
-        return lambda: self._slots.save(payload)
-
-    def save_standing(self, standing: Standing) -> None:
-        """Durable on return."""
-        self.become(standing)
-        self.standing_to_save()()
+        return partial(self._slots.save, msgspec.json.encode(self.state))
 
     def abandon(self) -> None:
         """A first start that came to nothing, before anything was promised, leaves nothing behind."""

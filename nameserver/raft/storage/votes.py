@@ -19,8 +19,7 @@ class Votes:
     """``DATA/raft/vote``. Blocking; one call at a time."""
 
     def __init__(self, files: Files, directory: Path) -> None:
-        self._path = directory / "vote"
-        self._slots = Slots(files, self._path, size=BLOCK)
+        self._slots = Slots(files, directory / "vote", size=BLOCK)
 
     def create(self) -> None:
         """A member that has promised nothing."""

@@ -109,7 +109,8 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
 def test_lost_promises_are_refused(config: RaftConfig) -> None:
     directory = DataDirectory(config)
     Journal(directory.raft, sync=False).recover()
-    directory.save_standing(replace(directory.standing, voter=True))
+    directory.become(replace(directory.standing, voter=True))
+    directory.standing_to_save()()
     directory.close()
     vote = config.data_dir / "raft" / "vote"
     raw = vote.read_bytes()
@@ -128,7 +129,8 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory = DataDirectory(config)
     directory.votes.load()
     directory.votes.save(7, "b:1")
-    directory.save_standing(replace(directory.standing, voter=True))
+    directory.become(replace(directory.standing, voter=True))
+    directory.standing_to_save()()
     first = directory.standing.instance
     directory.close()
     directory = DataDirectory(config)
