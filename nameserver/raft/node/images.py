@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from nameserver.raft.storage.images import Snapshots, parse
+from nameserver.raft.storage.images import parse
 from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
@@ -74,8 +73,7 @@ class ImageFiles:
         if self._storage.volatile:
             held = self._in_memory
             return None if held is None else (held[0], held[1], len(held[3]), held[2])
-        snapshots = self._storage.snapshots
-        newest = snapshots.newest if snapshots is not None else None
+        newest = self._storage.snapshots.newest
         return None if newest is None else (newest.index, newest.term, newest.size, newest.configuration)
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
@@ -100,12 +98,11 @@ class ImageFiles:
             self._in_background(self._read_block(key))
 
     async def _read_block(self, key: tuple[int, int]) -> None:
-        snapshots = self._storage.snapshots
-        assert snapshots is not None
         index, number = key
         try:
-            read = functools.partial(snapshots.read, index, number * BLOCK_BYTES, BLOCK_BYTES)
-            block = await self._in_thread(read)
+            block = await self._in_thread(
+                lambda: self._storage.snapshots.read(index, number * BLOCK_BYTES, BLOCK_BYTES)
+            )
         except OSError as error:
             logger.error("snapshot not read index=%d error=%s", index, error.strerror)
             block = None
@@ -125,8 +122,7 @@ class ImageFiles:
 
     def file(self, index: int) -> SnapshotInfo | None:
         """The newest image as a file, if it covers ``index`` and is one."""
-        snapshots = self._storage.snapshots
-        newest = snapshots.newest if snapshots is not None else None
+        newest = self._storage.snapshots.newest
         if newest is None or newest.index < index:
             return None
         return SnapshotInfo(path=newest.path, index=newest.index, term=newest.term, size=newest.file_size)
@@ -176,19 +172,17 @@ class ImageFiles:
         """A member that keeps its image in memory writes it for once."""
         held = self._in_memory
         if held is not None and held[0] >= index:
-            await self._store_file(self._storage.add_snapshots(), *held)
+            await self._store_file(*held)
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         """Store one image durably."""
         if self._storage.volatile:
             self._in_memory = (index, term, configuration, data)
             return
-        assert self._storage.snapshots is not None
-        await self._store_file(self._storage.snapshots, index, term, configuration, data)
+        await self._store_file(index, term, configuration, data)
 
-    async def _store_file(
-        self, snapshots: Snapshots, index: int, term: int, configuration: bytes, data: bytes | bytearray
-    ) -> None:
+    async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
+        snapshots = self._storage.snapshots
         await self._in_thread(lambda: snapshots.publish(snapshots.store(index, term, configuration, data)))
         self._storage.image_date = time.time()
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Storage:
     """Data directory, journal and state images of one member.
 
-    Under durability ``memory`` there is neither a journal nor an image.
+    Under durability ``memory`` there is no journal, and an image only if an operator asked for one.
     """
 
     def __init__(self, config: RaftConfig, machine: StateMachine, files: Files) -> None:
@@ -35,9 +35,9 @@ class Storage:
         self._files = files
         self.volatile = config.durability == "memory"
         self.journal: Journal | None = None
-        self.snapshots: Snapshots | None = None
         self.image_date: float | None = None  # of the newest image file
         self.directory = DataDirectory(config, files)
+        self.snapshots = Snapshots(self.directory.raft, files)
 
     def recover(self) -> Recovered:
         """What this member knows, all of it durable; from here on something may be acknowledged.
@@ -87,7 +87,6 @@ class Storage:
 
     def _recover(self, term: int, vote: str | None) -> Recovered:
         directory = self.directory
-        self.snapshots = Snapshots(directory.raft, self._files)
         self.journal = Journal(directory.raft, sync=self._config.durability == "fsync", files=self._files)
         found = self.snapshots.recover()
         replay, journal_bytes = self.journal.recover(doubted=directory.doubted)
@@ -119,11 +118,6 @@ class Storage:
             self.journal.append([(OP_RESET, recovered.base_index, recovered.base_term)])
         return recovered
 
-    def add_snapshots(self) -> Snapshots:
-        """A member that keeps its image in memory writes it for once."""
-        self.snapshots = self.snapshots or Snapshots(self.directory.raft, self._files)
-        return self.snapshots
-
     def close(self, *, wrote_all: bool) -> None:
         """Give everything back; blocking.
 
@@ -138,8 +132,7 @@ class Storage:
                 logger.error("journal close failed error=%s", error.strerror)
         else:
             wrote_all = False
-        if self.snapshots is not None:
-            self.snapshots.close()
+        self.snapshots.close()
         try:
             if wrote_all:
                 self.directory.end()

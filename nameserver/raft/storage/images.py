@@ -65,14 +65,9 @@ class Snapshots:
     def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
         self._files = files
-        self._newest: Image | None = None
-        self._open: dict[
-            int, tuple[File, int]
-        ] = {}  # index -> file, offset: a replaced image stays readable (D20)
-
-    @property
-    def newest(self) -> Image | None:
-        return self._newest
+        self.newest: Image | None = None
+        # By index: a replaced image stays readable (D20); where the image begins in its file.
+        self._open: dict[int, tuple[File, int]] = {}
 
     def recover(self) -> tuple[Image, bytes] | None:
         """Read the newest image and remove unfinished ones.
@@ -95,7 +90,7 @@ class Snapshots:
                 f"raft: {path} is damaged: {error}; restore it, or empty this member's data directory while "
                 "the others are up (it then catches up from them)"
             ) from error
-        self._newest = image
+        self.newest = image
         return image, data
 
     def _names(self) -> list[str]:
@@ -116,9 +111,9 @@ class Snapshots:
 
     def publish(self, image: Image) -> None:
         """Make a stored image the newest and delete what nobody needs."""
-        if self._newest is not None and self._newest.index >= image.index:
+        if self.newest is not None and self.newest.index >= image.index:
             return
-        self._newest = image
+        self.newest = image
         for name in self._names()[:-_KEEP]:
             self._files.unlink(self._directory / name)
         for index in sorted(self._open)[:-_KEEP]:
