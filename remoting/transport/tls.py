@@ -65,27 +65,27 @@ def load(*, ca_file: str, cert_file: str, key_file: str, check: Check) -> ssl.SS
         raise TlsError(f"ca_file {ca_file!r}: {reason(error)}") from None
     if cert_file:
         try:
-            context.load_cert_chain(cert_file, key_file or None, password=_no_password)
+            context.load_cert_chain(cert_file, key_file or None, password=no_password)
         except (OSError, ValueError) as error:
             raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {reason(error)}") from None
     return context
 
 
-def reason(error: Exception) -> str:
-    """Return in a few words why something about TLS failed."""
+def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
+    """Return in a few words why something about TLS failed, and at whom."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message}"
+        return f"{whose} certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         if error.reason in _NO_TLS:
             return "it does not speak TLS"
         words = (error.reason or str(error)).replace("_", " ").lower()
-        return f"it refuses: {words}" if " alert " in words else words
+        return f"{who} refuses: {words}" if " alert " in words else words
     if isinstance(error, ConnectionError):
         return "it closed the connection during the TLS handshake"
     return str(getattr(error, "strerror", None) or error)
 
 
-def _no_password() -> str:
+def no_password() -> str:
     raise ValueError("the key has a password, and nobody to ask for it")
 
 

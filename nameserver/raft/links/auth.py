@@ -110,22 +110,21 @@ class Handshake:
     Args:
         peer: The member dialled; None at the accepting side.
         nonce: Fresh and random, NONCE_SIZE bytes.
+
+    Attributes:
+        peer: Whom the other end claims to be, or was dialled as; None before its first frame.
+        session: Set when the peer is proven.
     """
 
     def __init__(self, credentials: Credentials, *, peer: str | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_SIZE
         self._mine = credentials
         self._dials = peer is not None
-        self._peer = peer
+        self.peer = peer
         self._nonce = nonce
         self._their_nonce = b""
         self._cluster = credentials.cluster  # as the dialler names it
         self.session: Session | None = None
-
-    @property
-    def claimed(self) -> str | None:
-        """Whom the other end claims to be, or was dialled as; None before its first frame."""
-        return self._peer
 
     @property
     def refusal(self) -> str:
@@ -138,9 +137,9 @@ class Handshake:
 
     def begin(self) -> bytes:
         """The dialler's first frame."""
-        assert self._peer is not None
+        assert self.peer is not None
         return msgspec.msgpack.encode(
-            _Hello(MAGIC, self._mine.me, self._peer, self._mine.cluster, self._nonce, self._mine.open)
+            _Hello(MAGIC, self._mine.me, self.peer, self._mine.cluster, self._nonce, self._mine.open)
         )
 
     def receive(self, frame: bytes) -> bytes | None:
@@ -153,9 +152,9 @@ class Handshake:
             return self._take_challenge(frame) if self._dials else self._take_hello(frame)
         theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
         if not hmac.compare_digest(self._proof(theirs), frame):
-            raise AuthError(f"wrong proof from {self._peer}: another secret")
-        assert self._peer is not None
-        self.session = Session(self._peer, Seal(self._key(ours)), Seal(self._key(theirs)))
+            raise AuthError(f"wrong proof from {self.peer}: another secret")
+        assert self.peer is not None
+        self.session = Session(self.peer, self._seal(ours), self._seal(theirs))
         return None if self._dials else self._proof("acceptor")
 
     def _take_hello(self, frame: bytes) -> bytes:
@@ -176,7 +175,7 @@ class Handshake:
         if hello.cluster != mine.cluster and hello.open == mine.open:
             raise AuthError(f"{hello.sender[:80]!r} is of another cluster: its peers differ from ours")
         self._cluster = hello.cluster
-        self._peer, self._their_nonce = hello.sender, hello.nonce
+        self.peer, self._their_nonce = hello.sender, hello.nonce
         return self._nonce
 
     def _take_challenge(self, frame: bytes) -> bytes:
@@ -186,7 +185,7 @@ class Handshake:
         return self._proof("dialler")
 
     def _transcript(self) -> bytes:
-        me, peer = self._mine.me, self._peer
+        me, peer = self._mine.me, self.peer
         ends = (
             (me, peer, self._nonce, self._their_nonce)
             if self._dials
@@ -194,12 +193,11 @@ class Handshake:
         )
         return msgspec.msgpack.encode((MAGIC, self._cluster, *ends))
 
-    def _proof(self, role: str) -> bytes:
+    def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
+        """Nothing without a secret."""
         if self._mine.secret is None:
             return b""
-        return hmac.digest(self._mine.secret, b"proof " + role.encode() + self._transcript(), "sha256")
+        return hmac.digest(self._mine.secret, purpose + role.encode() + self._transcript(), "sha256")
 
-    def _key(self, role: str) -> bytes | None:
-        if self._mine.secret is None:
-            return None
-        return hmac.digest(self._mine.secret, b"key " + role.encode() + self._transcript(), "sha256")
+    def _seal(self, role: str) -> Seal:
+        return Seal(self._proof(role, b"key ") or None)

@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, transport: Transport, dialled: str | None) -> None:
         self._owner = transport
-        self._dialled = dialled
+        self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
         self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
         self._session: Session | None = None
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
@@ -85,11 +85,6 @@ class Link(asyncio.Protocol):
     def peer(self) -> str | None:
         return self._session.peer if self._session is not None else None
 
-    @property
-    def dialled(self) -> str | None:
-        """The member that was dialled, None if it dialled us."""
-        return self._dialled
-
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,7 +92,7 @@ class Link(asyncio.Protocol):
         _tune(transport.get_extra_info("socket"))
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
         self._owner.unproven(self)
-        if self._dialled is None or self._closed:
+        if self.dialled is None or self._closed:
             return
         if self._pipe is None:
             self._write_frame(self._handshake.begin())
@@ -136,8 +131,8 @@ class Link(asyncio.Protocol):
         finally:
             if answer := pipe.pending():  # in a failure it tells the peer what is wrong
                 wire.write(answer)
-        if pipe.established and not before and self._dialled is not None:
-            self._check_name(pipe, self._dialled)
+        if pipe.established and not before and self.dialled is not None:
+            self._check_name(pipe, self.dialled)
             self._write_frame(self._handshake.begin())
         return plain
 
@@ -188,11 +183,11 @@ class Link(asyncio.Protocol):
         pipe = self._pipe
         if self._session is not None:
             return ""
-        if self._dialled is not None:
+        if self.dialled is not None:
             if pipe is not None and not pipe.established:
                 return "it ended the TLS handshake: is it set up for TLS?"
             return self._handshake.refusal
-        if pipe is None or not pipe.established or self._handshake.claimed is not None:
+        if pipe is None or not pipe.established or self._handshake.peer is not None:
             return ""
         return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
 
@@ -207,9 +202,9 @@ class Link(asyncio.Protocol):
         session = self._session
         if session is None:
             answer = self._handshake.receive(bytes(frame))
-            if self._pipe is not None and self._dialled is None:
-                assert self._handshake.claimed is not None
-                self._check_name(self._pipe, self._handshake.claimed)
+            if self._pipe is not None and self.dialled is None:
+                assert self._handshake.peer is not None
+                self._check_name(self._pipe, self._handshake.peer)
             if answer is not None:
                 self._write_frame(answer)
             if self._handshake.session is not None:
@@ -323,8 +318,8 @@ class Link(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        if self._dialled is not None:
-            return self._dialled
+        if self.dialled is not None:
+            return self.dialled
         name = self._wire.get_extra_info("peername") if self._wire is not None else None
         return f"{name[0]}:{name[1]}" if name else "unknown"
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nameserver.raft.types import RaftStartError, split_address
+from remoting.transport.tls import no_password, reason
 
 _READ: Final = 256 * 1024
-#: What OpenSSL says of first bytes that are no TLS record.
-_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 
 class TlsError(Exception):
@@ -125,7 +124,7 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
     context.check_hostname = False  # both ends check the name of a member: names_host
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert, key, password=no_password)
     except (OSError, ValueError) as error:
         raise RaftStartError(f"raft: certificate {cert} with key {key}: {_reason(error)}") from error
     try:
@@ -133,10 +132,6 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
     except OSError as error:
         raise RaftStartError(f"raft: authority {ca}: {_reason(error)}") from error
     return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password, and nobody to ask for it")
 
 
 def names_host(certificate: Mapping[str, Any], host: str) -> bool:
@@ -163,11 +158,4 @@ def _canonical(host: str) -> tuple[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        if error.reason in _NO_TLS:
-            return "it does not speak TLS"
-        words = (error.reason or str(error)).replace("_", " ").lower()
-        return f"the peer refuses: {words}" if " alert " in words else words
-    return str(getattr(error, "strerror", None) or error)
+    return reason(error, "the peer", "the peer's")
