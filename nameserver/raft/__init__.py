@@ -19,8 +19,6 @@ from .types import (
     RaftConfig,
     RaftStartError,
     Role,
-    SnapshotInfo,
-    StateMachine,
     StopMember,
 )
 
@@ -33,7 +31,5 @@ __all__ = [
     "RaftMember",
     "RaftStartError",
     "Role",
-    "SnapshotInfo",
-    "StateMachine",
     "StopMember",
 ]

@@ -172,25 +172,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def commit_index_in(self, term: int) -> int | None:
         """Return the commit index if this member :attr:`leads` in ``term``; None if not."""
-        commit = self._SyncObj__raftCommitIndex
-        if (
-            self._SyncObj__raftState != LEADER
-            or self._SyncObj__raftCurrentTerm != term
-            or commit < self._SyncObj__noopIDx
-        ):
-            return None
-        return commit
+        leads = self._SyncObj__raftCurrentTerm == term and self.leads
+        return self._SyncObj__raftCommitIndex if leads else None
 
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
-        state = self._SyncObj__raftState
-        return (
-            state,
-            self._SyncObj__raftCurrentTerm,
-            self._SyncObj__raftLeader,
-            state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx,
-        )
+        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, self.leads
 
     @property
     def last_log_term(self) -> int:
@@ -263,13 +251,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._receive(now, leader, message)
 
     def vote_request(self, now: float, peer: str, *, term: int, last_index: int, last_term: int) -> None:
-        message = {
-            "type": "request_vote",
-            "term": term,
-            "last_log_index": last_index,
-            "last_log_term": last_term,
-        }
-        self._receive(now, peer, message)
+        found = {"last_log_index": last_index, "last_log_term": last_term}
+        self._receive(now, peer, {"type": "request_vote", "term": term, **found})
 
     def vote(self, now: float, peer: str, *, term: int) -> None:
         self._receive(now, peer, {"type": "response_vote", "term": term})

@@ -398,7 +398,6 @@ class RaftMember:
         core = self._core
         return self._config.peers if core is None else core.shared.electorate.configuration.voters
 
-
     @property
     def contact_limit(self) -> float:
         """Seconds: the smallest election timeout N that any member states."""

@@ -31,18 +31,11 @@ _ROUNDING_S: Final = 1e-6
 
 
 class Contact:
-    """Contact of one member, in the terms it lives through."""
+    """Contact of one member, in the terms it lives through.
 
-    __slots__ = (
-        "_date",
-        "_echoed",
-        "_echoed_before",
-        "_heard",
-        "_limit",
-        "_members",
-        "_pending",
-        "_young_until",
-    )
+    Attributes:
+        date: The newest instant of certain contact on this member's clock; -inf if none.
+    """
 
     def __init__(self, members: int) -> None:
         self._members = members
@@ -50,7 +43,7 @@ class Contact:
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
         self._echoed_before: dict[str, float] = {}  # over a former link
         self._pending: deque[tuple[int, float]] = deque()  # (commit index, date), both rising
-        self._date = -math.inf
+        self.date = -math.inf
         self._limit = math.inf
         self._young_until = -math.inf  # a kept yes of in_time, and the limit that it was given for
 
@@ -67,12 +60,12 @@ class Contact:
     def younger(self, now: float, limit: float) -> bool:
         """Whether contact is younger than ``limit`` at ``now``, by the date; a yes is kept."""
         self._limit = limit
-        self._young_until = self._date + limit - _ROUNDING_S
+        self._young_until = self.date + limit - _ROUNDING_S
         return self.age(now) < limit
 
     def age(self, now: float) -> float:
         """Seconds since the newest instant of certain contact; inf if there was none."""
-        return max(0.0, now - self._date)
+        return max(0.0, now - self.date)
 
     def new_term(self) -> None:
         """Forget what was said in the term before. The date stays: it is a fact about the past."""
@@ -116,7 +109,7 @@ class Contact:
     def applied(self, index: int) -> None:
         """Everything up to ``index`` is applied here: statements about it count from now on."""
         while self._pending and self._pending[0][0] <= index:
-            self._date = max(self._date, self._pending.popleft()[1])
+            self.date = max(self.date, self._pending.popleft()[1])
 
     def leading(self, now: float, index: int) -> None:
         """We lead, an entry of our term is committed, and nobody has applied anything beyond ``index``: that
@@ -126,7 +119,7 @@ class Contact:
 
     def led(self, now: float) -> None:
         """We lead, an entry of our term is committed, and all that is committed is applied here."""
-        self._date = max(self._date, self.majority_date(now))
+        self.date = max(self.date, self.majority_date(now))
 
     def majority_date(self, now: float) -> float:
         """The newest instant for which a majority, this member included, is known to have accepted us."""
@@ -143,8 +136,3 @@ class Contact:
     def accepted_date(self, peer: str) -> float:
         """As :meth:`member_date`, over any link: a fact about the past, whatever has become of the peer."""
         return max(self.member_date(peer), self._echoed_before.get(peer, -math.inf))
-
-    @property
-    def date(self) -> float:
-        """The newest instant of certain contact on this member's clock; -inf if none."""
-        return self._date

@@ -187,22 +187,11 @@ class RaftLog:
         self.durable_index = min(self.durable_index, first - 1)
         self._unwritten = deque((position, min(last, first - 1)) for position, last in self._unwritten)
 
-    def clear(self) -> None:
-        raise AssertionError(
-            "the library clears the journal only when it loads a dump, which we do ourselves"
-        )
-
-    def deleteEntriesTo(self, entryTo: int) -> None:
-        raise AssertionError("the library trims the journal only in its own compaction, which we replace")
-
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
         return self._entries[item]
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _destroy(self) -> None:
-        """The driver closes the journal."""
 
     def onOneSecondTimer(self) -> None:
         """The engine's housekeeping does what would be done here."""
