@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .library import check_library
@@ -69,11 +70,16 @@ class RaftMember:
         check_library()
         self.bound = ""
         self._config = config
-        self._machine = machine
-        self._on_peer_message = on_peer_message
         self._on_change = on_change
-        self._on_fatal = on_fatal if on_fatal is not None else _end_process
-        self._on_removed = on_removed if on_removed is not None else _end_removed
+        self._make_driver = partial(
+            Driver,
+            config,
+            machine,
+            on_peer_message=on_peer_message,
+            on_change=self._changed,
+            on_fatal=on_fatal or _end_process,
+            on_removed=on_removed or _end_removed,
+        )
         self._waiters: set[asyncio.Future[None]] = set()
         self._closed = False
         self._driver: Driver | None = None
@@ -87,15 +93,7 @@ class RaftMember:
         Raises:
             RaftStartError: With one line for the operator.
         """
-        driver = Driver(
-            self._config,
-            self._machine,
-            on_peer_message=self._on_peer_message,
-            on_change=self._changed,
-            on_fatal=self._on_fatal,
-            on_removed=self._on_removed,
-        )
-        self._driver = driver
+        driver = self._driver = self._make_driver()
         self._core = driver.engine.core
         try:
             self.bound = await driver.start()
@@ -336,23 +334,19 @@ class RaftMember:
 
     @property
     def term(self) -> int:
-        core = self._core
-        return 0 if core is None else core.library.term
+        return 0 if self._core is None else self._core.library.term
 
     @property
     def leader(self) -> str | None:
-        core = self._core
-        return None if core is None else core.library.leader
+        return None if self._core is None else self._core.library.leader
 
     @property
     def commit_index(self) -> int:
-        core = self._core
-        return 0 if core is None else core.library.commit_index
+        return 0 if self._core is None else self._core.library.commit_index
 
     @property
     def applied_index(self) -> int:
-        core = self._core
-        return 0 if core is None else core.library.applied_index
+        return 0 if self._core is None else self._core.library.applied_index
 
     def read_index_in(self, term: int) -> int | None:
         """Return what must be applied so as to miss nothing that a member answered; None if this member does
@@ -360,14 +354,12 @@ class RaftMember:
 
         Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
-        core = self._core
-        return None if core is None else core.leading.read_index_in(term)
+        return None if self._core is None else self._core.leading.read_index_in(term)
 
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
-        core = self._core
-        return core is not None and core.library.leads
+        return self._core is not None and self._core.library.leads
 
     @property
     def votes(self) -> bool:
@@ -376,8 +368,7 @@ class RaftMember:
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        core = self._core
-        return None if core is None else core.leading.read_index_with(member, term)
+        return None if self._core is None else self._core.leading.read_index_with(member, term)
 
     @property
     def linked(self) -> frozenset[str]:

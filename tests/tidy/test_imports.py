@@ -51,7 +51,6 @@ IO_MODULES = {
     "nameserver/raft/node/driver.py",
     "nameserver/raft/node/images.py",
     "nameserver/raft/node/promises.py",
-    "nameserver/raft/node/writes.py",
     "nameserver/raft/pysyncobj_seam.py",
     "nameserver/raft/member.py",
     "nameserver/raft/links/link.py",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from nameserver.raft.links import tls
 from nameserver.raft.links.auth import Credentials
 from nameserver.raft.links.link import APPLICATION, RAFT, LinkError
 from nameserver.raft.links.transport import Transport
+from nameserver.raft.storage.writer import Writer
 from nameserver.raft.types import ChangeRefused, RaftConfig, RaftStartError, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
@@ -29,7 +32,6 @@ from . import clock
 from .images import ImageFiles
 from .promises import Promises
 from .recovery import Storage
-from .writes import JournalWrites
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,8 @@ class Driver:
         self._on_change = on_change
         self._on_fatal = on_fatal
         self._on_removed = on_removed
-        self._writes: JournalWrites | None = None
+        self._writer: Writer | None = None
+        self._told = 0  # up to this position the journal is known to be durable
         self._step_due = self._change_due = self._closed = False
         self._removal = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -128,9 +131,12 @@ class Driver:
             RaftStartError: The address cannot be bound, or needs a secret.
         """
         if self._storage.journal is not None:
-            self._writes = JournalWrites(
-                self._storage.journal, on_durable=self._durable, on_failed=self.fatal
+            self._writer = Writer(
+                self._storage.journal,
+                done=partial(self._on_loop, self._durable),
+                failed=partial(self._on_loop, self.fatal),
             )
+            self._writer.start()
         bound = await self.transport.listen(self._config.listen or self._config.me)
         self._storage.directory.fresh = False
         try:
@@ -166,8 +172,9 @@ class Driver:
 
     def _close_files(self) -> None:
         """Write what is queued, and give everything back; blocking."""
-        wrote_all = self._writes.close() if self._writes is not None else True
-        self._storage.close(wrote_all=wrote_all)
+        if self._writer is not None:
+            self._writer.close()
+        self._storage.close(wrote_all=self._writer is None or self._writer.wrote_all)
 
     # ---- time
 
@@ -214,8 +221,8 @@ class Driver:
                 case effects.InstallImage():
                     self._in_background(self._install_image(effect))
                 case effects.Trim():
-                    if self._writes is not None:
-                        self._writes.trim(effect.index)
+                    if self._writer is not None:
+                        self._writer.trim(effect.index)
                 case effects.Follow():
                     self._follow(effect.members)
                 case effects.Leave():
@@ -249,8 +256,7 @@ class Driver:
         self._timer_at = math.inf
         if self._closed:
             return
-        if self._writes is not None:
-            self._writes.ask()
+        self._ask_journal()
         if self.engine.next_wake() <= clock.boot_clock():
             self.engine.step()
             self.perform()
@@ -297,8 +303,7 @@ class Driver:
         self.changed()
 
     def raft_message(self, peer: str, data: memoryview) -> None:
-        if self._writes is not None:
-            self._writes.ask()
+        self._ask_journal()
         try:
             self.engine.receive(peer, data)
         except MessageError as error:
@@ -341,12 +346,26 @@ class Driver:
     # ---- storage
 
     def _write(self, wanted: Write) -> None:
-        assert self._writes is not None
+        assert self._writer is not None
         # A leader hears from others before it can commit, and asks then.
         asked = wanted.leads and len(self.engine.voters) > 1
-        self._writes.write(wanted.position, wanted.ops, asked=asked)
+        self._writer.write(wanted.position, wanted.ops, silent=asked)
+
+    def _ask_journal(self) -> None:
+        """Take what is durable by now before something else is done with it."""
+        if self._writer is not None and self._writer.handed != self._told:
+            position = self._writer.ask()
+            if position > self._told:
+                self._durable(position)
+
+    def _on_loop(self, callback: Callable[..., None], said: object) -> None:
+        """On the writer's thread: tell the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, said)
 
     def _durable(self, position: int) -> None:
+        """The journal's thread is through up to here."""
+        self._told = max(self._told, position)
         if not self._promises.kept:
             self._promises.hold_position(position)
         elif not self._closed:
@@ -389,8 +408,8 @@ class Driver:
     # ---- state images
 
     def _begin_image(self, wanted: effects.MakeImage) -> None:
-        if self._writes is not None:
-            self._writes.rotate()
+        if self._writer is not None:
+            self._writer.rotate()
         self._in_background(self._make_image(wanted))
 
     async def _make_image(self, wanted: effects.MakeImage) -> None:

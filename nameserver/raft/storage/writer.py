@@ -82,6 +82,10 @@ class Writer:
     Args:
         done: Called on the thread with the position up to which all is durable, unless the write is silent.
         failed: Called on the thread, which ends: the process must end.
+
+    Attributes:
+        handed: The last position that was handed over.
+        wrote_all: It has ended, and all is written that was handed over.
     """
 
     def __init__(
@@ -92,9 +96,9 @@ class Writer:
         self._failed = failed
         self._thread = WriterThread()
         self._lock = threading.Lock()
-        self._handed = self._written = 0
+        self.handed = self._written = 0
         self._silent = False
-        self.wrote_all = False  # it has ended, and all is written that was handed over
+        self.wrote_all = False
 
     def start(self) -> None:
         self._thread.start(self.steps())
@@ -103,8 +107,8 @@ class Writer:
         """Hand over what becomes durable as ``position``; ``silent`` if :meth:`ask` is called soon anyway."""
         with self._lock:
             # Whoever is to be told of what is under way will be told.
-            self._silent = silent and (self._silent or self._handed == self._written)
-            self._handed = position
+            self._silent = silent and (self._silent or self.handed == self._written)
+            self.handed = position
         self._thread.put((position, ops))
 
     def ask(self) -> int:
@@ -116,6 +120,14 @@ class Writer:
     def call(self, work: Callable[[], None]) -> None:
         """Run something of the journal's between two writes."""
         self._thread.put(work)
+
+    def trim(self, index: int) -> None:
+        """The journal needs nothing up to ``index`` any more."""
+        self.call(lambda: self._journal.trim(index))
+
+    def rotate(self) -> None:
+        """Begin another segment, behind all that was handed over."""
+        self.call(self._rotate)
 
     def close(self) -> None:
         """Write what is queued and end; blocking."""
@@ -151,6 +163,12 @@ class Writer:
         except Exception as error:
             logger.exception("journal writer failed")
             self._failed(f"journal: {error}")
+
+    def _rotate(self) -> None:
+        try:
+            self._journal.rotate()
+        except StorageFull as error:
+            logger.error("journal full: %s; the segment goes on", error)
 
     def _take(self) -> Generator[float | None, Item, Item]:
         """Wait for something to do; room is made while there is nothing, or before it is missed."""
