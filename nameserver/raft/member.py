@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from .library import check_library
+from .library import Library, check_library
 from .node import Driver
 from .types import (
     ChangeNotYet,
@@ -25,7 +25,6 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from nameserver.raft.consensus.core import RaftCore
     from nameserver.raft.consensus.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,8 @@ class RaftMember:
         self._waiters: set[asyncio.Future[None]] = set()
         self._closed = False
         self._driver: Driver | None = None
-        self._core: RaftCore | None = None  # what is asked for each message is asked of it: a layer less
+        self._engine: Engine | None = None
+        self._library: Library | None = None  # what is asked for each message is asked of it: two layers less
 
     async def start(self) -> None:
         """Lock, recover, bind, take part; does not wait for a quorum.
@@ -94,7 +94,7 @@ class RaftMember:
             RaftStartError: With one line for the operator.
         """
         driver = self._driver = self._make_driver()
-        self._core = driver.engine.core
+        self._engine, self._library = driver.engine, driver.engine.shared.library
         try:
             self.bound = await driver.start()
         except BaseException:
@@ -132,7 +132,12 @@ class RaftMember:
         Raises:
             ValueError: The payload is above ``entry_size_max``.
         """
-        return self._driver.append(payload, term=term) if self._driver is not None else None
+        driver = self._driver
+        if driver is None:
+            return None
+        index = driver.engine.append(payload, term=term)
+        driver.perform()
+        return index
 
     def send(self, member: str, message: bytes) -> bool:
         """Send an application message; False if there is no link, or far too much waits in it.
@@ -154,7 +159,7 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Not a voter by the deadline; if it is a learner, it still becomes one later.
         """
-        engine = self._engine()
+        engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
         await self._until(
             lambda: address in engine.voters and engine.membership.committed,
@@ -176,7 +181,7 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Not committed by the deadline.
         """
-        engine = self._engine()
+        engine = self._running.engine
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
@@ -194,8 +199,8 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Nobody else was seen to lead by the deadline.
         """
-        engine, me, driver = self._engine(), self._config.me, self._driver
-        assert driver is not None
+        driver = self._running
+        engine = driver.engine
         engine.membership.may_hand_over(to)
         term = engine.term
         # While it is tried nothing is appended, so it is not tried for ever.
@@ -210,7 +215,7 @@ class RaftMember:
             lambda: "nobody is known to lead yet",
         )
         leader = engine.leader
-        if leader is None or leader == me:
+        if leader is None or leader == self._config.me:
             raise ChangeUnknown("this member leads again")
         return leader
 
@@ -223,8 +228,8 @@ class RaftMember:
             ChangeRefused: There is nothing to store, or it could not be stored.
             ChangeUnknown: Not stored by the deadline.
         """
-        engine, driver = self._engine(), self._driver
-        assert driver is not None
+        driver = self._running
+        engine = driver.engine
         index, failures = engine.applied_index, engine.images.failures
 
         def done() -> bool:
@@ -256,8 +261,8 @@ class RaftMember:
             ChangeRefused: Nothing was done, and why.
             ChangeUnknown: Not durable by the deadline; it goes on.
         """
-        engine, driver = self._engine(), self._driver
-        assert driver is not None
+        driver = self._running
+        engine = driver.engine
         engine.images.may_restore()
         restoring = asyncio.ensure_future(driver.restore(image))
         driver.keep(restoring)
@@ -271,10 +276,11 @@ class RaftMember:
             lambda: engine.leads, deadline, lambda: "the snapshot is restored, nobody leads yet"
         )
 
-    def _engine(self) -> Engine:
+    @property
+    def _running(self) -> Driver:
         if self._driver is None:
             raise NotLeader(None)
-        return self._driver.engine
+        return self._driver
 
     async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
         """Make a change; one that is refused for what soon passes, such as another change, is tried again.
@@ -282,13 +288,12 @@ class RaftMember:
         Raises:
             NotLeader, ChangeRefused: Nothing was done.
         """
-        loop, driver = asyncio.get_running_loop(), self._driver
-        assert driver is not None
+        loop = asyncio.get_running_loop()
         give_up = min(deadline, loop.time() + PATIENCE_S)
         while True:
             try:
                 change()
-                driver.perform()
+                self._running.perform()
                 return
             except ChangeNotYet:
                 if loop.time() >= give_up or self._closed:
@@ -330,23 +335,23 @@ class RaftMember:
 
     @property
     def role(self) -> Role:
-        return self._driver.engine.role if self._driver is not None else Role.LEARNER
+        return self._engine.role if self._engine is not None else Role.LEARNER
 
     @property
     def term(self) -> int:
-        return 0 if self._core is None else self._core.library.term
+        return self._library.term if self._library is not None else 0
 
     @property
     def leader(self) -> str | None:
-        return None if self._core is None else self._core.library.leader
+        return self._library.leader if self._library is not None else None
 
     @property
     def commit_index(self) -> int:
-        return 0 if self._core is None else self._core.library.commit_index
+        return self._library.commit_index if self._library is not None else 0
 
     @property
     def applied_index(self) -> int:
-        return 0 if self._core is None else self._core.library.applied_index
+        return self._library.applied_index if self._library is not None else 0
 
     def read_index_in(self, term: int) -> int | None:
         """Return what must be applied so as to miss nothing that a member answered; None if this member does
@@ -354,74 +359,73 @@ class RaftMember:
 
         Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
-        return None if self._core is None else self._core.leading.read_index_in(term)
+        return self._engine.core.leading.read_index_in(term) if self._engine is not None else None
 
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
-        return self._core is not None and self._core.library.leads
+        return self._library is not None and self._library.leads
 
     @property
     def votes(self) -> bool:
         """This member is a voter, by its own configuration and standing: no learner."""
-        return self._driver is not None and self._driver.engine.votes
+        return self._engine is not None and self._engine.votes
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        return None if self._core is None else self._core.leading.read_index_with(member, term)
+        return self._engine.core.leading.read_index_with(member, term) if self._engine is not None else None
 
     @property
     def linked(self) -> frozenset[str]:
         """Members with an authenticated link up."""
-        return self._driver.engine.greetings.linked if self._driver is not None else frozenset()
+        return self._engine.greetings.linked if self._engine is not None else frozenset()
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
-        return self._driver.engine.greetings.link_number(peer) if self._driver is not None else 0
+        return self._engine.greetings.link_number(peer) if self._engine is not None else 0
 
     @property
     def members(self) -> tuple[str, ...]:
         """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
-        return self._driver.engine.members if self._driver is not None else self._config.peers
+        return self._engine.members if self._engine is not None else self._config.peers
 
     @property
     def voters(self) -> tuple[str, ...]:
-        core = self._core
-        return self._config.peers if core is None else core.shared.electorate.configuration.voters
+        return self._engine.voters if self._engine is not None else self._config.peers
 
     @property
     def contact_limit(self) -> float:
         """Seconds: the smallest election timeout N that any member states."""
-        if self._driver is None:
+        if self._engine is None:
             return self._config.election_timeout_ms / 1000
-        return self._driver.engine.greetings.contact_limit
+        return self._engine.greetings.contact_limit
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """First start: the members it still waits for."""
-        return self._driver.engine.greetings.waiting_for if self._driver is not None else ()
+        return self._engine.greetings.waiting_for if self._engine is not None else ()
 
     @property
     def distrusted(self) -> tuple[str, ...]:
         """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
-        return self._driver.engine.greetings.distrusted if self._driver is not None else ()
+        return self._engine.greetings.distrusted if self._engine is not None else ()
 
     @property
     def best(self) -> str:
         """Of this member and those linked, the one with the best log."""
-        return self._driver.engine.greetings.best if self._driver is not None else self._config.me
+        return self._engine.greetings.best if self._engine is not None else self._config.me
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
-        return self._driver.engine.contact_age() if self._driver is not None else math.inf
+        return self._engine.contact_age() if self._engine is not None else math.inf
 
     def in_contact(self) -> bool:
         """``contact_age() < contact_limit``, for one reading of the clock in nearly every call."""
-        return self._driver is not None and self._driver.engine.in_contact()
+        return self._engine is not None and self._engine.in_contact()
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
-        return self._driver.engine.member_age(member) if self._driver is not None else math.inf
+        return self._engine.member_age(member) if self._engine is not None else math.inf
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""

@@ -191,7 +191,7 @@ class Engine(Part):
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self._electorate.other_voters:
             self._patience.stand_now()
-        self._patience.restart_watch()
+        self._patience.watch.restart(self._clock())  # what took long just now happens once
         self.step()
 
     # ---- links and messages

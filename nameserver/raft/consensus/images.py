@@ -275,15 +275,6 @@ class Images(Part):
         if self.restoring or self._making:
             raise ChangeRefused("a snapshot is being made or restored; ask again")
 
-    def begin_restore(self) -> None:
-        """Append nothing and make no image until :meth:`restore_ended`.
-
-        Raises:
-            NotLeader, ChangeRefused: Nothing was done.
-        """
-        self.may_restore()
-        self.restoring = True
-
     @property
     def settled(self) -> bool:
         """Everything appended here is durable and applied."""
@@ -307,7 +298,3 @@ class Images(Part):
             self._patience.stand_now()
             self._effects.changed()
             self._effects.wake()
-
-    def restore_ended(self) -> None:
-        """Go on, whether it was restored or not."""
-        self.restoring = False

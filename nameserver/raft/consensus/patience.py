@@ -69,10 +69,6 @@ class Patience:
         self.heard = self._clock()
         self.watch.heard()
 
-    def restart_watch(self) -> None:
-        """What took long just now happens once: the member did not stand still."""
-        self.watch.restart(self._clock())
-
     def _forgive(self, now: float, late: float) -> None:
         """This member stood still for so long: that was nobody's silence (see :mod:`.watch`)."""
         library, until = self._library, self.watch.listening_until

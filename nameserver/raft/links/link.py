@@ -79,6 +79,8 @@ class Link(asyncio.Protocol):
         self._sent_since_check = False
         self._received_since_check = False
         self._silent_checks = 0
+        self.host = ""  # of the other end
+        self.address = dialled or "unknown"
         self.ended = asyncio.get_running_loop().create_future()
 
     @property
@@ -89,6 +91,9 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        if name := transport.get_extra_info("peername"):
+            self.host = str(name[0])
+            self.address = self.dialled or f"{name[0]}:{name[1]}"
         _tune(transport.get_extra_info("socket"))
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
         self._owner.unproven(self)
@@ -309,19 +314,6 @@ class Link(asyncio.Protocol):
             else:
                 self._wire.abort()
         self._owner.left(self)
-
-    @property
-    def host(self) -> str:
-        """Address of the other end's host."""
-        name = self._wire.get_extra_info("peername") if self._wire is not None else None
-        return str(name[0]) if name else ""
-
-    @property
-    def address(self) -> str:
-        if self.dialled is not None:
-            return self.dialled
-        name = self._wire.get_extra_info("peername") if self._wire is not None else None
-        return f"{name[0]}:{name[1]}" if name else "unknown"
 
 
 def _tune(connection: socket.socket) -> None:

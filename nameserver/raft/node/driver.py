@@ -167,7 +167,7 @@ class Driver:
                 await self._loop.run_in_executor(closing, self._close_files)
         except TimeoutError:
             logger.error("storage does not answer seconds=%g: this member ends without it", CLOSE_S)
-        for thread in (self._promises, self.images, closing):
+        for thread in (self._promises.thread, self.images.thread, closing):
             thread.shutdown()
 
     def _close_files(self) -> None:
@@ -446,7 +446,8 @@ class Driver:
         """
         found, marked, replace_state = await self.images.read_file(raw)
         images = self.engine.images
-        images.begin_restore()
+        images.may_restore()
+        images.restoring = True
         try:
             while not images.settled:
                 await asyncio.sleep(0.005)
@@ -460,7 +461,7 @@ class Driver:
             images.restored(index, term, configuration, replace_state)
             self.perform()
         finally:
-            images.restore_ended()
+            images.restoring = False
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="raft storage")

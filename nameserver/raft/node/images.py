@@ -61,7 +61,7 @@ class ImageFiles:
         self._machine = machine
         self._in_background = in_background
         self._on_read = on_read
-        self._thread = DiskThreads("raft images")
+        self.thread = DiskThreads("raft images")
         # Durability ``memory``: index, term, configuration, image.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
         self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number
@@ -187,7 +187,4 @@ class ImageFiles:
         self._storage.image_date = time.time()
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def shutdown(self) -> None:
-        self._thread.shutdown()
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work)

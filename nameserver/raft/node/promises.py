@@ -44,7 +44,7 @@ class Promises:
         self._in_background = in_background
         self._on_kept = on_kept
         self._on_failed = on_failed
-        self._thread = DiskThreads("raft promises")
+        self.thread = DiskThreads("raft promises")
         self._vote_due: tuple[int, str | None] | None = None
         self._standing_due = self._saving = self._closed = False
         self._promised = self._kept = 0  # promises made, and how many of them are on the disk
@@ -122,7 +122,7 @@ class Promises:
         loop, said = asyncio.get_running_loop(), False
         while True:
             try:
-                await loop.run_in_executor(self._thread, lambda: [save() for save in saves])
+                await loop.run_in_executor(self.thread, lambda: [save() for save in saves])
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:
@@ -138,6 +138,3 @@ class Promises:
     def close(self) -> None:
         """Wait for room no longer."""
         self._closed = True
-
-    def shutdown(self) -> None:
-        self._thread.shutdown()

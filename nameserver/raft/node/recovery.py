@@ -93,7 +93,7 @@ class Storage:
         image, configuration = None, founding(directory.state.members)
         if found is not None:
             image, data = found
-            self.image_date = self.snapshots.stored_at(image)
+            self.image_date = self._files.modified_at(image.path)
             try:
                 self._machine.prepare(data)()
                 if image.configuration:

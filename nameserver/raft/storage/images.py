@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from nameserver.disk.files import DISK, File, Files, replace_file
-from nameserver.raft.types import RaftStartError
+
+from .journal import damaged
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +87,7 @@ class Snapshots:
         try:
             image, data = parse(self._files.read(path), path)
         except ValueError as error:
-            raise RaftStartError(
-                f"raft: {path} is damaged: {error}; restore it, or empty this member's data directory while "
-                "the others are up (it then catches up from them)"
-            ) from error
+            raise damaged(path, str(error)) from error
         self.newest = image
         return image, data
 
@@ -130,10 +128,6 @@ class Snapshots:
             held = self._open[index] = (file, _image_at(file.read_at(0, _OFFSET + _SIZE.size)))
         file, start = held
         return file.read_at(start + offset, size)
-
-    def stored_at(self, image: Image) -> float:
-        """Seconds since 1970."""
-        return self._files.modified_at(image.path)
 
     def close(self) -> None:
         while self._open:

@@ -231,7 +231,7 @@ class Journal:
         for position, (number, path) in enumerate(paths):
             last = position == len(paths) - 1
             if position and number != paths[position - 1][0] + 1:
-                raise _refuse(path, f"segment {number - 1} before it is missing")
+                raise damaged(path, f"segment {number - 1} before it is missing")
             data = self._files.read(path)
             segment = _Segment(number, path, 0)
             try:
@@ -249,7 +249,7 @@ class Journal:
                         if op[0] == OP_ENTRY:
                             segment.last_index = max(segment.last_index, op[1])
             except (Corrupt, msgspec.MsgspecError) as error:
-                raise _refuse(path, str(error)) from error
+                raise damaged(path, str(error)) from error
             self._salt = scanned.salt
             self._segments.append(segment)
             size_total += good
@@ -341,14 +341,18 @@ class Journal:
             self._cut(old_size)  # zeros end the last segment only
             old.sync()  # a later segment must not survive an earlier one
             self._begin(number)
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
+        except (OSError, StorageFull) as error:
+            if isinstance(error, OSError) and error.errno not in FULL_ERRNOS:
                 raise
-            self._undo_begin(number, old, old_size, old_salt)
+            if self._segments[-1].number == number:
+                self._files.unlink(self._segments.pop().path)
+            if self._file is not None and self._file is not old:
+                self._file.close()
+            self._file, self._size, self._salt = old, old_size, old_salt
+            self._room = self._no_room_before = old_size
+            if isinstance(error, StorageFull):
+                raise
             raise StorageFull(f"{self._directory}: {error.strerror}") from error
-        except StorageFull:
-            self._undo_begin(number, old, old_size, old_salt)
-            raise
         old.close()
 
     def _begin(self, number: int) -> None:
@@ -363,15 +367,6 @@ class Journal:
     def _write_header(self, number: int) -> None:
         self._salt = int.from_bytes(urandom(4), "big")
         self._write(encode_header(number, self._salt))
-
-    def _undo_begin(self, number: int, old: File, old_size: int, old_salt: int) -> None:
-        if self._segments[-1].number == number:
-            segment = self._segments.pop()
-            self._files.unlink(segment.path)
-        if self._file is not None and self._file is not old:
-            self._file.close()
-        self._file, self._size, self._salt = old, old_size, old_salt
-        self._room = self._no_room_before = old_size
 
     def trim(self, index: int) -> None:
         """Delete the segments that an image at ``index`` covers; never the one being written."""
@@ -391,7 +386,7 @@ class Journal:
                 file.close()
 
 
-def _refuse(path: Path, what: str) -> RaftStartError:
+def damaged(path: Path, what: str) -> RaftStartError:
     return RaftStartError(
         f"raft: {path} is damaged: {what}; restore it, or empty this member's data directory while the "
         "others are up (it then catches up from them)"
