@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pysyncobj.config import SyncObjConf
@@ -75,6 +76,18 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
         return True
 
 
+#: Fields of the library that are used here, set by its constructor. This one is without another name: the
+#: constructor looks at all attributes before it has set it.
+_fields: Final = ["_SyncObj__newAppendEntriesTime"]
+
+
+def _named(private: str) -> Any:
+    """A field of the library under another name."""
+    name = f"_SyncObj__{private}"
+    _fields.append(name)
+    return property(attrgetter(name), lambda library, value: setattr(library, name, value))
+
+
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     """One member's Raft state: the library's, driven by messages and ticks that come with their instant.
 
@@ -86,21 +99,24 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         transferring: The election that is due, or under way, was asked for by the leader itself.
     """
 
-    # The library's own, set by its constructor.
-    _SyncObj__raftState: int
-    _SyncObj__raftCurrentTerm: int
-    _SyncObj__votedForNodeId: str | None
-    _SyncObj__raftLeader: Any
-    _SyncObj__raftElectionDeadline: float
-    _SyncObj__raftCommitIndex: int
-    _SyncObj__raftLastApplied: int
-    _SyncObj__raftMatchIndex: dict[str, int]
-    _SyncObj__lastResponseTime: dict[str, float]
-    _SyncObj__transferInProgress: bool
-    _SyncObj__newAppendEntriesTime: float
-    _SyncObj__noopIDx: int
-    _SyncObj__connectedNodes: set[str]
-    _SyncObj__otherNodes: Any
+    # The library's own.
+    state: int = _named("raftState")
+    term: int = _named("raftCurrentTerm")
+    commit_index: int = _named("raftCommitIndex")
+    applied_index: int = _named("raftLastApplied")
+    #: A follower or candidate that hears nothing until then stands for election.
+    election_deadline: float = _named("raftElectionDeadline")
+    #: The leader has asked this member to stand.
+    transfer_in_progress: bool = _named("transferInProgress")
+    #: Leader: when each voter's last answer counts from; it steps down when a majority's is too old.
+    answered: dict[str, float] = _named("lastResponseTime")
+    #: Leader: the index up to which each voter counts for the commit index.
+    match: dict[str, int] = _named("raftMatchIndex")
+    _leader: Any = _named("raftLeader")
+    _vote: str | None = _named("votedForNodeId")
+    _first_of_term: int = _named("noopIDx")
+    _connected: set[str] = _named("connectedNodes")
+    _others: Any = _named("otherNodes")
 
     def __init__(
         self,
@@ -134,8 +150,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         conf.journalFile = log  # createJournal is the identity
         self._at(now)
         super().__init__(_Named(me), [], conf=conf, transport=_Port(self))
-        self._SyncObj__raftLastApplied = log.base_index
-        self._SyncObj__raftCommitIndex = max(self._SyncObj__raftCommitIndex, log.base_index)
+        self.applied_index = log.base_index
+        self.commit_index = max(self.commit_index, log.base_index)
         check_library(self)
 
     def _at(self, now: float) -> None:
@@ -145,72 +161,30 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- its state
 
     @property
-    def state(self) -> int:
-        return self._SyncObj__raftState
-
-    @property
-    def term(self) -> int:
-        return self._SyncObj__raftCurrentTerm
-
-    @property
     def leader(self) -> str | None:
-        leader = self._SyncObj__raftLeader
-        return None if leader is None else str(leader.id)
-
-    @property
-    def commit_index(self) -> int:
-        return self._SyncObj__raftCommitIndex
-
-    @property
-    def applied_index(self) -> int:
-        return self._SyncObj__raftLastApplied
+        return None if self._leader is None else str(self._leader.id)
 
     @property
     def leads(self) -> bool:
         """Leader, and an entry of its own term is committed."""
-        return self._SyncObj__raftState == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
+        return self.state == LEADER and self.commit_index >= self._first_of_term
 
     def commit_index_in(self, term: int) -> int | None:
         """Return the commit index if this member :attr:`leads` in ``term``; None if not."""
-        leads = self._SyncObj__raftCurrentTerm == term and self.leads
-        return self._SyncObj__raftCommitIndex if leads else None
+        return self.commit_index if self.term == term and self.leads else None
 
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
-        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, self.leads
+        return self.state, self.term, self._leader, self.leads
 
     @property
     def last_log_term(self) -> int:
         term: int = self._SyncObj__getCurrentLogTerm()
         return term
 
-    @property
-    def election_deadline(self) -> float:
-        """A follower or candidate that hears nothing until then stands for election."""
-        return self._SyncObj__raftElectionDeadline
-
-    @election_deadline.setter
-    def election_deadline(self, instant: float) -> None:
-        self._SyncObj__raftElectionDeadline = instant
-
-    @property
-    def transfer_in_progress(self) -> bool:
-        """The leader has asked this member to stand."""
-        return self._SyncObj__transferInProgress
-
-    @property
-    def answered(self) -> dict[str, float]:
-        """Leader: when each voter's last answer counts from; it steps down when a majority's is too old."""
-        return self._SyncObj__lastResponseTime
-
-    @property
-    def match(self) -> dict[str, int]:
-        """Leader: the index up to which each voter counts for the commit index."""
-        return self._SyncObj__raftMatchIndex
-
     def connected(self, peer: str) -> bool:
-        return peer in self._SyncObj__connectedNodes
+        return peer in self._connected
 
     # ---- events
 
@@ -226,7 +200,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         self._at(now)
         self._commit_limit = commit_limit
-        self.transferring = self._SyncObj__transferInProgress
+        self.transferring = self.transfer_in_progress
         self._SyncObj__newAppendEntriesTime = -math.inf  # what is to be sent is decided when it asks
         try:
             super()._onTick(0.0)
@@ -277,42 +251,42 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         if term is not None:
             self._SyncObj__setCurrentTerm(term, None)
         self.stop_leading()
-        self._SyncObj__raftLeader = None
+        self._leader = None
 
     def stop_leading(self) -> None:
         self._SyncObj__setState(FOLLOWER)
 
     def forget_leader(self) -> None:
-        self._SyncObj__raftLeader = None
+        self._leader = None
 
     def follow_voters(self, others: Iterable[str]) -> None:
         """Count votes, matches and answers of these, and of this member."""
         # A set of names has another order in each process; with this one a simulated seed replays.
-        self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
+        self._others = dict.fromkeys(map(self._node, others)).keys()
 
     def remember_vote(self, name: str) -> None:
         """Count the vote of this term as given to ``name``."""
-        self._log.setCurrentTerm(self._SyncObj__raftCurrentTerm, name)
-        self._SyncObj__votedForNodeId = name
+        self._log.setCurrentTerm(self.term, name)
+        self._vote = name
 
     def commit(self, index: int) -> None:
         """Take ``index`` for committed, if it is above what is."""
-        self._SyncObj__raftCommitIndex = commit = max(self._SyncObj__raftCommitIndex, index)
+        self.commit_index = commit = max(self.commit_index, index)
         self._log.setRaftCommitIndex(commit)
 
     def restored(self, index: int) -> None:
         """State and log are those of an image at ``index``."""
-        self._SyncObj__raftLastApplied = index
+        self.applied_index = index
         self.commit(index)
 
     def apply_up_to(self, index: int) -> None:
         """Hand committed entries up to ``index`` to :meth:`Rules.apply`."""
-        commit = self._SyncObj__raftCommitIndex
-        self._SyncObj__raftCommitIndex = min(commit, index)
+        commit = self.commit_index
+        self.commit_index = min(commit, index)
         try:
             super()._SyncObj__applyLogEntries()
         finally:
-            self._SyncObj__raftCommitIndex = commit
+            self.commit_index = commit
 
     def draw_timeout(self) -> float:
         """Draw seconds until an election."""
@@ -329,12 +303,12 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- overridden
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        if term != self._SyncObj__raftCurrentTerm:
+        if term != self.term:
             self.rules.term_begins(term)
         super()._SyncObj__setCurrentTerm(term, votedForNodeId)
 
     def _SyncObj__setState(self, newState: int) -> None:
-        before = self._SyncObj__raftState
+        before = self.state
         super()._SyncObj__setState(newState)
         if before != newState:
             self.rules.state_changed(before, newState)
@@ -405,7 +379,7 @@ def check_library(made: Library | None = None) -> None:
     missing = [name for name in (*CALLED, *OVERRIDDEN) if not callable(getattr(SyncObj, name, None))]
     missing += missing_names
     if made is not None:
-        missing += [name for name in Library.__annotations__ if name not in vars(made)]
+        missing += [name for name in _fields if name not in vars(made)]
     if module.VERSION != LIBRARY_VERSION or missing:
         raise RaftStartError(
             f"raft: needs pysyncobj {LIBRARY_VERSION}, found {module.VERSION}"

@@ -22,13 +22,12 @@ from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.leading import Leading
-from nameserver.raft.consensus.log import RaftLog
+from nameserver.raft.consensus.log import RaftLog, Recovered
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
 from nameserver.raft.library import LEADER
 from nameserver.raft.node import recovery
 from nameserver.raft.node.images import ImageFiles
-from nameserver.raft.node.recovery import Joined
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay
@@ -385,12 +384,10 @@ def d8_whoever_knows_a_leader_is_in_contact(patch: pytest.MonkeyPatch) -> None:
 def d14_the_journal_behind_an_image_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = recovery.join
 
-    def join(image: Image | None, replay: Replay, **named: Any) -> Joined | None:
+    def join(image: Image | None, replay: Replay, **named: Any) -> Recovered | None:
         joined = real(image, replay, **named)
         if image is not None and joined is not None and replay.base_index not in (None, image.index):
-            found = joined.recovered
-            index = found.base_index
-            return Joined(dataclasses.replace(found, entries=[], commit_index=index), replaced=True)
+            return dataclasses.replace(joined, entries=[], commit_index=joined.base_index, replaced=True)
         return joined
 
     patch.setattr(recovery, "join", join)

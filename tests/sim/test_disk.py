@@ -104,7 +104,7 @@ class Life:
 
     def open(self) -> Life:
         self.directory = DataDirectory(config(self.durability), self.files)
-        self.vote = self.directory.votes.load()
+        self.vote = self.directory.load_vote()
         self.snapshots = Snapshots(self.directory.raft, self.files)
         self.found = self.snapshots.recover()
         self.journal = Journal(self.directory.raft, sync=self.durability == "fsync", files=self.files)
@@ -119,7 +119,7 @@ class Life:
         self.known.entries += count
 
     def save_vote(self, term: int, vote: str) -> None:
-        self.directory.votes.save(term, vote)
+        self.directory.save_vote(term, vote)
         self.known.vote = (term, vote)
 
     def become_voter(self) -> None:

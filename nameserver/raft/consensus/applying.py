@@ -18,10 +18,6 @@ logger = logging.getLogger(__name__)
 APPLY_STEP: Final = 512
 
 
-class Stopped(Exception):
-    """The state machine has not applied an entry; this member must stop."""
-
-
 class Applying(Part):
     """Hands committed entries to the state machine.
 
@@ -71,13 +67,13 @@ class Applying(Part):
             self.passed += 1
             return
         if kind != REGULAR:
-            raise Stopped(
+            raise StopMember(
                 f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
             )
         try:
             self._machine.apply(command[1:], index=index, term=term, live=index > self.replay_end)
         except StopMember as error:
-            raise Stopped(f"entry {index}: {error}") from error
+            raise StopMember(f"entry {index}: {error}") from error
         except Exception as error:
             logger.exception("apply raised index=%d term=%d", index, term)
-            raise Stopped(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
+            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
 
-from .applying import Stopped
 from .core import RaftCore
 from .greetings import Greetings
 from .images import Images
@@ -183,7 +182,7 @@ class Engine(Part):
         """Apply what is known to be committed, and take part.
 
         Raises:
-            Stopped: An entry cannot be read; nothing has left this member.
+            StopMember: An entry cannot be read; nothing has left this member.
         """
         self._patience.look()
         self.core.applying.replay()
@@ -340,7 +339,7 @@ class Engine(Part):
         self._applying = True
         try:
             self.core.applying.apply_committed()
-        except Stopped as error:
+        except StopMember as error:
             self._effects.fail(str(error))
             return
         finally:

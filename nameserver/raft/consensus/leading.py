@@ -6,6 +6,7 @@ import logging
 import math
 
 from nameserver.raft.library import LEADER
+from nameserver.raft.types import ChangeNotYet
 
 from .log import CONFIGURATION, NO_OP, REGULAR
 from .members import Configuration, encode_configuration, majority
@@ -93,19 +94,17 @@ class Leading(Part):
             self._library.become_follower()
             self._patience.postpone(self._clock())
 
-    def hand_over(self, to: str | None = None) -> str | None:
-        """Ask ``to``, or a voter of our choice, to take over; None if nobody has the whole log."""
+    def hand_over(self, to: str | None = None) -> None:
+        """Ask ``to``, or a voter of our choice, to take over, if it has the whole log."""
         ready = [
             name
             for name, p in self.progress.items()
             if self._counts(name, p) and p.match == self._log.last_index and name in self._effects.greeted
         ]
         if self._library.state != LEADER or not ready or (to is not None and to not in ready):
-            return None
-        target = to if to is not None else min(ready)
+            return
         self._handed_over = True
-        self._effects.send(target, TimeoutNow(self._library.term))
-        return target
+        self._effects.send(to if to is not None else min(ready), TimeoutNow(self._library.term))
 
     def ask_successor(self) -> None:
         """Nobody answered, and this member leads no more. If only one direction is at fault, the others still
@@ -116,21 +115,24 @@ class Leading(Part):
 
     # ---- the members
 
-    def change(self, configuration: Configuration) -> str | int:
-        """Append another configuration; return its index, or why that must not be.
+    def change(self, configuration: Configuration) -> int:
+        """Append another configuration; return its index.
 
         D35: the one before must be committed, and an entry of this term, else two majorities without a common
         member could come about. D37: a leader never appends one in which it does not vote. So the member that
         goes never holds the entry that removes it: it is in force here, and is not sent there.
+
+        Raises:
+            ChangeNotYet: Nothing was done.
         """
         if self._library.state != LEADER:
-            return "this member does not lead"
+            raise ChangeNotYet("this member does not lead")
         if not self._library.leads:
-            return "the leader has not committed an entry of its own term yet; ask again"
+            raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
         if self._log.configuration_index > self._library.commit_index:
-            return "another change of the members is under way; ask again"
+            raise ChangeNotYet("another change of the members is under way; ask again")
         if self._me not in configuration.voters:
-            return "the leader cannot remove itself"
+            raise ChangeNotYet("the leader cannot remove itself")
         index = self._add(CONFIGURATION + encode_configuration(configuration))
         self.follow_configuration()
         return index

@@ -32,7 +32,12 @@ Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a member finds on its disk; ``configuration`` is the one in force at the base."""
+    """What a member finds on its disk.
+
+    Attributes:
+        configuration: The one in force at the base.
+        replaced: The journal does not continue the state image: it begins anew.
+    """
 
     base_index: int = FIRST_INDEX
     base_term: int = FIRST_TERM
@@ -42,6 +47,7 @@ class Recovered:
     vote: str | None = None
     journal_bytes: int = 0
     configuration: Configuration = NOBODY
+    replaced: bool = False
 
 
 class RaftLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 from typing import Final
@@ -59,11 +60,9 @@ class Membership(Part):
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        found = self._leading.change(configuration)
-        if isinstance(found, str):
-            raise ChangeNotYet(found)
+        index = self._leading.change(configuration)
         self.follow()
-        return found
+        return index
 
     def _must_lead(self) -> None:
         """Raises: NotLeader: Nothing was done."""
@@ -126,8 +125,8 @@ class Membership(Part):
                 and self.shared.standing.formats.get(name, FORMAT) >= FORMAT_CONFIGURATION
             ):
                 logger.info("learner becomes a voter member=%s match=%d", name, progress.match)
-                if isinstance(self._leading.change(configuration.promoting(name)), int):
-                    self.follow()
+                with contextlib.suppress(ChangeNotYet):
+                    self._change(configuration.promoting(name))
                 return
 
     def remove_member(self, member: str) -> int | None:

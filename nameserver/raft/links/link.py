@@ -108,25 +108,19 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_since_check = True
         peer = self._plain_peer
-        if (
-            peer is not None
-            and not self._buffer
-            and len(data) > 5
-            and data[4] == APPLICATION
-            and int.from_bytes(data[:4], "big") + 4 == len(data)
-        ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
-            try:
+        try:
+            if (
+                peer is not None
+                and not self._buffer
+                and len(data) > 5
+                and data[4] == APPLICATION
+                and int.from_bytes(data[:4], "big") + 4 == len(data)
+            ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
                 self._owner.owner.application_message(peer, data[5:])
-            except LinkError as error:
-                self._refuse(error)
-            return
-        if self._pipe is not None:
-            try:
-                data = self._decrypt(self._pipe, data)
-            except (AuthError, TlsError) as error:
-                self._refuse(error)
-                return
-        self._take_bytes(data)
+            else:
+                self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
+        except (AuthError, LinkError, TlsError) as error:
+            self._refuse(error)
 
     def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
         wire, before = self._wire, pipe.established
@@ -155,25 +149,19 @@ class Link(asyncio.Protocol):
         buffer += data
         position, end = 0, len(buffer)
         if self._session is None and self._pipe is None and buffer.startswith(_TLS_RECORDS):
-            self._refuse(LinkError("it speaks TLS, which this member is not set up for"))
-            return
-        try:
-            with memoryview(buffer) as view:
-                while end - position >= 4 and not self._closed:
-                    (size,) = _SIZE.unpack_from(view, position)
-                    limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
-                    if size > limit:
-                        raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
-                    if end - position - 4 < size:
-                        break
-                    with view[position + 4 : position + 4 + size] as frame:
-                        self._take(frame)
-                    position += 4 + size
-        except (AuthError, LinkError) as error:
-            self._refuse(error)
-        if self._closed:
-            self._buffer = bytearray()
-        elif position:
+            raise LinkError("it speaks TLS, which this member is not set up for")
+        with memoryview(buffer) as view:
+            while end - position >= 4 and not self._closed:
+                (size,) = _SIZE.unpack_from(view, position)
+                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
+                if size > limit:
+                    raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
+                if end - position - 4 < size:
+                    break
+                with view[position + 4 : position + 4 + size] as frame:
+                    self._take(frame)
+                position += 4 + size
+        if position and not self._closed:
             self._buffer = buffer[position:]  # a failed reader may hold a view of it still: it cannot shrink
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -306,6 +294,7 @@ class Link(asyncio.Protocol):
             return
         self._closed = True
         self._plain_peer = None
+        self._buffer = bytearray()
         if self._timer is not None:
             self._timer.cancel()
         if self._wire is not None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from nameserver.disk.files import DISK
 from nameserver.raft.consensus import effects
-from nameserver.raft.consensus.applying import Stopped
 from nameserver.raft.consensus.effects import Apply, Changed, Send, Wake, Write
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.messages import MessageError, encode
@@ -142,7 +141,7 @@ class Driver:
         try:
             self.engine.start()
             self.perform()
-        except (Stopped, StopMember) as error:
+        except StopMember as error:
             raise RaftStartError(f"raft: {self._config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()

@@ -106,7 +106,7 @@ class Promises:
             made = self._promised
             saves: list[Callable[[], None]] = []
             if self._vote_due is not None:
-                saves.append(partial(self._directory.votes.save, *self._vote_due))
+                saves.append(partial(self._directory.save_vote, *self._vote_due))
             if self._standing_due:
                 saves.append(self._directory.standing_to_save())
             self._vote_due, self._standing_due = None, False

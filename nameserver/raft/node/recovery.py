@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nameserver.disk.files import Files, StorageFull
 from nameserver.raft.consensus.log import (
@@ -53,7 +53,7 @@ class Storage:
 
     def _recover_all(self) -> Recovered:
         directory = self.directory
-        term, vote = directory.votes.load()
+        term, vote = directory.load_vote()
         recovered = (
             Recovered(term=term, vote=vote, configuration=founding(directory.state.members))
             if self.volatile
@@ -106,7 +106,7 @@ class Storage:
                 f"raft: {directory.raft}: the journal begins after the snapshot ends: a file is missing; "
                 "restore it, or empty this member's data directory while the others are up"
             )
-        recovered = replace(joined.recovered, configuration=configuration)
+        recovered = replace(joined, configuration=configuration)
         last = recovered.base_index + len(recovered.entries)
         if replay.commit_index > last and not directory.doubted:
             raise RaftStartError(
@@ -142,15 +142,7 @@ class Storage:
         self.directory.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The log that image and journal make; ``replaced`` if the journal does not continue the image."""
-
-    recovered: Recovered
-    replaced: bool
-
-
-def join(image: Image | None, replay: Replay, *, term: int, vote: str | None, size: int) -> Joined | None:
+def join(image: Image | None, replay: Replay, *, term: int, vote: str | None, size: int) -> Recovered | None:
     """Put what the journal holds behind the image. Pure.
 
     The image may be newer than the journal's first entries (a crash before the journal was trimmed), or newer
@@ -173,7 +165,7 @@ def join(image: Image | None, replay: Replay, *, term: int, vote: str | None, si
             same = replay.base_term == index_term
         entries, replaced = (entries[offset:], False) if same else ([], True)
     last = index + len(entries)
-    recovered = Recovered(
+    return Recovered(
         base_index=index,
         base_term=index_term,
         entries=list(entries),
@@ -181,5 +173,5 @@ def join(image: Image | None, replay: Replay, *, term: int, vote: str | None, si
         term=term,
         vote=vote,
         journal_bytes=size,
+        replaced=replaced,
     )
-    return Joined(recovered, replaced)

@@ -3,7 +3,6 @@
 journal.py         entries
 images.py          state images
 slots.py           a small value, replaced in place
-votes.py           term and vote
-identity.py        the data directory: lock, identity, standing
+identity.py        the data directory: lock, identity, standing, term and vote
 writer.py          the journal's thread
 """

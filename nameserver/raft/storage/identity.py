@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,12 +24,12 @@ from nameserver.raft.types import RaftConfig, RaftStartError
 from remoting.lenient import UNREADABLE
 
 from .journal import Journal
-from .slots import Damaged, Slots
-from .votes import Votes
+from .slots import BLOCK, Damaged, Slots
 
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 2
+VOTE_FORMAT: Final = 2
 #: Room for what is known of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
@@ -69,6 +69,22 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     synced: bool = False
 
 
+_Value = TypeVar("_Value")
+_decode_state: Final = msgspec.json.Decoder(State).decode
+_decode_vote: Final = msgspec.msgpack.Decoder(tuple[int, int, str | None]).decode
+
+
+def _encode_vote(term: int, vote: str | None) -> bytes:
+    return msgspec.msgpack.encode((VOTE_FORMAT, term, vote))
+
+
+def _load(slots: Slots, decode: Callable[[bytes], _Value], what: str) -> _Value:
+    try:
+        return decode(slots.load())
+    except (Damaged, msgspec.MsgspecError) as error:
+        raise RaftStartError(f"raft: {error}: {what} is unknown; empty its data directory") from error
+
+
 class DataDirectory:
     """Opened at start, held until :meth:`close`. Blocking.
 
@@ -89,7 +105,7 @@ class DataDirectory:
         self.fresh = False  # the directory was empty until now
         self._begun = False
         self.doubted = False
-        self.votes = Votes(files, self.raft)
+        self._vote = Slots(files, self.raft / "vote", size=BLOCK)
         self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:
             make_directories(files, self.raft)
@@ -168,12 +184,7 @@ class DataDirectory:
                 f"raft: data directory {self._root} was made with durability {identity.durability}, not "
                 f"{config.durability}; use an empty one (the member then catches up from the others)"
             )
-        try:
-            self.state = state = msgspec.json.decode(self._slots.load(), type=State)
-        except (Damaged, msgspec.MsgspecError) as error:
-            raise RaftStartError(
-                f"raft: {error}: what this member is in its cluster is unknown; empty its data directory"
-            ) from error
+        self.state = state = _load(self._slots, _decode_state, "what this member is in its cluster")
         if state.removed and not config.force_new_cluster:
             raise RaftStartError(
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
@@ -207,7 +218,7 @@ class DataDirectory:
             instance=secrets.token_hex(16),
             boot=self._files.boot_id(),
         )
-        self.votes.create()
+        self._vote.create(_encode_vote(0, None))
         self._slots.create(msgspec.json.encode(self.state))
         self._slots.load()
         identity = Identity(format=FORMAT, mode="raft", me=config.me, durability=durability)
@@ -230,6 +241,21 @@ class DataDirectory:
             return msgspec.json.decode(raw, type=Identity)
         except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
+
+    # ---- votes, whatever the durability of the log
+
+    def load_vote(self) -> tuple[int, str | None]:
+        """Return the newest term, and whom this member voted for in it.
+
+        Raises:
+            RaftStartError: Nobody knows them.
+        """
+        _, term, vote = _load(self._vote, _decode_vote, "what this member promised")
+        return term, vote
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        """Durable on return; one call at a time."""
+        self._vote.save(_encode_vote(term, vote))
 
     # ---- lives
 
@@ -303,7 +329,7 @@ class DataDirectory:
 
     def close(self) -> None:
         """Give the directory back."""
-        self.votes.close()
+        self._vote.close()
         self._slots.close()
         if self._lock is not None:
             self._lock.close()

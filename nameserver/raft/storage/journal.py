@@ -102,7 +102,10 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
         if len(data) > HEADER_SIZE:  # it is synced before anything follows it
             raise Corrupt("bad header")
         return Scanned(0, 0, [], 0, len(data))
-    number, salt = _parse_header(header)
+    version = int.from_bytes(header[:4], "big")
+    if version != FORMAT or len(header) != _HEADER.size:
+        raise Corrupt(f"format {version}, this program knows {FORMAT}")
+    _, number, salt = _HEADER.unpack(header)
     payloads, good = [], _HEAD.size + len(header)
     while (payload := _frame_at(view, good, salt)) is not None:
         payloads.append(payload)
@@ -118,14 +121,6 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
 def encode_header(number: int, salt: int) -> bytes:
     """Return the first frame of a segment, HEADER_SIZE bytes."""
     return encode_frame(_HEADER.pack(FORMAT, number, salt), 0)
-
-
-def _parse_header(payload: memoryview) -> tuple[int, int]:
-    version = int.from_bytes(payload[:4], "big")
-    if version != FORMAT or len(payload) != _HEADER.size:
-        raise Corrupt(f"format {version}, this program knows {FORMAT}")
-    _, number, salt = _HEADER.unpack(payload)
-    return number, salt
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ class SimMember:
         joined = join(image, replay, term=disk.vote[0], vote=disk.vote[1], size=0)
         assert joined is not None
         if joined.replaced:
-            disk.frames.append([(OP_RESET, joined.recovered.base_index, joined.recovered.base_term)])
+            disk.frames.append([(OP_RESET, joined.base_index, joined.base_term)])
             disk.written = len(disk.frames)
         config = RaftConfig(
             me=self.name,
@@ -135,7 +135,7 @@ class SimMember:
             clock=self.clock,
             rng=random.Random(world.rng.getrandbits(64)),
             standing=disk.standing,
-            recovered=replace(joined.recovered, configuration=configuration),
+            recovered=replace(joined, configuration=configuration),
         )
         self.engine = Engine(shared)
         self._perform_after_each_call(self.engine)

@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> RaftConfig:
 def _open(config: RaftConfig) -> None:
     directory = DataDirectory(config)
     try:
-        directory.votes.load()
+        directory.load_vote()
     finally:
         directory.close()
 
@@ -84,9 +84,9 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
 @pytest.mark.parametrize("damage", ["torn", "rotten"])
 def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slot: int, damage: str) -> None:
     directory = DataDirectory(config)
-    assert directory.votes.load() == (0, None)
-    directory.votes.save(3, "b:1")
-    directory.votes.save(4, None)
+    assert directory.load_vote() == (0, None)
+    directory.save_vote(3, "b:1")
+    directory.save_vote(4, None)
     directory.close()
     path = config.data_dir / "raft" / "vote"
     raw = bytearray(path.read_bytes())
@@ -99,7 +99,7 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     path.write_bytes(raw)
     for _ in range(2):  # it was mended: what becomes of the other copy now does not matter either
         directory = DataDirectory(config)
-        assert directory.votes.load() == (4, None)
+        assert directory.load_vote() == (4, None)
         directory.close()
         raw = bytearray(path.read_bytes())
         raw[(1 - slot) * size + 6] ^= 1
@@ -127,8 +127,8 @@ def test_lost_promises_are_refused(config: RaftConfig) -> None:
 def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig) -> None:
     config = replace(config, durability="memory")
     directory = DataDirectory(config)
-    directory.votes.load()
-    directory.votes.save(7, "b:1")
+    directory.load_vote()
+    directory.save_vote(7, "b:1")
     directory.become(replace(directory.standing, voter=True))
     directory.standing_to_save()()
     first = directory.standing.instance
@@ -136,7 +136,7 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory = DataDirectory(config)
     assert directory.standing.instance != first
     assert not directory.standing.voter
-    assert directory.votes.load() == (7, "b:1")  # promises about votes are kept all the same
+    assert directory.load_vote() == (7, "b:1")  # promises about votes are kept all the same
     directory.close()
 
 

@@ -263,8 +263,8 @@ def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path:
     joined = join(Image(12, 1, 0, tmp_path), replay, term=3, vote=None, size=0)
     assert joined is not None
     assert not joined.replaced
-    assert joined.recovered.base_index == 12
-    assert [index for _, index, _ in joined.recovered.entries] == [13]
+    assert joined.base_index == 12
+    assert [index for _, index, _ in joined.entries] == [13]
     assert join(Image(11, 1, 0, tmp_path), replay, term=3, vote=None, size=0) is None  # 12 is missing
 
 
@@ -341,15 +341,15 @@ def test_d14_image_and_journal_make_one_log(
     found = Image(*image, 0, Path()) if image else None
     joined = join(found, _replay(*ops), term=0, vote=None, size=0)
     assert joined is not None
-    assert (joined.recovered.base_index, joined.recovered.base_term) == base
-    assert [index for _, index, _ in joined.recovered.entries] == kept
+    assert (joined.base_index, joined.base_term) == base
+    assert [index for _, index, _ in joined.entries] == kept
     assert joined.replaced is replaced
 
 
 def test_a_commit_index_beyond_the_log_is_not_believed() -> None:
     joined = join(None, _replay(_entry(2), (OP_COMMIT, 2), (OP_COMMIT, 9)), term=0, vote=None, size=0)
     assert joined is not None
-    assert joined.recovered.commit_index == 2
+    assert joined.commit_index == 2
 
 
 def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
@@ -531,7 +531,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
         else:
             joined = join(Image(9, 1, 0, tmp_path), replay, term=1, vote=None, size=0)
             assert joined is not None
-            assert set(range(10, 16)) <= {index for _, index, _ in joined.recovered.entries}
+            assert set(range(10, 16)) <= {index for _, index, _ in joined.entries}
 
 
 def test_d30_a_journal_of_what_is_kept_is_as_small_as_that(tmp_path: Path) -> None:

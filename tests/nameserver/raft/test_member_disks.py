@@ -19,7 +19,7 @@ import pytest
 from nameserver.disk.files import File, Files
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.raft.node import driver as node_driver
-from nameserver.raft.storage.votes import Votes
+from nameserver.raft.storage.identity import DataDirectory
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
@@ -101,12 +101,12 @@ def test_a_broken_journal_ends_the_process(tmp_path: Path) -> None:
 
 
 _NO_VOTE_IS_STORED = """
-    from nameserver.raft.storage.votes import Votes
+    from nameserver.raft.storage.identity import DataDirectory
 
-    def save(votes, term, vote):
+    def save_vote(directory, term, vote):
         raise MemoryError("planted")
 
-    Votes.save = save
+    DataDirectory.save_vote = save_vote
 
     async def scenario(member): await asyncio.sleep(10)
 """
@@ -141,17 +141,17 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
 ) -> None:
     still = threading.Event()
     still.set()
-    original = Votes.save
+    original = DataDirectory.save_vote
 
-    def slow(votes: Votes, term: int, vote: str | None) -> None:
+    def slow(directory: DataDirectory, term: int, vote: str | None) -> None:
         assert threading.current_thread() is not threading.main_thread()
         assert still.wait(30)
-        original(votes, term, vote)
+        original(directory, term, vote)
 
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
             await cluster.start()
-            monkeypatch.setattr(Votes, "save", slow)
+            monkeypatch.setattr(DataDirectory, "save_vote", slow)
             await cluster.put(b"one")
             await cluster.settled()
             leader = cluster.name(await cluster.elected())
