@@ -115,7 +115,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _leader: Any = _named("raftLeader")
     _vote: str | None = _named("votedForNodeId")
     _first_of_term: int = _named("noopIDx")
-    _connected: set[str] = _named("connectedNodes")
+    connected: set[str] = _named("connectedNodes")
     _others: Any = _named("otherNodes")
 
     def __init__(
@@ -182,9 +182,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def last_log_term(self) -> int:
         term: int = self._SyncObj__getCurrentLogTerm()
         return term
-
-    def connected(self, peer: str) -> bool:
-        return peer in self._connected
 
     # ---- events
 

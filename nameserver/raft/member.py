@@ -359,7 +359,7 @@ class RaftMember:
 
         Followers may know of a commit before the leader does, so it may be above :attr:`commit_index`.
         """
-        return self._engine.core.leading.read_index_in(term) if self._engine is not None else None
+        return self._engine.leading.read_index_in(term) if self._engine is not None else None
 
     @property
     def leads(self) -> bool:
@@ -373,7 +373,7 @@ class RaftMember:
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        return self._engine.core.leading.read_index_with(member, term) if self._engine is not None else None
+        return self._engine.leading.read_index_with(member, term) if self._engine is not None else None
 
     @property
     def linked(self) -> frozenset[str]:

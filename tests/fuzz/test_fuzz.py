@@ -54,7 +54,7 @@ BEHIND_PORTS = {
         SEEDS_OF["raft-stranger"][0],
         "nameserver.raft.links.auth.Handshake._take_hello",
     ),
-    "member": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.engine.decode"),
+    "member": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.messages.decode"),
     "on the loop": ("raft-member", _FIRST_MEMBER, "nameserver.raft.consensus.engine.Engine.step"),
     "broker": ("broker-310", SEEDS_OF["arguments"][0], "broker.state.BrokerState.message_id"),
     "nameserver": ("asked-103", SEEDS_OF["arguments"][0], "nameserver.handlers.decode_registration"),

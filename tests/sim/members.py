@@ -118,7 +118,7 @@ class Watched(Replicated):
         if driver is None or driver.engine.shared.empty:
             return True
         engine = driver.engine
-        index, _ = engine.core.shared.log.committed_configuration(engine.commit_index)
+        index, _ = engine.shared.log.committed_configuration(engine.commit_index)
         return index == FIRST_INDEX and not engine.shared.may_vote
 
     @property

@@ -17,9 +17,9 @@ from nameserver.commands import Evict, Update, encode_command, format_of
 from nameserver.disk.files import StorageFull
 from nameserver.raft import RaftMember
 from nameserver.raft.consensus.contact import Contact
-from nameserver.raft.consensus.core import RaftCore
 from nameserver.raft.consensus.effects import Effects as EngineEffects
 from nameserver.raft.consensus.elections import Elections
+from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import RaftLog, Recovered
@@ -145,16 +145,16 @@ def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
     """An old leader takes what is said in a newer term for consent to its own."""
-    real = RaftCore.receive
+    real = Engine.take
 
-    def receive(core: Any, peer: str, message: Any) -> None:
-        library = core.library
+    def receive(engine: Any, peer: str, message: Any) -> None:
+        library = engine.shared.library
         another = isinstance(message, AppendReply | PreVote) and message.term != library.term
         if another and library.state == LEADER:
-            core._contact.accepted_by(peer, clock=core._clock(), echo=core._clock(), voter=True)
-        real(core, peer, message)
+            engine._contact.accepted_by(peer, clock=engine._clock(), echo=engine._clock(), voter=True)
+        real(engine, peer, message)
 
-    patch.setattr(RaftCore, "receive", receive)
+    patch.setattr(Engine, "take", receive)
 
 
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:

@@ -310,8 +310,7 @@ class Truth:
         """After each turn of a member that has started."""
         # This is done more often than anything else: no property of a property.
         engine = mode.engine
-        core = engine.core
-        library = core.library
+        library = engine.shared.library
         term = library.term
         if term != mode.looked_at_term:
             if term < mode.looked_at_term:
@@ -319,7 +318,7 @@ class Truth:
             mode.looked_at_term = term
         if library.state == LEADER and engine.role is Role.LEADER:
             self._look_at_leader(mode, engine, term)
-        held, acknowledged = core.shared.log.last_index, core.following.acknowledged
+        held, acknowledged = engine.shared.log.last_index, engine.following.acknowledged
         if held < acknowledged:
             name = mode.host.name
             self.fail(

@@ -6,8 +6,8 @@ effects. Files, threads and sockets stay out.
     engine.py          the order of things: what a message, an append, the journal or the clock makes due
     effects.py         what a step wants done, as values in order
     writing.py         what goes to the journal, and whether that stalls
-    core.py            RaftCore: the library and the parts that close its defects
-    electorate.py, patience.py, elections.py, following.py, leading.py, applying.py   its parts
+    electorate.py, patience.py   who counts, and who is silent
+    elections.py, following.py, leading.py, applying.py   the parts that close the library's defects
     hardening.py       each defect of the library, and where it is closed
     replication.py, watch.py   what a follower is sent; whether this member stood still
     greetings.py       whom this member has met, and its own standing

@@ -111,15 +111,15 @@ class Contact:
         while self._pending and self._pending[0][0] <= index:
             self.date = max(self.date, self._pending.popleft()[1])
 
-    def leading(self, now: float, index: int) -> None:
+    def led(self, now: float, index: int, applied: int) -> None:
         """We lead, an entry of our term is committed, and nobody has applied anything beyond ``index``: that
         dates us once it is applied here (see :meth:`applied`).
         """
-        self._pend(index, self.majority_date(now))
-
-    def led(self, now: float) -> None:
-        """We lead, an entry of our term is committed, and all that is committed is applied here."""
-        self.date = max(self.date, self.majority_date(now))
+        date = self.majority_date(now)
+        if applied >= index:
+            self.date = max(self.date, date)
+        else:
+            self._pend(index, date)
 
     def majority_date(self, now: float) -> float:
         """The newest instant for which a majority, this member included, is known to have accepted us."""

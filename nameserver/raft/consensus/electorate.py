@@ -19,6 +19,8 @@ class Electorate:
     Attributes:
         configuration: The one in force.
         other_voters: Its voters but this member.
+        known: Who is or was linked or configured: what they say is taken (D10), also of a member that the
+            configuration here does not name yet.
     """
 
     def __init__(self, me: str, log: RaftLog, contact: Contact, library: Library) -> None:
@@ -27,7 +29,7 @@ class Electorate:
         self._contact = contact
         self._library = library
         self._three = False
-        self._known: set[str] = set()
+        self.known: set[str] = set()
         self.follow()
 
     def follow(self) -> None:
@@ -36,17 +38,9 @@ class Electorate:
         voters = self.configuration.voters
         self.other_voters = tuple(name for name in voters if name != self._me)
         self._three = len(voters) == 3 and not self.configuration.learners
-        self._known.update(self.configuration.members)
+        self.known.update(self.configuration.members)
         self._library.follow_voters(self.other_voters)
         self._contact.voters_are(self.other_voters)
-
-    def meet(self, peer: str) -> None:
-        """A link to ``peer`` is up: it may be a member that the configuration here does not name yet."""
-        self._known.add(peer)
-
-    def knows(self, peer: str) -> bool:
-        """Whether ``peer`` is or was linked or configured: what it says is taken (D10)."""
-        return peer in self._known
 
     def is_majority(self, others: Collection[str]) -> bool:
         """Whether this member and those of ``others`` that are voters are more than half of the voters."""

@@ -7,38 +7,32 @@ state machine's ``apply``.
 
 This file is the order of things: what a message, an append, the journal or the clock makes due. Entry points
 of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` are called as these are.
+
+The library elects, votes and advances the commit index (:mod:`nameserver.raft.library`). What it has wrong is
+closed by the parts, see :mod:`.hardening`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
 
-from .core import RaftCore
+from . import messages
+from .applying import Applying
+from .elections import Elections
+from .following import Following
 from .greetings import Greetings
 from .images import Images
+from .leading import Leading
 from .log import FIRST_INDEX
 from .membership import Membership
-from .messages import (
-    TERM_STEP_MAX,
-    Append,
-    AppendReply,
-    Greeting,
-    Message,
-    MessageError,
-    Removed,
-    SnapshotPart,
-    decode,
-)
+from .messages import Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
 from .writing import Writing
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +41,7 @@ HOUSEKEEPING_S: Final = 0.25
 
 
 class Engine(Part):
-    """The Raft member without IO.
+    """The Raft member without IO: its parts, and what the library asks of them.
 
     Attributes:
         take_effects: What is to be done now, in this order: to be called after each of the other methods.
@@ -59,13 +53,18 @@ class Engine(Part):
         self._next_housekeeping = -math.inf
         self._applying = False
         self._seen: tuple[object, ...] = ()
-        self.core = core = RaftCore(shared)
-        self._following = core.following
-        self._leading = core.leading
-        self._writing = Writing(shared, core.following, core.leading)
-        self.greetings = Greetings(shared, core.leading)
-        self.membership = Membership(shared, core.leading, self.greetings)
-        self.images = Images(core, self.greetings, self.membership)
+        self.elections = Elections(shared)
+        self.following = following = Following(shared)
+        self.leading = leading = Leading(shared)
+        self.applying = Applying(shared, leading)
+        self._writing = Writing(shared, following, leading)
+        self.greetings = greetings = Greetings(shared, leading)
+        self.membership = membership = Membership(shared, leading, greetings)
+        self.images = Images(shared, following, leading, greetings, membership)
+        self._library.rules = self
+        self.replicate = leading.replicate
+        self.leadership_begins = leading.leadership_begins
+        self.apply = self.applying.apply
 
     # ---- public state
 
@@ -122,10 +121,8 @@ class Engine(Part):
 
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
-            if self._library.applied_index >= self._leading.read_index:
-                self._contact.led(now)
-            else:  # a follower may have applied, and answered, what this leader has not
-                self._contact.leading(now, self._leading.read_index)
+            # A follower may have applied, and answered, what this leader has not.
+            self._contact.led(now, self.leading.read_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
         """Leader: seconds since ``member`` certainly accepted it; inf if never in this term."""
@@ -140,7 +137,7 @@ class Engine(Part):
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
-        return min(self.core.next_wake(), self._next_housekeeping)
+        return min(self._next_tick(), self._next_housekeeping)
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics."""
@@ -171,9 +168,9 @@ class Engine(Part):
             "snapshot_failures": self.images.failures,
             "storage_stalled": self.shared.stalled,
             "storage_stalls": self._writing.stalls,
-            "leader_changes": self._following.leader_changes + self._leading.elected,
-            "elections": self.core.elections.count,
-            "refused_truncations": self._following.refused_truncations,
+            "leader_changes": self.following.leader_changes + self.leading.elected,
+            "elections": self.elections.count,
+            "refused_truncations": self.following.refused_truncations,
         }
 
     # ---- start
@@ -185,7 +182,7 @@ class Engine(Part):
             StopMember: An entry cannot be read; nothing has left this member.
         """
         self._patience.look()
-        self.core.applying.replay()
+        self.applying.replay()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self._electorate.other_voters:
@@ -209,7 +206,9 @@ class Engine(Part):
             return
         self._effects.links.discard(peer)
         if self._effects.greeted.pop(peer, None) is not None:
-            self.core.link_down(peer)
+            self._library.link_down(peer)
+            self.leading.link_changed(peer)
+            self._patience.link_down(peer)
         self.images.link_down(peer)
         self._effects.wake()
 
@@ -221,15 +220,15 @@ class Engine(Part):
         """
         if self._effects.stopped or peer not in self._effects.links:
             return
-        message = decode(data)
+        message = messages.decode(data)
         self._patience.look()
-        if isinstance(message, Greeting):
+        if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
-        elif message.term - self._library.term > TERM_STEP_MAX:
+        elif message.term - self._library.term > messages.TERM_STEP_MAX:
             self._refuse_term(message.term)
-        elif isinstance(message, Removed):
+        elif isinstance(message, messages.Removed):
             self.membership.on_removed(peer, message)
         else:
             try:
@@ -250,9 +249,9 @@ class Engine(Part):
             MessageError: Always.
         """
         mine = self._library.term
-        self.core.elections.on_stale(mine + TERM_STEP_MAX)
+        self.elections.on_stale(mine + messages.TERM_STEP_MAX)
         self._effects.wake()
-        raise MessageError(f"term {term} is more than {TERM_STEP_MAX} beyond {mine}")
+        raise MessageError(f"term {term} is more than {messages.TERM_STEP_MAX} beyond {mine}")
 
     def _go_on(self) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.
@@ -263,7 +262,7 @@ class Engine(Part):
             return
         if self._log.has_ops or self._log.vote_dirty:
             self._writing.flush()
-        if self.core.due:
+        if self._due:
             self.step()
         else:
             self._contact.applied(self._library.applied_index)
@@ -278,14 +277,47 @@ class Engine(Part):
         if isinstance(message, SnapshotPart):
             self.images.on_part(peer, message)
         elif self.images.installing and isinstance(message, Append) and message.term >= self.term:
-            self._following.while_installing(peer, message)
+            self.following.while_installing(peer, message)
         else:
-            self.core.receive(peer, message)
+            self.take(peer, message)
             self.membership.follow()
             if isinstance(message, Append) and not shared.standing.voter:
                 greetings.leave_learning(peer, message)
             if was_empty and not shared.empty:
                 greetings.say_to_all()
+
+    def take(self, peer: str, message: Message) -> None:
+        """Take one message from an authenticated peer. D10: only those take part that proved who they are.
+
+        That may be more than the configuration here names: the leader can be a member that was added while
+        this one was away. What counts in a majority is decided by the configuration.
+        """
+        if peer not in self._electorate.known:
+            return
+        if self._library.state == LEADER:
+            self.leading.doing = f"{type(message).__name__} from {peer}"
+        match message:
+            case Append():
+                self.following.on_append(peer, message)
+            case AppendReply():
+                self.leading.on_append_reply(peer, message)
+            case messages.SnapshotReply():
+                self.leading.on_snapshot_reply(peer, message)
+            case messages.PreVote():
+                self.elections.on_pre_vote(peer, message)
+            case messages.PreVoteReply():
+                self.elections.on_pre_vote_reply(peer, message)
+            case RequestVote():
+                self.elections.on_request_vote(peer, message)
+            case messages.VoteReply():
+                self.elections.on_vote_reply(peer, message)
+            case messages.Stale():
+                self.elections.on_stale(message.term)
+            case messages.TimeoutNow():
+                if self.shared.may_stand:
+                    self._library.timeout_now(self._clock(), peer, term=message.term)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is taken before")
 
     # ---- entries
 
@@ -298,10 +330,10 @@ class Engine(Part):
         size_max = self.shared.config.entry_size_max
         if len(payload) > size_max:
             raise ValueError(f"entry of {len(payload)} bytes, at most {size_max} are allowed")
-        if self._effects.stopped or self.images.restoring or self._clock() < self._leading.handing_over_until:
+        if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
             return None
         self._patience.look()
-        index = self._leading.append(payload, term)
+        index = self.leading.append(payload, term)
         if index is None:
             return None
         if self._applying:
@@ -309,7 +341,7 @@ class Engine(Part):
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
             if self.shared.volatile:  # then the message says already that it is durable here
                 self._writing.flush()
-            self._leading.replicate()
+            self.leading.replicate()
             self._writing.flush()
         return index
 
@@ -326,11 +358,48 @@ class Engine(Part):
         """Do what is due: elections, heartbeats, replication, commit, apply, writes."""
         if not self._begins():
             return
-        self.core.tick()
+        self._tick()
         if self._library.applied_index < self._library.commit_index:
             self._effects.apply()
         else:
             self._end_step()
+
+    def _next_tick(self) -> float:
+        """The next instant at which a tick has something to do."""
+        library = self._library
+        if library.state == LEADER:
+            return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
+        deadline = library.election_deadline
+        return min(deadline, self._patience.watch.due) if self._electorate.other_voters else deadline
+
+    @property
+    def _due(self) -> bool:
+        """Whether :meth:`_tick` has something to do already, before :meth:`_next_tick`."""
+        library = self._library
+        commit = library.commit_index
+        if library.applied_index < commit:
+            return True
+        if library.state != LEADER:
+            return self.elections.elected_if_standing or library.election_deadline <= self._clock()
+        return self.leading.due or (commit < self._log.last_index and self.leading.quorum_index() > commit)
+
+    def _tick(self) -> None:
+        """Do what time, or a message, has made due: stand, commit, replicate."""
+        now, library = self._clock(), self._library
+        led, limit = library.state == LEADER, None
+        if led:
+            limit = self.leading.quorum_index()
+            self.leading.doing = "no majority answered in time"
+        else:
+            self.elections.ask_before_standing(now)
+        try:
+            library.tick(now, commit_limit=limit)
+            if library.state == CANDIDATE and library.election_deadline > now + self._timeout:
+                self._patience.ask_again_soon(now, syncs=True)
+            if led and library.state != LEADER:
+                self.leading.ask_successor()
+        finally:
+            self.elections.elected_if_standing = False
 
     def apply_committed(self) -> None:
         """Apply some of what is committed, once the messages of the step have left, and end that step."""
@@ -338,7 +407,7 @@ class Engine(Part):
             return
         self._applying = True
         try:
-            self.core.applying.apply_committed()
+            self.applying.apply_committed()
         except StopMember as error:
             self._effects.fail(str(error))
             return
@@ -369,8 +438,8 @@ class Engine(Part):
         commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
-            self.core.applying.passed,
-            min(self._library.applied_index, self.core.applying.replay_end),
+            self.applying.passed,
+            min(self._library.applied_index, self.applying.replay_end),
             self.in_contact(),
             len(self._effects.greeted),
             configured,
@@ -381,10 +450,6 @@ class Engine(Part):
         if seen != self._seen:
             self._seen = seen
             self._effects.changed()
-
-    @property
-    def stopped(self) -> bool:
-        return self._effects.stopped
 
     def stop(self) -> None:
         """Take part no more, at once."""
@@ -398,3 +463,27 @@ class Engine(Part):
 
     def linked_to(self, peer: str) -> bool:
         return peer in self._effects.greeted
+
+    # ---- what the library asks (nameserver.raft.library.Rules)
+
+    def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
+        self._effects.send(peer, RequestVote(term, last_index, last_term, self._library.transferring))
+
+    def send_vote(self, peer: str, term: int) -> None:
+        self._effects.send(peer, messages.VoteReply(term))
+
+    def term_begins(self, term: int) -> None:
+        """D3, D5: what was said in the term before is void, and whoever led in it does no more."""
+        if self._library.state == LEADER:  # the library would do so a moment later
+            self.leading.doing += f", of term {term}"
+            self._library.stop_leading()
+        self.elections.term_begins()
+        self.following.term_begins()
+        self._contact.new_term()
+
+    def state_changed(self, before: int, state: int) -> None:
+        if before == LEADER:
+            self.leading.leadership_ends()
+        elif state == CANDIDATE:
+            self.elections.say_standing()
+        self._effects.wake()

@@ -142,7 +142,7 @@ class Greetings(Part):
                 greeting.voter,
                 greeting.empty,
             )
-            self._electorate.meet(peer)
+            self._electorate.known.add(peer)
             self._contact.forget(peer)
             self._library.link_up(peer)
             self._leading.link_changed(peer)

@@ -2,7 +2,7 @@
 
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
-:class:`.core.RaftCore`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
+:class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
 :mod:`.following`, :mod:`.leading`, :mod:`.applying`. Each defect: what happens, and where it is closed. Its
 scenario is played by the tests that have its number in their names, and once more with the fix switched off,
 which must be found wrong.
@@ -37,7 +37,7 @@ D9
     majority's echo of a later clock)
 D10
     Anyone who can connect takes part: one message of a stranger deposes the leader.
-    :meth:`.core.RaftCore.receive`, :mod:`nameserver.raft.links.auth`
+    :meth:`.engine.Engine.take`, :mod:`nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
     :meth:`.applying.Applying.apply`

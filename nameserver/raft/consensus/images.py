@@ -13,14 +13,15 @@ from typing import Final
 from nameserver.raft.library import FOLLOWER
 from nameserver.raft.types import ChangeRefused, NotLeader
 
-from .core import RaftCore
 from .effects import InstallImage, MakeImage, Trim
+from .following import Following
 from .greetings import Greetings
+from .leading import Leading
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
 from .messages import SnapshotPart, SnapshotReply, Stale
-from .part import Part
+from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,19 @@ class Images(Part):
         restoring: An operator's image is about to replace everything: nothing is appended meanwhile.
     """
 
-    def __init__(self, core: RaftCore, greetings: Greetings, membership: Membership) -> None:
-        super().__init__(core.shared)
-        self._held_image = core.shared.held_image
-        self._compact_bytes = core.shared.config.compact_bytes
-        self._following = core.following
-        self._leading = core.leading
+    def __init__(
+        self,
+        shared: Shared,
+        following: Following,
+        leading: Leading,
+        greetings: Greetings,
+        membership: Membership,
+    ) -> None:
+        super().__init__(shared)
+        self._held_image = shared.held_image
+        self._compact_bytes = shared.config.compact_bytes
+        self._following = following
+        self._leading = leading
         self._greetings = greetings
         self._membership = membership
         self.failures = 0

@@ -299,7 +299,7 @@ class Leading(Part):
             age = now - self._contact.majority_date(now)
         stated = self._to_state()
         for peer, progress in self.progress.items():
-            if self._library.connected(peer):
+            if peer in self._library.connected:
                 self._send_to(peer, progress, now, None if age == math.inf else age, stated)
             else:
                 progress.beat_at = now + self._period

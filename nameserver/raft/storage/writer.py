@@ -140,20 +140,18 @@ class Writer:
         try:
             item = yield from self._take()
             while item is not None:
-                if not isinstance(item, tuple):
+                if isinstance(item, tuple):
+                    position, ops = item
+                    while isinstance(item := self._next(), tuple):
+                        position, more = item
+                        ops = ops + more
+                    if not (yield from self._append(ops)):
+                        return
+                    self._tell(position)
+                else:
                     item()
                     yield DISK
-                    item = yield from self._take()
-                    continue
-                position, ops = item
-                item = self._next()
-                while isinstance(item, tuple):
-                    position, more = item
-                    ops = ops + more
-                    item = self._next()
-                if not (yield from self._append(ops)):
-                    return
-                self._tell(position)
+                    item = _NOTHING
                 if item is _NOTHING:
                     item = yield from self._take()
             self.wrote_all = True
@@ -178,10 +176,8 @@ class Writer:
         return (yield NEXT_ITEM)
 
     def _next(self) -> Item:
-        try:
-            return self._thread.get_nowait()
-        except queue.Empty:
-            return _NOTHING
+        """Nobody else takes anything from the queue."""
+        return _NOTHING if self._thread.empty() else self._thread.get_nowait()
 
     def _tell(self, position: int) -> None:
         with self._lock:

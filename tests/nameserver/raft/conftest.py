@@ -455,7 +455,7 @@ class World:
             leader = self.leader
             if leader is not None and leader.engine is not None:
                 target = self[name].name
-                leader.engine.core._effects.send(target, messages.TimeoutNow(leader.engine.term))
+                leader.engine._effects.send(target, messages.TimeoutNow(leader.engine.term))
                 leader.step()
             self.run(0.05)
         raise AssertionError(f"{name} was not elected")

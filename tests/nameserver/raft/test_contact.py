@@ -61,7 +61,7 @@ def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
 def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
     contact = Contact(3)
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
-    contact.led(91.0)
+    contact.led(91.0, 1, 1)
     contact.new_term()
     assert contact.majority_date(100.0) == -math.inf
     assert contact.echo_for("b") is None
@@ -136,7 +136,7 @@ def tell(contact: Contact, event: tuple[Any, ...], now: float) -> None:
         case "applied", index:
             contact.applied(index)
         case ("led",):
-            contact.led(now)
+            contact.led(now, 1, 1)
         case ("new term",):
             contact.new_term()
         case "forget", peer:
@@ -165,7 +165,7 @@ def test_a_kept_yes_is_what_the_date_says_at_all_times(
 def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_ends() -> None:
     contact = Contact(3)
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
-    contact.led(90.5)
+    contact.led(90.5, 1, 1)
     assert not contact.in_time(91.0, 2.0)  # nobody asked so far
     assert contact.younger(91.0, 2.0)
     assert contact.in_time(91.9, 2.0)

@@ -20,7 +20,7 @@ Make = Callable[..., Any]
 def _elect(w: Any) -> Any:
     """The leader ``a``, which says what is durable there: with a disk none does by itself."""
     leader = w.elect("a")
-    leader.engine.core.leading.states_durable = True
+    leader.engine.leading.states_durable = True
     return leader
 
 
@@ -37,7 +37,7 @@ def test_followers_commit_without_the_leader(world: Make, volatile: bool) -> Non
     _deaf_leader(w)
     index = w.submit("a")
     w.run(SOON_S)
-    assert leader.commit_index < index == leader.core.leading.read_index
+    assert leader.commit_index < index == leader.leading.read_index
     assert [w.engine(name).applied_index for name in "bc"] == [index, index]
 
 
@@ -68,7 +68,7 @@ def test_a_leader_with_a_disk_waits_to_be_told(world: Make) -> None:
     index = w.submit("a")
     w.run(2 * TIMEOUT_S)
     assert leader._log.durable_index == index
-    assert leader.core.leading.read_index == leader.commit_index < index
+    assert leader.leading.read_index == leader.commit_index < index
     assert all(w.engine(name).in_contact() for name in "abc")
 
 
@@ -80,7 +80,7 @@ def test_two_of_five_are_no_majority(world: Make) -> None:
     index = w.submit("a")
     w.run(SOON_S)
     assert max(w.engine(name).commit_index for name in "bcde") < index
-    assert leader.core.leading.read_index == leader.commit_index < index
+    assert leader.leading.read_index == leader.commit_index < index
 
 
 def test_an_entry_of_an_earlier_term_is_not_committed_by_being_stored(world: Make) -> None:
@@ -120,15 +120,15 @@ def test_what_a_leader_said_in_another_term_does_not_count(world: Make) -> None:
     w = world(volatile=True)
     w.elect("a")
     w.settle()
-    core = w.engine("b").core
-    following = core.following
+    engine = w.engine("b")
+    following = engine.following
     w.submit("a")
     w.settle()
     assert following._leader_durable > 0
     w.elect("c")
-    assert following._leader_durable <= w.engine("c").core.leading.read_index
+    assert following._leader_durable <= w.engine("c").leading.read_index
     w.drop_filter = lambda _a, _b, _m: True
-    core.elections.on_stale(core.library.term + 1)
+    engine.elections.on_stale(engine.shared.library.term + 1)
     assert following._leader_durable == 0
 
 
@@ -141,7 +141,7 @@ def test_a_change_of_the_members_is_committed_by_the_leader_alone(world: Make) -
     w.run(SOON_S)
     assert w.engine("b")._log.configuration_index == index
     assert w.engine("b").commit_index < index
-    assert leader.core.leading.read_index == leader.commit_index
+    assert leader.leading.read_index == leader.commit_index
 
 
 def test_three_that_are_left_commit_their_change_by_the_leader_alone(world: Make) -> None:
@@ -153,7 +153,7 @@ def test_three_that_are_left_commit_their_change_by_the_leader_alone(world: Make
     w.run(SOON_S)
     assert len(w.engine("b").voters) == 3
     assert w.engine("b").commit_index < index
-    assert leader.core.leading.read_index == leader.commit_index
+    assert leader.leading.read_index == leader.commit_index
 
 
 def test_a_leader_says_nothing_that_a_member_does_not_read(world: Make) -> None:
@@ -162,11 +162,11 @@ def test_a_leader_says_nothing_that_a_member_does_not_read(world: Make) -> None:
     w.settle()
     formats = {**leader.shared.standing.formats, "c:1": 2}
     leader.greetings.become(replace(leader.shared.standing, formats=formats))
-    before = leader.core.leading._stated
+    before = leader.leading._stated
     _deaf_leader(w)
     index = w.submit("a")
     w.run(SOON_S)
-    assert leader.core.leading._stated == before < index
+    assert leader.leading._stated == before < index
     assert w.engine("b").commit_index < index
 
 

@@ -14,12 +14,10 @@ import pysyncobj.pickle as stock_pickle
 import pytest
 
 from nameserver.raft import library, pysyncobj_seam
-from nameserver.raft.consensus import engine as engine_module
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus import part as part_module
 from nameserver.raft.consensus.applying import Applying
 from nameserver.raft.consensus.contact import Contact
-from nameserver.raft.consensus.core import RaftCore
 from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
 from nameserver.raft.consensus.elections import Elections
 from nameserver.raft.consensus.electorate import Electorate
@@ -181,7 +179,7 @@ def test_d3_acknowledgements_of_another_term_do_not_count(world: Make) -> None:
     leader = w.engine("a")
     w.isolate("a")
     w.submit("a")
-    progress = leader.core.leading.progress["b:1"]
+    progress = leader.leading.progress["b:1"]
     before = progress.match
     for term in (leader.term - 1, leader.term + 1):
         reply = AppendReply(term, 10**6, MATCH, leader._log.last_index, False, 0.0, leader._clock())
@@ -232,7 +230,7 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
     w.isolate("c")
     candidate = w.engine("c")
     assert w.run(3, lambda: candidate.role is not Role.LEADER and candidate.leader is None)
-    raft = candidate.core.library
+    raft = candidate.shared.library
     raft._SyncObj__setCurrentTerm(candidate.term + 1, "c:1")
     raft._SyncObj__setState(library.CANDIDATE)
     raft._SyncObj__votesCount = 1
@@ -248,7 +246,7 @@ def test_d6_whoever_is_in_an_older_term_is_told(world: Make, stale: str) -> None
     w = world()
     w.elect("a")
     follower = w.engine("b")
-    follower.core.elections.on_stale(follower.term + 3)
+    follower.elections.on_stale(follower.term + 3)
     old = follower.term - 1
     message: Any = {
         "append": _append(follower, 1, [], term=old),
@@ -292,7 +290,7 @@ def test_a_member_that_is_many_terms_behind_catches_up_step_by_step(world: Make)
     w.elect("a")
     far = 5 * TERM_STEP_MAX
     for name in "ab":
-        w.engine(name).core.elections.on_stale(far)
+        w.engine(name).elections.on_stale(far)
     w.settle(20.0)
     assert w.submit() is not None
     w.settle(20.0)
@@ -310,7 +308,7 @@ def test_d7_nothing_is_acknowledged_before_it_is_durable(world: Make) -> None:
     w.run(0.5)
     assert index is not None
     assert w.engine("b")._log.last_index >= index  # it has arrived
-    assert w.engine("a").core.leading.progress["b:1"].match < index
+    assert w.engine("a").leading.progress["b:1"].match < index
     assert w.engine("a").commit_index < index
     w["b"].resume_disk()
     w.run(0.1)
@@ -375,7 +373,7 @@ def test_d10_messages_of_strangers_and_before_the_hello_change_nothing(world: Ma
             follower.receive("z:1", encode(hello))
     with pytest.raises(MessageError, match="before a greeting"):
         follower.receive("z:1", encode(_append(follower, 1, [], term=term + 1000)))
-    follower.core.receive("z:1", _append(follower, 1, [], term=term + 1000))
+    follower.take("z:1", _append(follower, 1, [], term=term + 1000))
     assert follower.term == term
 
 
@@ -434,7 +432,7 @@ def test_d12_d13_d23_d27_commands_are_not_forwarded(world: Make) -> None:
     w = world()
     w.elect("a")
     with pytest.raises(AssertionError, match="not forwarded"):
-        w.engine("b").core.library._applyCommand(b"x", None)
+        w.engine("b").shared.library._applyCommand(b"x", None)
     assert w.engine("b").append(b"x", term=w.engine("b").term) is None
     assert w.engine("a").append(b"x", term=w.engine("a").term - 1) is None
 
@@ -462,12 +460,12 @@ def test_d17_a_peer_counts_anew_after_each_connection(world: Make) -> None:
     w.submit()
     w.settle()
     leader = w.engine("a")
-    assert leader.core.leading.progress["b:1"].match > 1
+    assert leader.leading.progress["b:1"].match > 1
     leader.link_down("b:1")
     leader.link_up("b:1")
     leader.receive("b:1", encode(Greeting("other", True, False, 300, {}, 0)))
-    assert leader.core.leading.progress["b:1"].match == 0
-    assert leader.core.library.match["b:1"] == 0
+    assert leader.leading.progress["b:1"].match == 0
+    assert leader.shared.library.match["b:1"] == 0
 
 
 def test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages(world: Make) -> None:
@@ -496,7 +494,7 @@ def test_d19_a_reset_beyond_the_leaders_log_is_clamped(world: Make) -> None:
     w = world()
     w.elect("a")
     leader = w.engine("a")
-    progress = leader.core.leading.progress["b:1"]
+    progress = leader.leading.progress["b:1"]
     leader.receive(
         "b:1",
         encode(
@@ -516,7 +514,7 @@ def test_d20_no_flood_while_a_peer_needs_an_image_that_is_not_there(world: Make)
     w.settle()
     leader = w.engine("a")
     leader._log.trim(leader.applied_index - 2)
-    progress = leader.core.leading.progress["b:1"]
+    progress = leader.leading.progress["b:1"]
     progress.next = 2
     progress.match = 0
     w.logging = True
@@ -757,7 +755,7 @@ def test_a_snapshot_reply_of_another_image_moves_nothing(world: Make) -> None:
     leader = w.engine("a")
     reply = SnapshotReply(leader.term, 77, 10, False, 0.0, leader._clock())
     leader.receive("b:1", encode(reply))
-    assert leader.core.leading.progress["b:1"].transfer is None
+    assert leader.leading.progress["b:1"].transfer is None
 
 
 def test_d34_what_is_under_way_to_a_stopped_peer_is_bounded(world: Make) -> None:
@@ -768,7 +766,7 @@ def test_d34_what_is_under_way_to_a_stopped_peer_is_bounded(world: Make) -> None
     for _ in range(60):
         w.submit(size=500_000)
         w.run(0.005)
-    assert w.engine("a").core.leading.progress["b:1"].unacknowledged <= WINDOW_BYTES + (1 << 20)
+    assert w.engine("a").leading.progress["b:1"].unacknowledged <= WINDOW_BYTES + (1 << 20)
     w["b"].resume_disk()
     w.settle()
 
@@ -854,7 +852,7 @@ def test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge(world: Ma
     w.elect("a")
     old = w.engine("a")
     assert old.in_contact()
-    is_majority = old.core.shared.electorate.is_majority
+    is_majority = old.shared.electorate.is_majority
     assert is_majority(["b:1"])
     assert not is_majority([])
     assert not is_majority(["z:1"])
@@ -903,7 +901,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
     assert w.run(10, lambda: w.leader is None or w.leader.engine.membership.hand_over() or True)
     for name in "bc":
-        w.engine(name).core.shared.patience.stand_now()
+        w.engine(name).shared.patience.stand_now()
     deaf = None
     for _ in range(400):
         w.run(0.01)
@@ -1126,7 +1124,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
     """Entries travel as the library sends and takes them, over our links."""
     stock = library.SyncObj
     ours, known = library._Port.send, (messages.encode, messages.decode)
-    receive = RaftCore.receive
+    receive = Engine.take
 
     def send(port: Any, node: Any, message: dict[str, Any]) -> bool:
         if message["type"] in ("append_entries", "next_node_idx"):
@@ -1139,18 +1137,17 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
     def read(data: bytes) -> Any:
         return _Own(pickle.loads(data[1:])) if data[:1] == b"\xff" else known[1](data)
 
-    def take(core: Any, peer: str, message: Any) -> None:
+    def take(engine: Any, peer: str, message: Any) -> None:
         if isinstance(message, _Own):
-            core.library._receive(core._clock(), peer, message.content)
+            engine.shared.library._receive(engine._clock(), peer, message.content)
         else:
-            receive(core, peer, message)
+            receive(engine, peer, message)
 
     patch.setattr(pysyncobj_seam.module, "pickle", stock_pickle)
     patch.setattr(library._Port, "send", send)
     patch.setattr(messages, "encode", write)
-    for module in (messages, engine_module):
-        patch.setattr(module, "decode", read)
-    patch.setattr(RaftCore, "receive", take)
+    patch.setattr(messages, "decode", read)
+    patch.setattr(Engine, "take", take)
     for name in ("_SyncObj__sendAppendEntries", "_SyncObj__sendNextNodeIdx"):
         patch.setattr(library.Library, name, getattr(stock, name))
     patch.setattr(Leading, "quorum_index", lambda leading: leading._log.last_index)

@@ -104,17 +104,17 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     w = world()
     w.elect("a")
     follower = w["b"]
-    core = follower.engine.core
+    engine = follower.engine
     sent: list[str] = []
-    deadline = core.library.election_deadline
+    deadline = engine.shared.library.election_deadline
     w.block(("a", "b"))  # what the leader says comes late
-    send = core._effects.send
+    send = engine._effects.send
 
     def noted(peer: str, m: Message) -> bool:
         sent.append(type(m).__name__)
         return bool(send(peer, m))
 
-    core._effects.send = noted
+    engine._effects.send = noted
     w.run(deadline - follower.offset - w.now + PERIOD / 10)
     assert w.now + follower.offset > deadline
     assert "PreVote" not in sent
@@ -141,8 +141,8 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == []
     # Without a gap the same silence would have been the leader's.
-    engine.core.shared.patience.watch.listening_until = -1.0
-    engine.core.shared.patience.heard -= TIMEOUT_S
+    engine.shared.patience.watch.listening_until = -1.0
+    engine.shared.patience.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine._log.last_index, engine.term)))
     assert sent == ["b:1"]
     assert leader.engine.leads
@@ -286,19 +286,19 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.elect("a")
         w.run(0.5)
         w.crash(w["a"])
-        cores = [w.engine(name).core for name in ("b", "c")]
-        for core in cores:  # neither asks on its own while the links end
-            core.library.election_deadline = math.inf
-            core.shared.patience._rng.uniform = lambda least, most: 9.0
+        engines = [w.engine(name) for name in ("b", "c")]
+        for engine in engines:  # neither asks on its own while the links end
+            engine.shared.library.election_deadline = math.inf
+            engine.shared.patience._rng.uniform = lambda least, most: 9.0
         assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
-        for core, name in zip(cores, ("b", "c"), strict=True):
-            del core.shared.patience._rng.uniform
-            soon = core._clock() + PERIOD / 5
-            core.library.election_deadline = core.shared.patience.last_look_at = soon
+        for engine, name in zip(engines, ("b", "c"), strict=True):
+            del engine.shared.patience._rng.uniform
+            soon = engine._clock() + PERIOD / 5
+            engine.shared.library.election_deadline = engine.shared.patience.last_look_at = soon
             w[name].arm()
-        before = sum(core.elections.count for core in cores)
+        before = sum(engine.elections.count for engine in engines)
         assert w.run(1.5 * PERIOD, lambda w=w: w.leader is not None), f"seed {seed}: nobody was elected"
-        assert sum(core.elections.count for core in cores) == before + 1
+        assert sum(engine.elections.count for engine in engines) == before + 1
 
 
 @pytest.mark.parametrize("members", [3, 5])
@@ -323,18 +323,18 @@ def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> Non
     """A deadline that passes while the tick runs must not raise the term: nobody was asked yet."""
     w = world()
     w.elect("a")
-    core = w.engine("b").core
-    term = core.library.term
+    engine = w.engine("b")
+    term = engine.shared.library.term
     for looks in range(12):
-        now: float = core.library.election_deadline - looks * 1e-3
+        now: float = engine.shared.library.election_deadline - looks * 1e-3
 
         def ticking() -> float:
             nonlocal now
             now += 1e-3
             return now
 
-        for part in (core, core.shared.patience, core.elections):
+        for part in (engine, engine.shared.patience, engine.elections):
             part._clock = ticking
-        core.shared.patience.look()
-        core.tick()
-        assert core.library.term == term
+        engine.shared.patience.look()
+        engine._tick()
+        assert engine.shared.library.term == term
