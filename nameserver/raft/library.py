@@ -178,11 +178,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
         return self.state, self.term, self._leader, self.leads
 
-    @property
-    def last_log_term(self) -> int:
-        term: int = self._SyncObj__getCurrentLogTerm()
-        return term
-
     # ---- events
 
     def tick(self, now: float, *, commit_limit: int | None) -> None:
@@ -357,7 +352,6 @@ CALLED: Final = (
     "_SyncObj__onMessageReceived",
     "_SyncObj__onNodeConnected",
     "_SyncObj__onNodeDisconnected",
-    "_SyncObj__getCurrentLogTerm",
     "_SyncObj__generateRaftTimeout",
 )
 OVERRIDDEN: Final = tuple(

@@ -369,7 +369,7 @@ class RaftMember:
     @property
     def votes(self) -> bool:
         """This member is a voter, by its own configuration and standing: no learner."""
-        return self._engine is not None and self._engine.votes
+        return self._engine is not None and self._engine.shared.votes
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""

@@ -11,8 +11,6 @@ import random
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from .types import RaftStartError
-
 LIBRARY_VERSION: Final = "0.3.17"
 #: Names of its module that are replaced.
 MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
@@ -52,8 +50,8 @@ context: Final = CallContext()
 
 def _load_library() -> ModuleType:
     spec = importlib.util.find_spec("pysyncobj.syncobj")
-    if spec is None or spec.loader is None:
-        raise RaftStartError(f"raft: pysyncobj {LIBRARY_VERSION} is not installed")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

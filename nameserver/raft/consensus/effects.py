@@ -15,14 +15,18 @@ from .members import Standing
 from .messages import Greeting, Message
 
 
-class Send(msgspec.Struct, frozen=True):
+class Effect(msgspec.Struct, frozen=True):
+    """One thing that a step wants done."""
+
+
+class Send(Effect, frozen=True):
     """Hand a message to the link, in order."""
 
     peer: str
     message: Message
 
 
-class Write(msgspec.Struct, frozen=True):
+class Write(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
     ``leads``: This member led when it wanted that.
@@ -33,7 +37,7 @@ class Write(msgspec.Struct, frozen=True):
     leads: bool
 
 
-class StoreVote(msgspec.Struct, frozen=True):
+class StoreVote(Effect, frozen=True):
     """Make term and vote durable before any message leaves that comes after this, and before
     :meth:`.engine.Engine.durable` is called again. Nothing else waits for the disk.
     """
@@ -42,17 +46,17 @@ class StoreVote(msgspec.Struct, frozen=True):
     vote: str | None
 
 
-class StoreStanding(msgspec.Struct, frozen=True):
+class StoreStanding(Effect, frozen=True):
     """As :class:`StoreVote`, and after it; what the standing says of others' formats holds nothing up."""
 
     standing: Standing
 
 
-class Apply(msgspec.Struct, frozen=True):
+class Apply(Effect, frozen=True):
     """Call :meth:`.engine.Engine.apply_committed`: entries are committed. Always the last effect."""
 
 
-class MakeImage(msgspec.Struct, frozen=True):
+class MakeImage(Effect, frozen=True):
     """Encode and store in the background; ``Images.made`` or ``failed`` follows."""
 
     index: int
@@ -61,7 +65,7 @@ class MakeImage(msgspec.Struct, frozen=True):
     encode: Callable[[], bytes]
 
 
-class InstallImage(msgspec.Struct, frozen=True):
+class InstallImage(Effect, frozen=True):
     """Prepare and store an image from a leader in the background; ``Images.installed`` or ``install_failed``
     follows.
     """
@@ -72,53 +76,38 @@ class InstallImage(msgspec.Struct, frozen=True):
     image: bytearray
 
 
-class Trim(msgspec.Struct, frozen=True):
+class Trim(Effect, frozen=True):
     """The journal needs nothing up to ``index`` any more."""
 
     index: int
 
 
-class Follow(msgspec.Struct, frozen=True):
+class Follow(Effect, frozen=True):
     """Keep links to these from now on; a link to another stays as long as it does by itself."""
 
     members: tuple[str, ...]
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(Effect, frozen=True):
     """The cluster has removed this member: it must stop, and not start again."""
 
     reason: str
 
 
-class Fail(msgspec.Struct, frozen=True):
+class Fail(Effect, frozen=True):
     """This member must stop."""
 
     reason: str
 
 
-class Wake(msgspec.Struct, frozen=True):
+class Wake(Effect, frozen=True):
     """Call :meth:`.engine.Engine.step` soon."""
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(Effect, frozen=True):
     """Something in the public state may have changed."""
 
 
-Effect = (
-    Send
-    | Write
-    | StoreVote
-    | StoreStanding
-    | Apply
-    | MakeImage
-    | InstallImage
-    | Trim
-    | Follow
-    | Leave
-    | Fail
-    | Wake
-    | Changed
-)
 _APPLY, _WAKE, _CHANGED = Apply(), Wake(), Changed()
 
 

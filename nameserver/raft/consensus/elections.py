@@ -63,7 +63,7 @@ class Elections(Part):
         self._pre_term = library.term + 1
         self._pre_votes.clear()
         for name in self._electorate.other_voters:
-            self._effects.send(name, PreVote(self._pre_term, self._log.last_index, library.last_log_term))
+            self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
         """What this member knows of its leader, for the log."""
@@ -76,7 +76,7 @@ class Elections(Part):
         if m.term <= library.term:
             self._effects.send(peer, Stale(library.term))
             return
-        mine = (library.last_log_term, self._log.last_index)
+        mine = (self._log.last_term, self._log.last_index)
         if (
             self.shared.may_vote
             and (m.last_term, m.last_index) >= mine

@@ -70,7 +70,7 @@ class Engine(Part):
 
     @property
     def role(self) -> Role:
-        if not self.votes:
+        if not self.shared.votes:
             return Role.LEARNER
         state = self._library.state
         return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
@@ -129,11 +129,6 @@ class Engine(Part):
         if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
-
-    @property
-    def votes(self) -> bool:
-        """Whether this member votes; a learner does not."""
-        return self.shared.standing.voter and self._me in self.voters
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""

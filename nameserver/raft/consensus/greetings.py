@@ -29,8 +29,7 @@ class Greetings(Part):
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
         self._leading = leading
-        self._http = shared.config.http
-        self._durability = shared.config.durability
+        self._config = shared.config
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
         self.contact_limit = self._timeout
@@ -73,7 +72,7 @@ class Greetings(Part):
 
     @property
     def _last(self) -> tuple[int, int]:
-        return self._log.term_at(self._log.last_index) or 0, self._log.last_index
+        return self._log.last_term, self._log.last_index
 
     def look_for_trust(self) -> None:
         """Say it once if nobody can lead any more without being told to."""
@@ -101,7 +100,7 @@ class Greetings(Part):
     @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
-        said = {peer: greeting.http for peer, greeting in self.said.items()} | {self._me: self._http}
+        said = {peer: greeting.http for peer, greeting in self.said.items()} | {self._me: self._config.http}
         return {member: said[member] for member in self._electorate.configuration.members if said.get(member)}
 
     # ---- greetings
@@ -122,7 +121,7 @@ class Greetings(Part):
             kept = {*self._electorate.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
             self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
-        if first and greeting.durability not in ("", self._durability):
+        if first and greeting.durability not in ("", self._config.durability):
             self._peer_log.write(
                 logging.WARNING,
                 peer,
@@ -130,7 +129,7 @@ class Greetings(Part):
                 "safe as the weakest of it",
                 peer,
                 greeting.durability,
-                self._durability,
+                self._config.durability,
             )
         if first:
             self._link_numbers[peer] = self._link_numbers.get(peer, 0) + 1
@@ -171,14 +170,14 @@ class Greetings(Part):
                 standing.instance,
                 standing.voter,
                 self.shared.empty,
-                self.shared.config.election_timeout_ms,
+                self._config.election_timeout_ms,
                 dict(standing.founders),
                 self._library.term,
                 FORMAT_MAX,
                 standing.cluster,
-                self._http,
+                self._config.http,
                 *self._last,
-                durability=self._durability,
+                durability=self._config.durability,
             ),
         )
 

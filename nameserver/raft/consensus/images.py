@@ -109,7 +109,7 @@ class Images(Part):
             self.failed(str(error))
             return
         self._making = True
-        configuration = encode_configuration(self._log.configuration_at(index))
+        configuration = encode_configuration(self._log.committed_configuration(index)[1])
         self._effects.add(MakeImage(index, term, configuration, encode_image))
 
     def made(self, index: int) -> None:
@@ -119,18 +119,10 @@ class Images(Part):
         self._making = False
         self._retry_s = SNAPSHOT_RETRY_S[0]
         if index > self._log.base_index:
-            self._log.trim(self._tail_from(index))
+            self._log.trim(self._log.tail_from(index, TAIL_BYTES))
             self._effects.add(Trim(index))
         self._effects.changed()
         self._effects.wake()
-
-    def _tail_from(self, index: int) -> int:
-        """Keep some entries behind the image for peers that lag a little."""
-        size = 0
-        while index > self._log.base_index + 1 and size < TAIL_BYTES:
-            index -= 1
-            size += self._log.size_at(index)
-        return index
 
     def failed(self, error: str) -> None:
         """Storing an image failed; nothing is lost, the log stays longer (D28)."""

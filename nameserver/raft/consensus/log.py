@@ -86,6 +86,10 @@ class RaftLog:
     def last_index(self) -> int:
         return self._entries[-1][1]
 
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1][2]
+
     def term_at(self, index: int) -> int | None:
         """The term of the entry at ``index``, None outside the log."""
         offset = index - self._entries[0][1]
@@ -100,10 +104,6 @@ class RaftLog:
     def configuration_index(self) -> int:
         return self._configurations[-1][0]
 
-    def configuration_at(self, index: int) -> Configuration:
-        """The one in force at ``index``, which is not before the base."""
-        return self.committed_configuration(index)[1]
-
     def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
         """The newest one that is not above ``commit_index``, and its index; or that of the base."""
         return next(held for held in reversed(self._configurations) if held[0] <= commit_index)
@@ -111,9 +111,6 @@ class RaftLog:
     def _note(self, command: bytes, index: int) -> None:
         if command[:1] == CONFIGURATION:
             self._configurations.append((index, decode_configuration(command[1:])))
-
-    def size_at(self, index: int) -> int:
-        return len(self._entries[index - self._entries[0][1]][0])
 
     def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
         """(term, command) from ``first`` on: at least one, then as many as fit."""
@@ -156,7 +153,15 @@ class RaftLog:
             self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[:offset])
             del self._entries[:offset]
             later = [(at, held) for at, held in self._configurations if at > index]
-            self._configurations = [(index, self.configuration_at(index)), *later]
+            self._configurations = [(index, self.committed_configuration(index)[1]), *later]
+
+    def tail_from(self, index: int, bytes_min: int) -> int:
+        """Where the entries begin that end at ``index`` and have so many bytes, or are all that there are."""
+        size = 0
+        while index > self.base_index + 1 and size < bytes_min:
+            index -= 1
+            size += len(self._entries[index - self.base_index][0])
+        return index
 
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
         """A durable image at ``index`` replaces the log, keeping what follows it if the log is the same

@@ -97,9 +97,14 @@ class Shared:
         return self.standing.voter
 
     @property
+    def votes(self) -> bool:
+        """This member is a voter, by its own configuration and standing: no learner."""
+        return self.standing.voter and self.me in self.electorate.configuration.voters
+
+    @property
     def may_stand(self) -> bool:
-        """False for a learner, for whoever is no voter, and while the own journal stalls."""
-        return self.standing.voter and not self.stalled and self.me in self.electorate.configuration.voters
+        """Also False while the own journal stalls."""
+        return self.votes and not self.stalled
 
     @property
     def read_by_all(self) -> int:

@@ -47,15 +47,12 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 class Seal:
     """MACs for one direction of one session: HMAC-SHA256, cut to MAC_SIZE, over counter and frame."""
 
-    __slots__ = ("_counter", "_keyed")
+    __slots__ = ("_counter", "_keyed", "size")
 
     def __init__(self, key: bytes | None) -> None:
         self._keyed = hmac.new(key, digestmod="sha256") if key is not None else None
         self._counter = 0
-
-    @property
-    def size(self) -> int:
-        return MAC_SIZE if self._keyed is not None else 0
+        self.size = 0 if key is None else MAC_SIZE
 
     def next(self, *parts: bytes | memoryview) -> bytes:
         """The MAC of the next frame, given in parts."""

@@ -70,6 +70,7 @@ class Link(asyncio.Protocol):
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
         self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
         self._session: Session | None = None
+        self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
         self._pipe = Pipe(transport.tls, accepts=dialled is None) if transport.tls is not None else None
         self._buffer = bytearray()
@@ -82,10 +83,6 @@ class Link(asyncio.Protocol):
         self.host = ""  # of the other end
         self.address = dialled or "unknown"
         self.ended = asyncio.get_running_loop().create_future()
-
-    @property
-    def peer(self) -> str | None:
-        return self._session.peer if self._session is not None else None
 
     # ---- asyncio.Protocol
 
@@ -102,7 +99,7 @@ class Link(asyncio.Protocol):
         if self._pipe is None:
             self._write_frame(self._handshake.begin())
         else:
-            self._pipe.begin()
+            self._pipe.shake()
             self._wire.write(self._pipe.pending())
 
     def data_received(self, data: bytes) -> None:
@@ -219,7 +216,7 @@ class Link(asyncio.Protocol):
                 raise LinkError(f"frame of unknown kind {kind}")
 
     def _proven(self, session: Session) -> None:
-        self._session = session
+        self._session, self.peer = session, session.peer
         if self._pipe is None and not session.incoming.size:
             self._plain_peer = session.peer
         if self._timer is not None:

@@ -44,10 +44,6 @@ class Pipe:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=accepts)
         self.established = False
 
-    def begin(self) -> None:
-        """The dialler speaks first; see :meth:`pending`."""
-        self._shake()
-
     def receive(self, data: bytes) -> bytes:
         """Take bytes of the wire; return the plain ones that are complete.
 
@@ -55,7 +51,7 @@ class Pipe:
             TlsError: The peer cannot prove itself, refuses us, or speaks no TLS.
         """
         self._incoming.write(data)
-        if not self.established and not self._shake():
+        if not self.established and not self.shake():
             return b""
         parts = []
         try:
@@ -82,7 +78,8 @@ class Pipe:
         """The peer's, which is valid; see :func:`names_host`."""
         return self._tls.getpeercert() or {}
 
-    def _shake(self) -> bool:
+    def shake(self) -> bool:
+        """Go on with the handshake, which the dialler begins (see :meth:`pending`); whether it is done."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -106,7 +103,7 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
     contexts.accept.num_tickets = 0  # no session is ever resumed
     accept, dial = Pipe(contexts, accepts=True), Pipe(contexts, accepts=False)
     try:
-        dial.begin()
+        dial.shake()
         while not accept.established:
             accept.receive(dial.pending())
             dial.receive(accept.pending())

@@ -237,7 +237,9 @@ class Transport:
                 if self.tls is not None:
                     with contextlib.suppress(OSError, UnicodeError):
                         await self._resolve(host, port)
-                if not await self._missed(member):
+                before = self._links.get(member)
+                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # for as long as the greater one has to dial
+                if before is not None or member in self._links:
                     continue
             link: Link | None = None
             try:
@@ -275,12 +277,6 @@ class Transport:
             else:
                 return link
         raise last
-
-    async def _missed(self, member: str) -> bool:
-        """Wait for as long as the greater one has to dial; whether it has not."""
-        before = self._links.get(member)
-        await asyncio.sleep(LESSER_DIALS_AFTER_S)
-        return before is None and member not in self._links
 
 
 def _bind(

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -110,18 +109,11 @@ class Driver:
             logger.warning(
                 "stored members rule stored=%s peers=%s", ",".join(engine.members), ",".join(config.peers)
             )
-        credentials = Credentials(
-            me=config.me,
-            members=frozenset(engine.members),
-            cluster=storage.directory.state.cluster,
-            secret=config.secret,
-            open=engine.shared.empty,
-        )
         contexts = None
         if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
             contexts = tls.load(me=config.me, cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
-        frame_size_max = config.entry_size_max + FRAME_OVERHEAD
-        return engine, Transport(credentials, owner=self, frame_size_max=frame_size_max, tls=contexts)
+        size_max = config.entry_size_max + FRAME_OVERHEAD
+        return engine, Transport(self._credentials(engine), owner=self, frame_size_max=size_max, tls=contexts)
 
     async def start(self) -> str:
         """Replay, bind, take part; return the bound address.
@@ -135,7 +127,6 @@ class Driver:
                 done=partial(self._on_loop, self._durable),
                 failed=partial(self._on_loop, self.fatal),
             )
-            self._writer.start()
         bound = await self.transport.listen(self._config.listen or self._config.me)
         self._storage.directory.fresh = False
         try:
@@ -205,7 +196,10 @@ class Driver:
                 case Wake():
                     self.wake()
                 case Write():
-                    self._write(effect)
+                    assert self._writer is not None
+                    # A leader hears from others before it can commit, and asks then.
+                    silent = effect.leads and len(self.engine.voters) > 1
+                    self._writer.write(effect.position, effect.ops, silent=silent)
                 case Apply():
                     self.engine.apply_committed()
                     self.perform()
@@ -216,7 +210,9 @@ class Driver:
                 case effects.StoreStanding():
                     self._promises.store_standing(effect.standing)
                 case effects.MakeImage():
-                    self._begin_image(effect)
+                    if self._writer is not None:
+                        self._writer.rotate()
+                    self._in_background(self._make_image(effect))
                 case effects.InstallImage():
                     self._in_background(self._install_image(effect))
                 case effects.Trim():
@@ -272,13 +268,17 @@ class Driver:
             self._renew_credentials()
             self._on_change()
 
-    def _renew_credentials(self) -> None:
-        credentials = replace(
-            self.transport.credentials,
-            members=frozenset(self.engine.members),
+    def _credentials(self, engine: Engine) -> Credentials:
+        return Credentials(
+            me=self._config.me,
+            members=frozenset(engine.members),
             cluster=self._storage.directory.state.cluster,
-            open=self.engine.shared.empty,
+            secret=self._config.secret,
+            open=engine.shared.empty,
         )
+
+    def _renew_credentials(self) -> None:
+        credentials = self._credentials(self.engine)
         if credentials != self.transport.credentials:
             self.transport.follow(credentials)
 
@@ -310,16 +310,6 @@ class Driver:
         self.perform()
         self._move_timer()
 
-    def append(self, payload: bytes, *, term: int) -> int | None:
-        """Append one entry if this member leads in ``term``; return its index.
-
-        Raises:
-            ValueError: The payload is above ``entry_size_max``.
-        """
-        index = self.engine.append(payload, term=term)
-        self.perform()
-        return index
-
     def hand_over(self, to: str | None = None) -> bool:
         """Ask ``to``, or the best follower, to take over; False if this member does not lead (any more)."""
         asked = self.engine.membership.hand_over(to)
@@ -343,12 +333,6 @@ class Driver:
         return self._send(member, APPLICATION, message)
 
     # ---- storage
-
-    def _write(self, wanted: Write) -> None:
-        assert self._writer is not None
-        # A leader hears from others before it can commit, and asks then.
-        asked = wanted.leads and len(self.engine.voters) > 1
-        self._writer.write(wanted.position, wanted.ops, silent=asked)
 
     def _ask_journal(self) -> None:
         """Take what is durable by now before something else is done with it."""
@@ -405,11 +389,6 @@ class Driver:
                 self._keep_going()
 
     # ---- state images
-
-    def _begin_image(self, wanted: effects.MakeImage) -> None:
-        if self._writer is not None:
-            self._writer.rotate()
-        self._in_background(self._make_image(wanted))
 
     async def _make_image(self, wanted: effects.MakeImage) -> None:
         """A failure costs nothing but room (D28)."""

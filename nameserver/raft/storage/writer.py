@@ -99,8 +99,6 @@ class Writer:
         self.handed = self._written = 0
         self._silent = False
         self.wrote_all = False
-
-    def start(self) -> None:
         self._thread.start(self.steps())
 
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:

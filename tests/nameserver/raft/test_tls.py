@@ -103,7 +103,7 @@ def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Pa
 
 
 def _shake(dial: Pipe, accept: Pipe) -> None:
-    dial.begin()
+    dial.shake()
     for _ in range(4):
         accept.receive(dial.pending())
         dial.receive(accept.pending())
@@ -132,7 +132,7 @@ def test_only_tls_1_3_is_spoken() -> None:
     contexts = _contexts("member")
     dial = Pipe(TlsContexts(accept=contexts.accept, dial=old), accepts=False)
     accept = Pipe(contexts, accepts=True)
-    dial.begin()
+    dial.shake()
     with pytest.raises(TlsError, match="unsupported protocol"):
         accept.receive(dial.pending())
     with pytest.raises(TlsError, match="refuses: tlsv1 alert protocol version"):
@@ -394,7 +394,7 @@ def test_members_find_each_other_again_while_strangers_begin_handshakes() -> Non
     async def scenario() -> None:
         tls = _contexts("member")
         recorded = Pipe(tls, accepts=False)
-        recorded.begin()
+        recorded.shake()
         hello = recorded.pending()
         loop = asyncio.get_running_loop()
         async with _Pair(tls, tls).up() as pair:

@@ -47,7 +47,6 @@ class Running:
         self.told: list[int] = []
         self.failures: list[str] = []
         self.writer = Writer(self.disk, done=self.told.append, failed=self.failures.append)
-        self.writer.start()
         self.position = 0
 
     def write(self, *, silent: bool = False) -> int:
