@@ -51,7 +51,7 @@ class Engine(Part):
         super().__init__(shared)
         self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
-        self._applying = False
+        self._in_apply = False
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
@@ -331,7 +331,7 @@ class Engine(Part):
         index = self.leading.append(payload, term)
         if index is None:
             return None
-        if self._applying:
+        if self._in_apply:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
             if self.shared.volatile:  # then the message says already that it is durable here
@@ -400,14 +400,14 @@ class Engine(Part):
         """Apply some of what is committed, once the messages of the step have left, and end that step."""
         if self._effects.stopped:
             return
-        self._applying = True
+        self._in_apply = True
         try:
             self.applying.apply_committed()
         except StopMember as error:
             self._effects.fail(str(error))
             return
         finally:
-            self._applying = False
+            self._in_apply = False
         self._end_step()
 
     def _end_step(self) -> None:

@@ -65,7 +65,11 @@ class Membership(Part):
         return index
 
     def _must_lead(self) -> None:
-        """Raises: NotLeader: Nothing was done."""
+        """Look at the clock.
+
+        Raises:
+            NotLeader: Another one leads, or nobody, or this member takes part no more.
+        """
         if not self._begins() or self._library.state != LEADER:
             raise NotLeader(self._library.leader)
 

@@ -145,8 +145,13 @@ class Handshake:
         Raises:
             AuthError: Close the connection.
         """
+        if not self._their_nonce and not self._dials:
+            return self._take_hello(frame)
         if not self._their_nonce:
-            return self._take_challenge(frame) if self._dials else self._take_hello(frame)
+            if len(frame) != NONCE_SIZE:
+                raise AuthError(f"challenge of {len(frame)} bytes")
+            self._their_nonce = frame
+            return self._proof("dialler")
         theirs, ours = ("acceptor", "dialler") if self._dials else ("dialler", "acceptor")
         if not hmac.compare_digest(self._proof(theirs), frame):
             raise AuthError(f"wrong proof from {self.peer}: another secret")
@@ -174,12 +179,6 @@ class Handshake:
         self._cluster = hello.cluster
         self.peer, self._their_nonce = hello.sender, hello.nonce
         return self._nonce
-
-    def _take_challenge(self, frame: bytes) -> bytes:
-        if len(frame) != NONCE_SIZE:
-            raise AuthError(f"challenge of {len(frame)} bytes")
-        self._their_nonce = frame
-        return self._proof("dialler")
 
     def _transcript(self) -> bytes:
         me, peer = self._mine.me, self.peer

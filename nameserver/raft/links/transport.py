@@ -147,19 +147,18 @@ class Transport:
         known = host in self._hosts_of_members
         now = asyncio.get_running_loop().time()
         if self.tls is not None and not known and not self._strangers.allow(host, now):
-            self.report(link, f"more than {STRANGERS_PER_SECOND} connections a second from there")
-            link.close()
+            self._refuse(link, f"more than {STRANGERS_PER_SECOND} connections a second from there")
             return
         self._unproven[link] = host
         of_host = [other for other, from_host in self._unproven.items() if from_host == host]
         if len(of_host) > UNPROVEN_PER_ADDRESS and not known:
-            self._push_out(of_host[0], f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
+            self._refuse(of_host[0], f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
         elif len(self._unproven) > UNPROVEN_MAX:
             most, _ = Counter(self._unproven.values()).most_common(1)[0]
             oldest = next(other for other, from_host in self._unproven.items() if from_host == most)
-            self._push_out(oldest, f"more than {UNPROVEN_MAX} unproven connections")
+            self._refuse(oldest, f"more than {UNPROVEN_MAX} unproven connections")
 
-    def _push_out(self, link: Link, why: str) -> None:
+    def _refuse(self, link: Link, why: str) -> None:
         self.report(link, why)
         link.close()
 
@@ -169,8 +168,7 @@ class Transport:
         old = self._links.get(peer)
         members = self.credentials.members
         if old is None and peer not in members and len(self._links.keys() - members) >= OUTSIDERS_MAX:
-            self.report(link, f"more than {OUTSIDERS_MAX} links to peers that are no members")
-            link.close()
+            self._refuse(link, f"more than {OUTSIDERS_MAX} links to peers that are no members")
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):

@@ -102,6 +102,7 @@ class DataDirectory:
         self._config = config
         self._files = files
         self._lock: File | None = None
+        self.state: State
         self.fresh = False  # the directory was empty until now
         self._begun = False
         self.doubted = False
@@ -111,6 +112,7 @@ class DataDirectory:
             make_directories(files, self.raft)
             self._lock = files.lock(self._root / "lock")
             self._claim()
+            self._consider_forcing()
             # A former life may have been killed between a change of names and its sync.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
@@ -118,13 +120,16 @@ class DataDirectory:
                 files.sync_directory(self._root.parent)
         except BlockingIOError as error:
             self.close()
-            raise RaftStartError(f"raft: data directory {self._root} is in use by another process") from error
+            raise self._refused("is in use by another process") from error
         except OSError as error:
             self.close()
             raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
         except RaftStartError:
             self.close()
             raise
+
+    def _refused(self, what: str) -> RaftStartError:
+        return RaftStartError(f"raft: data directory {self._root} {what}")
 
     def _change(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -168,21 +173,16 @@ class DataDirectory:
         segments = bool(Journal.segments_in(self._files, self.raft))
         if "identity.json" not in self._files.names(self._root):
             if segments:
-                raise RaftStartError(
-                    f"raft: data directory {self._root} holds a journal but no identity.json"
-                )
+                raise self._refused("holds a journal but no identity.json")
             self._make(path, durability="memory" if volatile else "journal")
-            self._consider_forcing()
             return
         identity = self._load(path)
         if identity.me != config.me:
-            raise RaftStartError(
-                f"raft: data directory {self._root} belongs to member {identity.me}, not {config.me}"
-            )
+            raise self._refused(f"belongs to member {identity.me}, not {config.me}")
         if (identity.durability == "memory") != volatile:
-            raise RaftStartError(
-                f"raft: data directory {self._root} was made with durability {identity.durability}, not "
-                f"{config.durability}; use an empty one (the member then catches up from the others)"
+            raise self._refused(
+                f"was made with durability {identity.durability}, not {config.durability}; use an empty one "
+                "(the member then catches up from the others)"
             )
         self.state = state = _load(self._slots, _decode_state, "what this member is in its cluster")
         if state.removed and not config.force_new_cluster:
@@ -192,12 +192,9 @@ class DataDirectory:
             )
         if volatile:  # whatever it promised lived in memory only: a new life (rule 10)
             self._change(instance=secrets.token_hex(16), voter=False, founders={})
-            self._consider_forcing()
             return
         if state.voter and not segments:
-            raise RaftStartError(
-                f"raft: data directory {self._root} has lost its journal; empty it (it then catches up)"
-            )
+            raise self._refused("has lost its journal; empty it (it then catches up)")
         boot = self._files.boot_id()
         self.doubted = not state.synced and (not boot or state.boot != boot)
         if self.doubted and state.voter:
@@ -207,7 +204,6 @@ class DataDirectory:
                 "acknowledged last may be missing; it returns as a learner",
                 config.me,
             )
-        self._consider_forcing()
 
     def _make(self, path: Path, *, durability: str) -> None:
         """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
@@ -232,7 +228,7 @@ class DataDirectory:
             known = known if isinstance(known, dict) else {}
             mode, version = known.get("mode"), known.get("format")
             if isinstance(mode, str) and mode != "raft":
-                raise RaftStartError(f"raft: data directory {path.parent} belongs to mode {mode}, not raft")
+                raise self._refused(f"belongs to mode {mode}, not raft")
             if isinstance(version, int) and version != FORMAT:
                 raise RaftStartError(
                     f"raft: {path} has format {version}, this program knows {FORMAT}: go on with the program "

@@ -149,8 +149,8 @@ class Writer:
                 else:
                     item()
                     yield DISK
-                    item = _NOTHING
-                if item is _NOTHING:
+                    item = _nothing
+                if item is _nothing:
                     item = yield from self._take()
             self.wrote_all = True
         except OSError as error:
@@ -175,7 +175,7 @@ class Writer:
 
     def _next(self) -> Item:
         """Nobody else takes anything from the queue."""
-        return _NOTHING if self._thread.empty() else self._thread.get_nowait()
+        return _nothing if self._thread.empty() else self._thread.get_nowait()
 
     def _tell(self, position: int) -> None:
         with self._lock:
@@ -205,6 +205,3 @@ class Writer:
 
 def _nothing() -> None:
     """Marks an empty queue."""
-
-
-_NOTHING: Final = _nothing
