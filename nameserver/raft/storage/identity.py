@@ -70,8 +70,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Value = TypeVar("_Value")
-_decode_state: Final = msgspec.json.Decoder(State).decode
-_decode_vote: Final = msgspec.msgpack.Decoder(tuple[int, int, str | None]).decode
+_read_state: Final = msgspec.json.Decoder(State).decode
+_read_vote: Final = msgspec.msgpack.Decoder(tuple[int, int, str | None]).decode
 
 
 def _encode_vote(term: int, vote: str | None) -> bytes:
@@ -82,7 +82,7 @@ def _load(slots: Slots, decode: Callable[[bytes], _Value], what: str) -> _Value:
     try:
         return decode(slots.load())
     except (Damaged, msgspec.MsgspecError) as error:
-        raise RaftStartError(f"raft: {error}: {what} is unknown; empty its data directory") from error
+        raise RaftStartError(f"raft: {error}: {what}; empty its data directory") from error
 
 
 class DataDirectory:
@@ -184,7 +184,7 @@ class DataDirectory:
                 f"was made with durability {identity.durability}, not {config.durability}; use an empty one "
                 "(the member then catches up from the others)"
             )
-        self.state = state = _load(self._slots, _decode_state, "what this member is in its cluster")
+        self.state = state = _load(self._slots, _read_state, "what this member is in its cluster is unknown")
         if state.removed and not config.force_new_cluster:
             raise RaftStartError(
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
@@ -246,7 +246,7 @@ class DataDirectory:
         Raises:
             RaftStartError: Nobody knows them.
         """
-        _, term, vote = _load(self._vote, _decode_vote, "what this member promised")
+        _, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
