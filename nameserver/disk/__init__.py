@@ -1,4 +1,6 @@
-"""How both modes reach the disk: files that are replaced whole.
+"""How both modes reach the disk.
 
-files.py           the one way to the disk: what is promised of bytes and names, and this machine's side of it
+Here belongs what is promised of bytes and names on a disk, and this machine's side of it; not what is kept.
+
+    files.py           the one way to the disk: files that are replaced whole, names that are synced
 """

@@ -1,10 +1,15 @@
 """The same over HTTP: JSON for people, scripts and dashboards; nothing here decides a route.
 
-app.py             HttpServer: routes, reads, limits
-admin.py           what operators do to a raft group, behind a token
-answers.py         bodies of answers, as values
-openapi.py         what each handler says that it serves: routes, and the OpenAPI document
-problems.py        errors as RFC 9457 says
-metrics.py         Prometheus text
-web/               the page
+Here belongs what speaks HTTP, and the bodies that it carries.
+
+    app.py             HttpServer: routes, limits
+    listener.py        connections of the port: how many, how long, who goes first
+    hosts.py           for whom a request is meant, by its Host
+    reads.py           reads of the table
+    admin.py           what operators do to a raft group, behind a token
+    answers.py         bodies of answers, as values
+    openapi.py         what each handler says that it serves: routes, and the OpenAPI document
+    problems.py        errors as RFC 9457 says
+    metrics.py         Prometheus text
+    web/               the page
 """

@@ -11,5 +11,6 @@ Here belongs what both modes use above the route table; what only the raft mode 
     history.py         why topics left
     explain.py         that, put into words with likely causes
     notes.py           what is noted of a change, with the clock
+    kept_file.py       a file that follows what is in force, whatever its disk does
     settings_file.py   request 318, put in force and kept
 """

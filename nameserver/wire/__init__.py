@@ -1,6 +1,9 @@
 """RocketMQ's protocol on a socket: requests to a mode and answers back; nothing here decides a route.
 
-server.py          NameServer: dispatch, drain
-notices.py         request 905 to brokers that registered from where they say they are
-route_cache.py     answers to 105, encoded once per topic revision and dialect
+Here belongs what a connection of that protocol needs and HTTP does not.
+
+    server.py          NameServer: dispatch, drain
+    notices.py         request 905 to brokers that registered from where they say they are
+    route_cache.py     answers to 105, encoded once per topic revision and dialect
+    audit_log.py       audit lines, a bounded number for each host
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,3 +18,18 @@ def test_each_file_that_a_walk_enters_is_there() -> None:
     assert [file for file in named if not (ROOT / file).is_file()] == []
     for alone in re.findall(r"`(\w+\.py)`", text):
         assert list((ROOT / "nameserver").rglob(alone)), alone
+
+
+def folders() -> list[Path]:
+    """Return every folder of the nameserver that holds modules."""
+    return sorted(path.parent for path in (ROOT / "nameserver").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_folder_says_what_belongs_in_it_and_names_each_module(folder: Path) -> None:
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert "Here belongs" in said
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    assert modules - set(re.findall(r"[\w/]+\.py", said)) == set(), "not named"
+    named = set(re.findall(r"^ {4}((?:\w+\.py(?:, )?)+)", said, re.MULTILINE))
+    assert {file for line in named for file in line.split(", ")} - modules == set(), "named, and not there"

@@ -1,8 +1,10 @@
-"""What a member keeps on disk, and the thread that writes it; what to keep is decided in ``consensus``.
+"""What a member keeps on disk, and the thread that writes it.
 
-journal.py         entries
-images.py          state images
-slots.py           a small value, replaced in place
-identity.py        the data directory: lock, identity, standing, term and vote
-writer.py          the journal's thread
+Here belongs the form of files and how they are read back after any end; ``consensus`` decides what to keep.
+
+    journal.py         entries
+    images.py          state images
+    slots.py           a small value, replaced in place
+    identity.py        the data directory: lock, identity, standing, term and vote
+    writer.py          the journal's thread
 """
