@@ -149,7 +149,7 @@ class _Question(NamedTuple):
     voter: bool
 
 
-class Rounds:
+class Confirmations:
     """The leader's side of the barriers of one term: who asked, and who stands by the leader.
 
     One round is under way at a time; who asks meanwhile gets the next one. Rounds are numbered from 1.
@@ -162,7 +162,7 @@ class Rounds:
         self._asked: dict[str, _Question] = {}  # the newest one of each member
         self._round: dict[str, _Question] = {}  # those that the round under way is for
         self._round_index = 0  # what was committed when it began
-        self._standing: set[str] = set()  # voters that have answered the round under way
+        self._confirmed_by: set[str] = set()  # voters that have answered the round under way
 
     @property
     def pending(self) -> bool:
@@ -175,9 +175,9 @@ class Rounds:
         return bool(self._round)
 
     @property
-    def standing(self) -> frozenset[str]:
+    def confirmed_by(self) -> frozenset[str]:
         """Who has answered the round under way."""
-        return frozenset(self._standing)
+        return frozenset(self._confirmed_by)
 
     def ask(self, member: str, number: int, *, voter: bool) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
@@ -188,10 +188,10 @@ class Rounds:
         """
         self._asked[member] = _Question(number, voter)
 
-    def stands(self, member: str, round_: int) -> None:
+    def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""
         if round_ == self.number:
-            self._standing.add(member)
+            self._confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[Confirmed]:
         """Return what is certain now. Only while an entry of the own term is committed.
@@ -202,9 +202,10 @@ class Rounds:
         confirmed: list[Confirmed] = []
         enough = len(voters) // 2  # voters beside the leader
         if self._round:
-            standing = {member for member in self._standing if member in voters}
+            confirming = {member for member in self._confirmed_by if member in voters}
             for member, question in list(self._round.items()):
-                if len(standing) + (question.voter and member in voters and member not in standing) >= enough:
+                one_more = question.voter and member in voters and member not in confirming
+                if len(confirming) + one_more >= enough:
                     confirmed.append(Confirmed(member, question.number, self._round_index))
                     del self._round[member]
         for member, question in list(self._asked.items()):
@@ -222,7 +223,7 @@ class Rounds:
         if not self._asked or self._round:
             return None
         self.number += 1
-        self._standing.clear()
+        self._confirmed_by.clear()
         self._round, self._asked = self._asked, self._round
         self._round_index = commit_index
         return self.number

@@ -26,7 +26,7 @@ from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
 
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, Hearing, Line, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
 """Hearings in one acknowledgement take about this many bytes at most."""
@@ -42,7 +42,7 @@ class _Member:
     boot_id: int
     version: int = 0
     counts: bool = False
-    lines: dict[BrokerKey, Line] = field(default_factory=dict)
+    contacts: dict[BrokerKey, BrokerContact] = field(default_factory=dict)
 
 
 class FailureDetector:
@@ -91,9 +91,9 @@ class FailureDetector:
             known = self._members[member] = _Member(boot_id=report.boot_id)
         if report.base <= known.version <= report.version:
             offset = clock - report.clock
-            for line in report.lines:
-                self._note(line.broker, min(line.heard_at, report.clock) + offset)  # not in the future
-                known.lines[line.broker] = _shifted(line, offset)
+            for contact in report.contacts:
+                self._note(contact.broker, min(contact.heard_at, report.clock) + offset)  # not in the future
+                known.contacts[contact.broker] = _shifted(contact, offset)
             known.version = report.version
             known.counts = not report.more
             self._understands[member] = report.understands
@@ -146,7 +146,7 @@ class FailureDetector:
         ]
         # Somebody who is here, but has yet to report, may have a connection with anyone.
         complete = len(counting) == len(self._names.intersection(in_contact))
-        nearest = counting[0].lines if complete and counting else None
+        nearest = counting[0].contacts if complete and counting else None
         hearings = self._hearings
         found = []
         for record in records:
@@ -155,8 +155,8 @@ class FailureDetector:
             if heard is not None and clock - heard[0] <= record.lease_ms / 1000:
                 if not complete:
                     continue
-                line = None if nearest is None else nearest.get(broker)
-                if line is not None and line.connected:
+                contact = None if nearest is None else nearest.get(broker)
+                if contact is not None and contact.connected:
                     continue  # nearly every broker: judge() would say the same at greater length
             if self._judged.get(broker) == record.revision:
                 continue
@@ -166,7 +166,7 @@ class FailureDetector:
                 self._note(broker, self._leads_since)
             reason = judge(
                 record,
-                [member.lines.get(broker) for member in counting] if complete else None,
+                [member.contacts.get(broker) for member in counting] if complete else None,
                 heard_at=hearings[broker][0],
                 clock=clock,
             )
@@ -198,9 +198,9 @@ class FailureDetector:
             if not is_listed(broker):
                 del self._hearings[broker]
         for member in self._members.values():
-            for broker, line in list(member.lines.items()):
-                if not line.connected and clock - line.heard_at > FORGET_S and not is_listed(broker):
-                    del member.lines[broker]
+            for broker, contact in list(member.contacts.items()):
+                if not contact.connected and clock - contact.heard_at > FORGET_S and not is_listed(broker):
+                    del member.contacts[broker]
 
     def _note(self, broker: BrokerKey, at: float) -> None:
         if at == NEVER:
@@ -227,7 +227,7 @@ class FailureDetector:
 
 
 def judge(
-    record: Record, lines: Iterable[Line | None] | None, *, heard_at: float, clock: float
+    record: Record, contacts: Iterable[BrokerContact | None] | None, *, heard_at: float, clock: float
 ) -> LeaveReason | None:
     """Say why a broker's record should go, or None if it stays (rule 5).
 
@@ -235,36 +235,36 @@ def judge(
     closed at the record's current revision. Silent: nobody has heard it for its lease.
 
     Args:
-        lines: What each member in contact says of this broker, None for one that knows nothing of it; None
+        contacts: What each member in contact says of this broker, None for one that knows nothing of it; None
             instead of all if one of them has yet to report.
         heard_at: The youngest hearing known, or the instant at which this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
-    if lines is not None:
+    if contacts is not None:
         closings = []
-        for line in lines:
-            if line is None:
+        for contact in contacts:
+            if contact is None:
                 continue
-            if line.connected:
+            if contact.connected:
                 break
             if (
-                line.closed_at is not None
-                and line.closed_revision == record.revision
-                and clock - line.closed_at <= lease_s
+                contact.closed_at is not None
+                and contact.closed_revision == record.revision
+                and clock - contact.closed_at <= lease_s
             ):
-                closings.append(line)
+                closings.append(contact)
         else:
             if closings:
-                goodbye = any(line.unregistered for line in closings)
+                goodbye = any(contact.unregistered for contact in closings)
                 return LeaveReason.UNREGISTERED if goodbye else LeaveReason.CONNECTION_CLOSED
     if clock - heard_at > lease_s:
         return LeaveReason.LEASE_EXPIRED
     return None
 
 
-def _shifted(line: Line, offset: float) -> Line:
-    closed_at = None if line.closed_at is None else line.closed_at + offset
-    return replace(line, heard_at=line.heard_at + offset, closed_at=closed_at)
+def _shifted(contact: BrokerContact, offset: float) -> BrokerContact:
+    closed_at = None if contact.closed_at is None else contact.closed_at + offset
+    return replace(contact, heard_at=contact.heard_at + offset, closed_at=closed_at)
 
 
 def hearing_of(broker: BrokerKey, at: float) -> Hearing:

@@ -1,6 +1,7 @@
 """What this member holds while it leads, and how it carries proposals into the log.
 
-Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Rounds`, :class:`FailureDetector`).
+Decides nothing: what a leader holds is pure (:class:`Sequencer`, :class:`Confirmations`,
+:class:`FailureDetector`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nameserver.commands import (
 )
 from nameserver.raft import Role
 
-from .barriers import Rounds
+from .barriers import Confirmations
 from .failure_detector import FailureDetector
 from .peer_messages import Deferral, Deferred, Report
 from .proposals import ProposalBook, Sequencer
@@ -46,7 +47,7 @@ class Leadership(Part):
 
     def __init__(self, given: Surroundings, book: ProposalBook) -> None:
         self.sequencer: Sequencer | None = None
-        self.rounds: Rounds | None = None
+        self.rounds: Confirmations | None = None
         self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
         self.decoded: dict[tuple[int, int], Command] = {}
@@ -65,12 +66,12 @@ class Leadership(Part):
         elif self.sequencer is None or self.sequencer.term != term:
             self.end()
             self.sequencer = Sequencer(term=term)
-            self.rounds = Rounds(term=term)
+            self.rounds = Confirmations(term=term)
             logger.info("leading term=%d", term)
             self._mark_due = True
             self.mark()
 
-    def rounds_of(self, term: int) -> Rounds | None:
+    def rounds_of(self, term: int) -> Confirmations | None:
         """Return the rounds of a term, if this member leads in it."""
         if self.rounds is None or self.rounds.term != term:
             self.follow()

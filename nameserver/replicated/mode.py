@@ -297,11 +297,11 @@ class Replicated(Local):
             case peer_messages.ReadIndex():
                 self._reads.rounds.asked(member, message)
             case peer_messages.ReadIndexReply():
-                self._reads.reached(message)
+                self._reads.answered(message)
             case peer_messages.ReadIndexCheck():
                 self._reads.rounds.questioned(member, message)
             case peer_messages.ReadIndexCheckReply():
-                self._reads.rounds.stood(member, message)
+                self._reads.rounds.confirmed_by(member, message)
             case peer_messages.Report():
                 self._reports.receive(member, message)
             case peer_messages.Acknowledgement():

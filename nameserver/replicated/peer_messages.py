@@ -51,7 +51,7 @@ class _OfBroker(_Wire, frozen=True):
         return BrokerKey(self.cluster_name, self.broker_addr)
 
 
-class Line(_OfBroker, frozen=True):
+class BrokerContact(_OfBroker, frozen=True):
     """What one member knows of one broker from its own connections.
 
     Attributes:
@@ -75,7 +75,7 @@ class Hearing(_OfBroker, frozen=True):
 
 
 def size_of(broker: BrokerKey) -> int:
-    """Return a bound of the bytes that a line or a hearing of a broker takes in a message."""
+    """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
     return 4 * (len(broker.cluster_name) + len(broker.broker_addr)) + 64
 
 
@@ -100,7 +100,7 @@ class Report(_Wire, frozen=True, tag=1):
     base: int
     version: int
     clock: Reading
-    lines: tuple[Line, ...]
+    contacts: tuple[BrokerContact, ...]
     hearings_seen: int = 0
     handed_term: int = 0
     handed: tuple[Hearing, ...] = ()

@@ -122,7 +122,7 @@ class Reads(Part):
         self._gather(now)
         return number
 
-    def reached(self, answer: ReadIndexReply) -> None:
+    def answered(self, answer: ReadIndexReply) -> None:
         """Take the leader's answer to a barrier."""
         self.barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()

@@ -17,7 +17,7 @@ from nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import hearing_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, Hearing, Line, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
@@ -95,7 +95,7 @@ class Reporter:
         base = version = self._base
         size = 0
         handed: list[Hearing] = []
-        lines: list[Line] = []
+        contacts: list[BrokerContact] = []
 
         def end_part(*, last: bool) -> None:
             nonlocal base, size
@@ -105,7 +105,7 @@ class Reporter:
                 base=base,
                 version=version,
                 clock=self._liveness.clock,
-                lines=tuple(lines),
+                contacts=tuple(contacts),
                 hearings_seen=self._hearings_seen,
                 handed_term=self._handed_term if handing else 0,
                 handed=tuple(handed),
@@ -117,7 +117,7 @@ class Reporter:
             self._outstanding.append((self._number, part))
             base, size = version, 0
             handed.clear()
-            lines.clear()
+            contacts.clear()
 
         for broker, at in self._handed.items() if handing else ():
             if size and size + size_of(broker) > part_bytes:
@@ -127,7 +127,7 @@ class Reporter:
         for broker, contact in reversed(self._liveness.changes_since(self._base)):
             if size and size + size_of(broker) > part_bytes:
                 end_part(last=False)
-            lines.append(_line(broker, contact))
+            contacts.append(_told(broker, contact))
             version = contact.version
             size += size_of(broker)
         version = self._liveness.version
@@ -147,8 +147,8 @@ class Reporter:
         whole = False
         while self._outstanding and self._outstanding[0][1].version <= answer.version:
             _, part = self._outstanding.popleft()
-            for line in part.lines:
-                self._heard_acknowledged[line.broker] = line.heard_at
+            for told in part.contacts:
+                self._heard_acknowledged[told.broker] = told.heard_at
             whole = whole or not part.more
         if answer.hearings_base <= self._hearings_seen:
             offset = self._liveness.clock - answer.clock
@@ -207,9 +207,9 @@ def may_vouch(
     )
 
 
-def _line(broker: BrokerKey, contact: Contact) -> Line:
+def _told(broker: BrokerKey, contact: Contact) -> BrokerContact:
     closing = contact.closing
-    return Line(
+    return BrokerContact(
         cluster_name=broker.cluster_name,
         broker_addr=broker.broker_addr,
         heard_at=contact.heard_at,

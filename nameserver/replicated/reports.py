@@ -27,7 +27,7 @@ class Reports(Part):
     """What is heard here, on its way to the leader; as leader, what all members heard.
 
     Attributes:
-        due: The leader is to be told something. A line about a connection precedes the command that came
+        due: The leader is to be told something. What is said of a connection precedes the command that came
             over it, so nothing is proposed meanwhile.
     """
 
@@ -178,7 +178,7 @@ class Reports(Part):
         else:
             self._send(member, answer)
         view = self._table.view
-        told = [view.record(line.broker) for line in report.lines if not line.connected]
+        told = [view.record(contact.broker) for contact in report.contacts if not contact.connected]
         self._judge([record for record in told if record is not None])
 
     def leads_from(self, term: int, *, prior_term: int) -> None:

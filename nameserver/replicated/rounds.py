@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from .barriers import Barriers, Rounds
+from .barriers import Barriers, Confirmations
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
 from .surroundings import Part, Surroundings
@@ -76,12 +76,12 @@ class ReadIndexRounds(Part):
         if question.term == self._member.term and self._member.votes:
             self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
 
-    def stood(self, member: str, answer: ReadIndexCheckReply) -> None:
+    def confirmed_by(self, member: str, answer: ReadIndexCheckReply) -> None:
         """Take a voter's answer."""
         rounds = self._leadership.rounds
         if rounds is not None and rounds.term == answer.term:
             self._heard_voter(member)
-            rounds.stands(member, answer.number)
+            rounds.confirms(member, answer.number)
             self.settle()
 
     def settle(self) -> None:
@@ -127,7 +127,7 @@ class ReadIndexRounds(Part):
         if self._near[:1] != [member]:
             self._near = [member, *(other for other in self._near if other != member)]
 
-    def _ask_voters(self, rounds: Rounds, members: Iterable[str]) -> None:
+    def _ask_voters(self, rounds: Confirmations, members: Iterable[str]) -> None:
         question = ReadIndexCheck(term=rounds.term, number=rounds.number)
         for member in members:
             self._send(member, question)
@@ -137,5 +137,5 @@ class ReadIndexRounds(Part):
         self._timer = None
         rounds = self._leadership.rounds
         if rounds is not None and rounds.under_way:
-            self._ask_voters(rounds, sorted(self._member.linked - rounds.standing))
+            self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

@@ -204,7 +204,7 @@ class Observing(Observer):
         self._mode.note_all()
 
     def reporting(self, report: Report) -> None:
-        for line in report.lines:
+        for line in report.contacts:
             if line.closed_at is not None:
                 self._truth.reported(line.broker, line.closed_revision)
 

@@ -35,7 +35,7 @@ from nameserver.raft.storage.writer import Writer
 from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations, reporter
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import FailureDetector
-from nameserver.replicated.peer_messages import Deferral, Line, Report
+from nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from nameserver.replicated.proposals import ProposalBook
 from nameserver.replicated.reports import Reports
 from nameserver.routes import table, updates
@@ -170,15 +170,17 @@ def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None
 def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
     real = failure_detector.judge
 
-    def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
-        if lines is not None:
-            lines = [
-                msgspec.structs.replace(line, closed_revision=record.revision)
-                if line is not None and line.closed_at is not None
-                else line
-                for line in lines
+    def judge(
+        record: Record, contacts: Iterable[BrokerContact | None] | None, **named: float
+    ) -> LeaveReason | None:
+        if contacts is not None:
+            contacts = [
+                msgspec.structs.replace(contact, closed_revision=record.revision)
+                if contact is not None and contact.closed_at is not None
+                else contact
+                for contact in contacts
             ]
-        return real(record, lines, **named)
+        return real(record, contacts, **named)
 
     patch.setattr(failure_detector, "judge", judge)
 
@@ -186,10 +188,12 @@ def closed_evidence_of_any_revision_counts(patch: pytest.MonkeyPatch) -> None:
 def connections_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
     real = failure_detector.judge
 
-    def judge(record: Record, lines: Iterable[Line | None] | None, **named: float) -> LeaveReason | None:
-        if lines is not None:
-            lines = [line for line in lines if line is None or not line.connected]
-        return real(record, lines, **named)
+    def judge(
+        record: Record, contacts: Iterable[BrokerContact | None] | None, **named: float
+    ) -> LeaveReason | None:
+        if contacts is not None:
+            contacts = [contact for contact in contacts if contact is None or not contact.connected]
+        return real(record, contacts, **named)
 
     patch.setattr(failure_detector, "judge", judge)
 
@@ -198,8 +202,10 @@ def hearings_of_others_do_not_count(patch: pytest.MonkeyPatch) -> None:
     real = FailureDetector.receive
 
     def receive(keeper: Any, member: str, report: Report, *, clock: float) -> Any:
-        lines = tuple(msgspec.structs.replace(line, heard_at=report.clock - 2.0) for line in report.lines)
-        return real(keeper, member, msgspec.structs.replace(report, lines=lines), clock=clock)
+        contacts = tuple(
+            msgspec.structs.replace(contact, heard_at=report.clock - 2.0) for contact in report.contacts
+        )
+        return real(keeper, member, msgspec.structs.replace(report, contacts=contacts), clock=clock)
 
     patch.setattr(FailureDetector, "receive", receive)
 

@@ -109,7 +109,7 @@ async def group_with_a_report_missing(
         def knows_close(member: Replicated) -> bool:
             evidence = leader._leadership.failure_detector
             assert evidence is not None
-            return not evidence._members[addresses[member]].lines[BROKER].connected
+            return not evidence._members[addresses[member]].contacts[BROKER].connected
 
         one.closed(ONE, by_us=False)
         await until(lambda: knows_close(one), "the leader knows that it is closed there")
@@ -202,7 +202,7 @@ def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
                     place
                     for place, message in enumerate(sent)
                     if isinstance(message, peer_messages.Report)
-                    and any(line.connected and line.broker == BROKER for line in message.lines)
+                    and any(line.connected and line.broker == BROKER for line in message.contacts)
                 )
                 proposed = next(
                     i for i, message in enumerate(sent) if isinstance(message, peer_messages.Propose)

@@ -17,8 +17,8 @@ from nameserver.replicated import failure_detector
 from nameserver.replicated.failure_detector import FORGET_S, FailureDetector, judge
 from nameserver.replicated.peer_messages import (
     Acknowledgement,
+    BrokerContact,
     Hearing,
-    Line,
     PeerMessageError,
     Report,
     decode,
@@ -57,8 +57,8 @@ def line(
     closed_at: float | None = None,
     closed_revision: int | None = None,
     unregistered: bool = False,
-) -> Line:
-    return Line(
+) -> BrokerContact:
+    return BrokerContact(
         cluster_name=A.cluster_name,
         broker_addr=A.broker_addr,
         heard_at=heard_at,
@@ -82,7 +82,7 @@ def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) ->
     """With one of them a broker would never be judged silent, whoever leads next."""
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
-    data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, lines=lines))
+    data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, contacts=lines))
     with pytest.raises(PeerMessageError):
         decode(data)
 
@@ -95,7 +95,7 @@ def test_nobody_hears_a_broker_in_the_future() -> None:
         base=0,
         version=1,
         clock=10.0,
-        lines=(line(heard_at=1e9),),
+        contacts=(line(heard_at=1e9),),
         handed=(Hearing(cluster_name=B.cluster_name, broker_addr=B.broker_addr, heard_at=1e9),),
     )
     assert evidence.receive("m1", told, clock=5.0) is not None
@@ -139,7 +139,9 @@ def test_nobody_hears_a_broker_in_the_future() -> None:
         "somebody in contact has yet to report",
     ],
 )
-def test_gone_is_judged_by_connections(lines: list[Line | None] | None, reason: LeaveReason | None) -> None:
+def test_gone_is_judged_by_connections(
+    lines: list[BrokerContact | None] | None, reason: LeaveReason | None
+) -> None:
     assert judge(record(), lines, heard_at=0.0, clock=0.0) is reason
 
 
@@ -457,14 +459,14 @@ def test_report_is_full_after_a_leader_change_then_only_what_changed(members: Me
     process.liveness.registering(A, ONE)
     process.liveness.registering(B, TWO)
     report = process.reporter.reports()[0]
-    assert {told.broker for told in report.lines} == {A, B}
+    assert {told.broker for told in report.contacts} == {A, B}
     process.tell(evidence, "m1", clock=0.0)
-    assert process.reporter.reports()[0].lines == ()
+    assert process.reporter.reports()[0].contacts == ()
     process.liveness.heard(A, ONE)
-    assert [told.broker for told in process.reporter.reports()[0].lines] == [A]
-    assert [told.broker for told in process.reporter.reports()[0].lines] == [A], "not yet acknowledged"
+    assert [told.broker for told in process.reporter.reports()[0].contacts] == [A]
+    assert [told.broker for told in process.reporter.reports()[0].contacts] == [A], "not yet acknowledged"
     process.reporter.lead_by(3)
-    assert {told.broker for told in process.reporter.reports()[0].lines} == {A, B}
+    assert {told.broker for told in process.reporter.reports()[0].contacts} == {A, B}
 
 
 def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
@@ -478,7 +480,7 @@ def test_leader_that_lacks_the_base_asks_for_it(members: Members) -> None:
     assert not process.tell(fresh, "m1", clock=0.0)
     assert not process.tell(fresh, "m1", clock=0.0)
     close(process)
-    assert {told.broker for told in process.reporter.reports()[0].lines} == {A}
+    assert {told.broker for told in process.reporter.reports()[0].contacts} == {A}
 
 
 def test_restarted_member_replaces_what_it_said_before(members: Members) -> None:
@@ -562,9 +564,9 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
     assert [hearing.broker for hearing in answer.hearings] == [A]
-    assert A in evidence._members["m1"].lines
+    assert A in evidence._members["m1"].contacts
     evidence.prune(lambda broker: False, clock=FORGET_S + 1)
-    assert A not in evidence._members["m1"].lines
+    assert A not in evidence._members["m1"].contacts
     assert A not in evidence._judged
     answer = evidence.receive("m2", members["m2"].reporter.reports()[0], clock=0.0)
     assert answer is not None
@@ -839,8 +841,8 @@ def test_a_long_report_travels_in_parts_and_counts_with_the_last(members: Member
         assert answer is not None
         assert not process.reporter.acknowledged(answer), "no gap"
     assert counts(evidence, "m1")
-    assert evidence._members["m1"].lines.keys() == set(MANY)
-    assert process.reporter.reports()[0].lines == (), "all is acknowledged"
+    assert evidence._members["m1"].contacts.keys() == set(MANY)
+    assert process.reporter.reports()[0].contacts == (), "all is acknowledged"
     assert process.reporter.reports()[0].handed == ()
     assert all(process.reporter.heard_acknowledged(broker) is not None for broker in MANY)
 
@@ -865,7 +867,7 @@ def test_a_part_that_is_lost_is_sent_again(members: Members) -> None:
     for part in again:
         evidence.receive("m1", part, clock=0.0)
     assert counts(evidence, "m1")
-    assert evidence._members["m1"].lines.keys() == set(MANY)
+    assert evidence._members["m1"].contacts.keys() == set(MANY)
 
 
 def test_many_hearings_come_with_several_acknowledgements(
