@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from bench import compare as comparing
+from bench import kernel
 from bench.arms import apache, apache_brokers
 from bench.given import ARMS, given_cluster, plan_for
 from bench.plan import PlanError, load_plan, only_series, plans
@@ -72,7 +73,9 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         PlanError: If what is asked for cannot be.
     """
     if arguments.resume is not None:
-        return arguments.resume, comparing.load(arguments.resume)
+        comparison = comparing.load(arguments.resume)
+        check_links(comparison)
+        return arguments.resume, comparison
     plan = load_plan(arguments.profile)
     given = None
     if arguments.nameservers or arguments.http or arguments.arm is not None:
@@ -93,13 +96,30 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
     if arguments.blocks is not None:
         series = [msgspec.structs.replace(one, blocks=arguments.blocks) for one in plan.series]
         plan = msgspec.structs.replace(plan, series=series)
+    if arguments.links is not None:
+        plan = msgspec.structs.replace(plan, links=arguments.links)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31)
     out = arguments.out / time.strftime("%Y%m%d-%H%M%S")
     comparison = Comparison(
         profile=arguments.profile, plan=plan, seed=seed, command=list(command), given=given
     )
+    check_links(comparison)
     comparing.begin(out, comparison)
     return out, comparison
+
+
+def check_links(comparison: Comparison) -> None:
+    """Check that links can be cut as asked.
+
+    Raises:
+        PlanError: If the kernel is to do it and cannot, or these links are not ours to cut.
+    """
+    if comparison.plan.links != "kernel":
+        return
+    if comparison.given is not None or REAL.keys() & set(comparison.plan.arms):
+        raise PlanError(f"profile {comparison.profile!r} cuts no links: --links kernel is not for it")
+    if (lacking := kernel.missing()) is not None:
+        raise PlanError(f"--links kernel needs {lacking}")
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
@@ -225,6 +245,12 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
     child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
     child.add_argument(
         "--series", type=names, default=[], metavar="NAME,...", help="only these series of the profile"
+    )
+    child.add_argument(
+        "--links",
+        choices=("proxy", "kernel"),
+        help="what cuts links: a proxy between the processes, or the kernel between network namespaces; that "
+        "needs root and iproute2 (default: proxy)",
     )
     child.add_argument("--seed", type=int, help="seed of loads and faults (default: drawn, and kept)")
     child.add_argument(

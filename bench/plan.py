@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from bench.runfolder import REAL, Arm, Durability, Line, Series
+from bench.runfolder import REAL, Arm, Durability, Line, Links, Series
 from bench.timers import DOCUMENTED_MS, REAL_PERIOD_MS, Timers
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
 so that no proxy can cut them. Its brokers may be killed only: they take 10 s to stop, and one that hangs
 stays listed for the two minutes that nameservers give to those who name no lease."""
+
+
+_CUTS: Final[tuple[Kind, ...]] = ("cable", "oneway", "partition")
+_CONNECT_AGAIN_S: Final = 1.0
+"""When TCP repeats the first packet of a connection. Source: RFC 6298, section 2."""
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
@@ -167,6 +172,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     servers: int
     brokers: int
     durability: Durability
+    links: Links = "proxy"
     warmup_s: float
     linger_s: float
     """How long users stay after the last measured operation."""
@@ -186,9 +192,21 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
     return fault.down_s * (series.stretch if scaled else 1.0)
 
 
-def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
-    """Return how long a fault takes in all."""
+def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
+    """Return how long the window of a fault goes on when everything is back.
+
+    Where the kernel has cut links TCP repeats what was lost after pauses that double: a connection may pass
+    nothing for about as long after a cut as the cut has lasted, or until its first packet is repeated.
+    """
     after_s = fault.after_s * series.stretch
+    if links == "kernel" and CASES[scenario][fault.case] in _CUTS:
+        after_s += down_seconds(scenario, fault, series) + _CONNECT_AGAIN_S
+    return after_s
+
+
+def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links = "proxy") -> float:
+    """Return how long a fault takes in all."""
+    after_s = after_seconds(scenario, fault, series, links)
     return fault.quiet_s + fault.jitter_s / 2 + down_seconds(scenario, fault, series) + after_s
 
 
@@ -222,7 +240,11 @@ def run_seconds(plan: Plan, series: SeriesPlan) -> float:
         plan.warmup_s
         + plan.linger_s
         + sum(scenario.quiet_s for scenario in scenarios) * series.stretch
-        + sum(seconds_of(scenario.name, fault, series) for scenario in scenarios for fault in scenario.faults)
+        + sum(
+            seconds_of(scenario.name, fault, series, plan.links)
+            for scenario in scenarios
+            for fault in scenario.faults
+        )
     )
 
 

@@ -295,7 +295,7 @@ def _written(process: psutil.Process) -> int | None:
         return None
 
 
-class Network:
+class ProxyProcess:
     """The proxy's process, and the harness's hold on it."""
 
     def __init__(self, process: Process) -> None:
@@ -326,11 +326,11 @@ class Network:
         return self._do(Command(do="count")).counts
 
 
-def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> Network:
+def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> ProxyProcess:
     """Return the proxy of these links, not yet started."""
     path = folder / "links.json"
     path.write_bytes(msgspec.json.encode(list(links)))
     command = [python, "-m", "bench.proxy", str(path)]
-    return Network(
+    return ProxyProcess(
         Process(role="proxy", index=0, command=command, log=folder / "proxy.log", record=record, pipe_in=True)
     )

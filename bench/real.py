@@ -33,7 +33,7 @@ class RealSession(Session):
 
     # -- what there is ------------------------------------------------------------------------------------
 
-    def _broker_addr(self) -> str:
+    def _broker_addr(self, name: str) -> str:
         return broker_addr()
 
     @property

@@ -37,6 +37,8 @@ REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "
 
 Series = Literal["equal", "equal-tenth", "equal-undivided", "equal-watches", "equal-journal", "defaults"]
 Durability = Literal["memory", "journal", "fsync"]
+Links = Literal["proxy", "kernel"]
+"""What cuts links: our proxy, which they pass, or the kernel, between network namespaces."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LEVELS: Final = ("series", "scenario", "block", "arm")
@@ -119,8 +121,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     timers: dict[str, Timer]
     watches: bool = False
     """Whether clients of the arm are told of changes; else they ask every ``pollNameServerInterval``."""
-    links: Literal["none", "proxy", "netns"] = "none"
-    """What the links of the run pass through, so that they can be cut."""
+    links: Links | Literal["none"] = "none"
+    """What cuts the links of the run."""
     workload: dict[str, Any]
     """The checked workload."""
     lines: list[Line] = []

@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
-from bench.arms.servers import Servers, StartedServers, servers_of, wait_until
+from bench.arms.servers import Servers, StartedServers, server_names, servers_of, wait_until
 from bench.chance import stream
 from bench.cuts import SIDES, directions
 from bench.events import Event, EventLog, Fact, Fault, LinkSample, Role, Truth
@@ -35,8 +35,9 @@ from bench.generator_config import (
     observed_topics,
     topic_name,
 )
-from bench.links import Direction, Link
+from bench.links import Direction
 from bench.machine import commit, cpu_name, versions
+from bench.network import Network, ProxyNetwork
 from bench.observer import ObserverConfig
 from bench.plan import (
     CASES,
@@ -46,18 +47,17 @@ from bench.plan import (
     Plan,
     PlannedFault,
     SeriesPlan,
+    after_seconds,
     down_seconds,
     scenarios_of,
     strikes_broker,
 )
-from bench.ports import HOST, free_ports
+from bench.ports import free_ports
 from bench.processes import (
     ArmLost,
     ClusterError,
-    Network,
     Process,
     allow_connections,
-    network_process,
     sample_machine,
     sample_process,
 )
@@ -141,6 +141,7 @@ class Session:
         self._lost: dict[str, str] = {}
         self._failures: list[BaseException] = []
         self._helpers: list[Process] = []
+        self._network: Network = ProxyNetwork(self._work, self._record)
         self._servers: Servers
         self._started: StartedServers
         """The same, where their processes are ours."""
@@ -239,13 +240,16 @@ class Session:
 
     def _end_all(self) -> None:
         self._over.set()
-        for process in [*self._helpers, *self._cluster()]:
-            process.kill()
-        if self._director is not None:  # it may have been starting what it had struck
-            self._director.join(RESTART_MAX_S)
-            for process in self._cluster():
+        try:
+            for process in [*self._helpers, *self._cluster()]:
                 process.kill()
-        self._log.close()
+            if self._director is not None:  # it may have been starting what it had struck
+                self._director.join(RESTART_MAX_S)
+                for process in self._cluster():
+                    process.kill()
+            self._log.close()
+        finally:
+            self._network.close()
 
     def _sort(self) -> list[Path]:
         """Cut what was recorded into runs, and say of each what it is."""
@@ -295,6 +299,13 @@ class Session:
         )
 
     def _build(self) -> None:
+        brokers = self.plan.brokers
+        names = [f"broker-{index}" for index in range(brokers)]
+        if self.plan.links == "kernel":
+            from bench.kernel import KernelNetwork  # only root has it
+
+            self._network = KernelNetwork([*server_names(self.plan.servers), *names])
+        network = self._network
         servers = self._started = servers_of(
             self.given.arm,
             self._work,
@@ -302,33 +313,35 @@ class Session:
             self._record,
             count=self.plan.servers,
             durability=self.series.durability or self.plan.durability,
+            network=network,
         )
         self._servers = servers
-        brokers = self.plan.brokers
-        diallers = [*(f"broker-{index}" for index in range(brokers)), *SIDES]
-        ports = iter(free_ports(len(diallers) * self.plan.servers + len(SIDES) * brokers))
-        self._broker_addrs = [self._broker_addr() for _ in range(brokers)]
-        links: list[Link] = [*servers.links]
-        dialled: dict[str, list[str]] = {}
-        for dialler in diallers:
-            for name, to in zip(servers.names, servers.clients, strict=True):
-                links.append(Link(dialler=dialler, acceptor=name, listen=f"{HOST}:{next(ports)}", to=to))
-                dialled.setdefault(dialler, []).append(links[-1].listen)
-        self._sides = []
-        for side in SIDES:
-            through = {}
-            for index, addr in enumerate(self._broker_addrs):
-                links.append(
-                    Link(dialler=side, acceptor=f"broker-{index}", listen=f"{HOST}:{next(ports)}", to=addr)
-                )
-                through[addr] = links[-1].listen
-            self._sides.append(Side(name=side, servers=dialled[side], http=servers.http, brokers=through))
-        self._network: Network = network_process(links, self._work, sys.executable, self._record)
-        self._brokers = [self._broker(index, dialled[f"broker-{index}"]) for index in range(brokers)]
-        self._helpers = [self._network.process, *self._load_processes()]
+        self._broker_addrs = [self._broker_addr(name) for name in names]
 
-    def _broker_addr(self) -> str:
-        return f"{HOST}:{free_ports(1)[0]}"
+        def dialled(dialler: str) -> list[str]:
+            return [
+                network.dialled(dialler, name, to)
+                for name, to in zip(servers.names, servers.clients, strict=True)
+            ]
+
+        self._sides = [
+            Side(
+                name=side,
+                servers=dialled(side),
+                http=servers.http,
+                brokers={
+                    addr: network.dialled(side, name, addr)
+                    for name, addr in zip(names, self._broker_addrs, strict=True)
+                },
+            )
+            for side in SIDES
+        ]
+        self._brokers = [self._broker(index, dialled(name)) for index, name in enumerate(names)]
+        self._carriers = network.carriers()
+        self._helpers = [*self._carriers, *self._load_processes()]
+
+    def _broker_addr(self, name: str) -> str:
+        return f"{self._network.host(name)}:{free_ports(1)[0]}"
 
     @property
     def _generator_load(self) -> Load:
@@ -346,6 +359,7 @@ class Session:
         options += ["--stop-timeout", str(math.ceil(load.timeout_s)), "--exit-code-on-error", "0"]
         options += ["--bench-config", self._path("generator")]
         self._generator = self._helper("generator", "generator", options)
+        self._generator.command = self._network.command(SIDES[0], self._generator.command)
         return [self._observer, self._generator]
 
     def _path(self, name: str) -> str:
@@ -365,13 +379,14 @@ class Session:
         program = "bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "broker"
         command = [sys.executable, "-m", program, "-n", ";".join(servers)]
         command += ["--set", f"timerDivisor={divisor:g}", "--set", _NO_NEW_TOPICS]
-        command += ["--listen", self._broker_addrs[index], "--name", f"broker-{index}"]
-        command += ["--cluster", CLUSTER, "--store", str(self._work / f"broker-{index}")]
+        name, addr = f"broker-{index}", self._broker_addrs[index]
+        command += ["--listen", f"{self._network.bind}:{addr.rpartition(':')[2]}", "--advertise", addr]
+        command += ["--name", name, "--cluster", CLUSTER, "--store", str(self._work / name)]
         return Process(
             role="broker",
             index=index,
-            command=command,
-            log=self._work / f"broker-{index}.log",
+            command=self._network.command(name, command),
+            log=self._work / f"{name}.log",
             record=self._record,
         )
 
@@ -406,9 +421,11 @@ class Session:
     def _start(self) -> None:
         """Start everything; returns when every server lists every broker and the load can begin."""
         self._progress("starting")
-        self._network.process.launch()
+        for process in self._carriers:
+            process.launch()
         self._started.start()
-        self._network.process.wait_ready()
+        for process in self._carriers:
+            process.wait_ready()
         for process in self._brokers:
             process.launch()
         # Whoever loads much comes after those that the others wait for, and is ready when these have met.
@@ -528,7 +545,7 @@ class Session:
             divisor=self.series.timers.divisor,
             timers=self._servers.timers(),
             watches=self.series.watches and self._kind == "zookeeper",
-            links="proxy",
+            links=self.plan.links,
             workload=msgspec.to_builtins(msgspec.structs.replace(self.plan, lines=[])),
             lines=self.plan.lines,
             machine=Machine(
@@ -548,7 +565,7 @@ class Session:
 
     def _stop(self) -> None:
         """Stop everything, brokers first as an operator would."""
-        groups = [[self._observer], self._brokers, self._started.processes, [self._network.process]]
+        groups = [[self._observer], self._brokers, self._started.processes, self._carriers]
         for group in groups:
             for process in group:
                 process.terminate()
@@ -670,7 +687,7 @@ class Session:
             end = process.revive()
             if end is not None:
                 self._lost.setdefault(self._scenario, end)
-        for process in [*self._brokers, self._observer, self._network.process]:
+        for process in [*self._brokers, self._observer, *self._carriers]:
             end = process.died()
             if end is not None:
                 raise ClusterError(f"{end}\n{process.log_tail()}")
@@ -681,7 +698,7 @@ class Session:
         """Carry out one fault: choose, wait, strike, wait, take back, wait for those who start again.
 
         Returns:
-            The end of its window: ``after_s`` after everything was back, however long a restart took.
+            The end of its window: it goes on after everything was back, however long a restart took.
         """
         kind = CASES[scenario][fault.case]
         chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
@@ -704,7 +721,8 @@ class Session:
         self._sleep_until(begin_ns + round(down_seconds(scenario, fault, self.series) * 1e9))
         healed_ns = time.monotonic_ns()
         end_ns = self._come_back(kind, processes, cut)
-        until_ns = end_ns + round(fault.after_s * self.series.stretch * 1e9)
+        after_s = after_seconds(scenario, fault, self.series, self.plan.links)
+        until_ns = end_ns + round(after_s * 1e9)
         names = [process.name for process in processes]
         if fault.case == "broker-nameserver":
             names.append(broker.name)

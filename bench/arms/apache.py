@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.arms.servers import StartedServers, java
-from bench.ports import HOST, free_ports
+from bench.arms.servers import StartedServers, java, server_names
+from bench.network import Network
+from bench.ports import free_ports
 from bench.processes import ClusterError, Process, Record
 from bench.runfolder import Arm, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
@@ -101,9 +102,12 @@ def missing() -> str | None:
 class ApacheNameservers(StartedServers):
     """Unmodified, with the same lease and scan as ours; they store nothing and know nothing of each other."""
 
-    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int) -> None:
+    def __init__(
+        self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
+    ) -> None:
         super().__init__(arm, folder, timers, record)
-        self.clients = [f"{HOST}:{port}" for port in free_ports(count)]
+        hosts = [network.host(name) for name in server_names(count)]
+        self.clients = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
         self.processes = []
         scan_ms = max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / timers.divisor))
         class_path = JARS.class_path()
@@ -112,7 +116,7 @@ class ApacheNameservers(StartedServers):
             home.mkdir(parents=True)
             (home / "logback.xml").write_text(LOGBACK.format(file=home / "namesrv.log"))
             (home / "namesrv.properties").write_text(
-                f"listenPort={addr.rpartition(':')[2]}\nbindAddress={HOST}\n"
+                f"listenPort={addr.rpartition(':')[2]}\nbindAddress={network.bind}\n"
                 f"scanNotActiveBrokerInterval={scan_ms}\n"
             )
             command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -123,7 +127,7 @@ class ApacheNameservers(StartedServers):
                 Process(
                     role="nameserver",
                     index=index,
-                    command=command,
+                    command=network.command(f"nameserver-{index}", command),
                     log=folder / f"apache-{index}.log",
                     record=record,
                     serves=True,

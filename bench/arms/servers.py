@@ -18,7 +18,7 @@ from typing import Final
 
 from bench.arms.layout import IDS
 from bench.jre import ensure_java
-from bench.links import Link, pair_host
+from bench.network import Network
 from bench.ports import HOST, free_ports
 from bench.processes import ArmLost, ClusterError, Process, Record
 from bench.runfolder import REAL, Arm, Durability, Timer
@@ -85,20 +85,14 @@ class Servers(abc.ABC):
 
 
 class StartedServers(Servers):
-    """Servers whose processes are ours: a fault may hit them.
+    """Servers whose processes are ours: a fault may hit them."""
 
-    Attributes:
-        links: Links between the servers.
-    """
-
-    links: list[Link]
     processes: list[Process]
 
     def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record) -> None:
         super().__init__(arm, timers)
         self.folder = folder
         self.record = record
-        self.links = []
 
     @property
     def names(self) -> list[str]:
@@ -121,9 +115,13 @@ class StartedServers(Servers):
         shutil.rmtree(self.data_of(index), ignore_errors=True)
 
 
+#: Whatever proxy the environment names, it does not lead to a run's own addresses.
+_direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def fetch(url: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(url, timeout=2) as reply:
+        with _direct.open(url, timeout=2) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -144,35 +142,41 @@ class Nameservers(StartedServers):
         *,
         count: int,
         durability: Durability,
+        network: Network,
     ) -> None:
         super().__init__(arm, folder, timers, record)
         self.mode = "raft" if REAL.get(arm, arm) == "raft" else "independent"
-        ports = [f"{HOST}:{port}" for port in free_ports(4 * count)]
-        self.clients, self.http = ports[:count], ports[count : 2 * count]
-        identities, bound = ports[2 * count : 3 * count], ports[3 * count :]
+        ports = free_ports(3 * count)
+        hosts = [network.host(name) for name in server_names(count)]
+        wire, http, raft = ports[:count], ports[count : 2 * count], ports[2 * count :]
+        self.clients, self.http, bound = (
+            [f"{host}:{port}" for host, port in zip(hosts, each, strict=True)] for each in (wire, http, raft)
+        )
+        identities: list[str] = []
+        proof: list[str] = []
         settings = folder / "namesrv.properties"
         settings.write_text(f"scanNotActiveBrokerInterval={self._scan_ms()}\n")
         if self.mode == "raft":
             self.durability = durability
-            names = {identity: f"nameserver-{index}" for index, identity in enumerate(identities)}
-            self.links = [
-                Link(acceptor=names[identity], listen=identity, to=to, peek="raft", names=names)
-                for identity, to in zip(identities, bound, strict=True)
-            ]
+            identities = network.members(dict(zip(server_names(count), bound, strict=True)))
+            if network.bind != HOST:  # elsewhere members have to prove themselves
+                secret = folder / "raft.secret"
+                secret.write_text(os.urandom(32).hex())
+                proof = ["--raft-secret-file", str(secret)]
         self.processes = []
         for index in range(count):
             command = [sys.executable, "-m", "nameserver", "--mode", self.mode, "-c", str(settings)]
-            command += ["--listen", self.clients[index], "--http", self.http[index]]
-            command += ["--data", str(self.data_of(index))]
+            command += ["--listen", f"{network.bind}:{wire[index]}"]
+            command += ["--http", f"{network.bind}:{http[index]}", "--data", str(self.data_of(index))]
             if self.mode == "raft":
                 command += ["--raft", identities[index], "--peers", ",".join(identities)]
-                command += ["--raft-listen", bound[index], "--durability", durability]
+                command += ["--raft-listen", bound[index], "--durability", durability, *proof]
                 command += ["--election-timeout-ms", str(timers.election_timeout_ms)]
             self.processes.append(
                 Process(
                     role="nameserver",
                     index=index,
-                    command=command,
+                    command=network.command(f"nameserver-{index}", command),
                     log=folder / f"nameserver-{index}.log",
                     record=record,
                     serves=True,
@@ -206,33 +210,24 @@ class Nameservers(StartedServers):
 class ZooKeepers(StartedServers):
     """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
 
-    Each server resolves the others' names by a hosts file of its own, to addresses that lead through the
-    proxy: so each link is known by its two ends. On Linux every 127.x.y.z is this machine; where it is not,
-    the servers talk directly and links between them cannot be cut.
+    Each server resolves the others' names by a hosts file of its own: so each link is known by its two ends.
+    Those of the proxy are 127.x.y.z, which is this machine on Linux; where it is not, the servers talk
+    directly and links between them cannot be cut.
     """
 
     durability = "fsync"
 
-    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int) -> None:
+    def __init__(
+        self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
+    ) -> None:
         super().__init__(arm, folder, timers, record)
         ports = free_ports(3 * count)
-        self.clients = [f"{HOST}:{port}" for port in ports[:count]]
+        hosts = [network.host(name) for name in server_names(count)]
+        self.clients = [f"{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
         quorum, election = ports[count : 2 * count], ports[2 * count :]
         equal_ms = round(1.5 * timers.election_timeout_ms / _SYNC_LIMIT)
         self.tick_ms = timers.zookeeper_tick_ms or max(1, equal_ms)
         self.session_ms = timers.session_ms()
-        for dialler in range(count):
-            for acceptor in range(count):
-                if dialler != acceptor:
-                    self.links += [
-                        Link(
-                            dialler=f"nameserver-{dialler}",
-                            acceptor=f"nameserver-{acceptor}",
-                            listen=f"{pair_host(dialler, acceptor)}:{port}",
-                            to=f"{HOST}:{port}",
-                        )
-                        for port in (quorum[acceptor], election[acceptor])
-                    ]
         members = "".join(
             f"server.{index + 1}=zookeeper-{index}:{quorum[index]}:{election[index]}\n"
             for index in range(count)
@@ -244,14 +239,19 @@ class ZooKeepers(StartedServers):
             (home / "hosts").write_text(
                 f"{HOST} localhost\n"
                 + "".join(
-                    f"{HOST if other == index else pair_host(index, other)} zookeeper-{other}\n"
+                    f"{host} zookeeper-{other}\n"
                     for other in range(count)
+                    for host in [
+                        hosts[index]
+                        if other == index
+                        else network.between(index, other, [quorum[other], election[other]])
+                    ]
                 )
             )
             (home / "zoo.cfg").write_text(
                 f"tickTime={self.tick_ms}\ninitLimit={_INIT_LIMIT * _slow_start(self.tick_ms)}\n"
                 f"syncLimit={_SYNC_LIMIT}\ndataDir={self.data_of(index)}\n"
-                f"clientPortAddress={HOST}\nclientPort={ports[index]}\nmaxClientCnxns=0\n"
+                f"clientPortAddress={network.bind}\nclientPort={ports[index]}\nmaxClientCnxns=0\n"
                 f"minSessionTimeout={min(2 * self.tick_ms, self.session_ms)}\n"
                 f"maxSessionTimeout={max(_SESSION_TICKS_MAX * self.tick_ms, self.session_ms)}\n"
                 f"admin.enableServer=false\n4lw.commands.whitelist=srvr,mntr\n{members}"
@@ -272,7 +272,7 @@ class ZooKeepers(StartedServers):
                 Process(
                     role="nameserver",
                     index=index,
-                    command=command,
+                    command=network.command(f"nameserver-{index}", command),
                     log=folder / f"zookeeper-{index}.log",
                     record=record,
                     serves=True,
@@ -346,6 +346,11 @@ class ZooKeepers(StartedServers):
         }
 
 
+def server_names(count: int) -> list[str]:
+    """Return the names of an arm's servers, by index."""
+    return [f"nameserver-{index}" for index in range(count)]
+
+
 def _slow_start(tick_ms: int) -> int:
     """Return how many times as many ticks a start may take where ticks are shorter than documented."""
     return max(1, round(_TICK_MS / tick_ms))
@@ -378,7 +383,14 @@ def four_letters(addr: str, word: bytes) -> str:
 
 
 def servers_of(
-    arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, durability: Durability
+    arm: Arm,
+    folder: Path,
+    timers: Timers,
+    record: Record,
+    *,
+    count: int,
+    durability: Durability,
+    network: Network,
 ) -> StartedServers:
     """Return the servers of an arm, not yet started.
 
@@ -390,13 +402,15 @@ def servers_of(
     """
     match arm:
         case "zookeeper":
-            return ZooKeepers(arm, folder, timers, record, count=count)
+            return ZooKeepers(arm, folder, timers, record, count=count, network=network)
         case "independent" | "independent-again" | "independent-real" | "raft" | "raft-real":
-            return Nameservers(arm, folder, timers, record, count=count, durability=durability)
+            return Nameservers(
+                arm, folder, timers, record, count=count, durability=durability, network=network
+            )
         case "apache":
             from bench.arms.apache import ApacheNameservers  # its jars are fetched for this arm only
 
-            return ApacheNameservers(arm, folder, timers, record, count=count)
+            return ApacheNameservers(arm, folder, timers, record, count=count, network=network)
 
 
 def wait_until(

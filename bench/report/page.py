@@ -189,7 +189,7 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
         f"{blocks} block{'s' if blocks != 1 else ''} of one run per arm, {m.servers} servers, "
         f"{m.brokers} brokers "
         f"and {m.sim_brokers} simulated ones, {m.machine.cpu}, {m.machine.cores} cores, one machine, "
-        "loopback. "
+        f"{'network namespaces' if m.links == 'kernel' else 'loopback'}. "
         "Timers by which brokers and clients report, ask and are given up are alike in all arms and "
         "divided by "
         f"{words.listed([f'{each:g}' for each in divisors])}, so that a fault fits into seconds; time-outs "
@@ -695,13 +695,27 @@ def _of_case(place: Place) -> str:
     return f", {_case_title(place.case)}" if place.case else ""
 
 
+def _links(used: Sequence[Source]) -> list[str]:
+    """Say it where the kernel cut links: such figures do not go together with others."""
+    of_kernel = sum(source.manifest is not None and source.manifest.links == "kernel" for source in used)
+    if not of_kernel:
+        return []
+    return [
+        f"In {of_kernel} of {len(used)} runs the kernel cut the links, between network namespaces: packets "
+        "vanish and TCP repeats them after pauses that grow, so recoveries after a cut take longer than "
+        "behind the proxy, and nobody counts the bytes of links."
+    ]
+
+
 def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Conditions) -> list[str]:
     foreign = any(source.manifest is not None and source.manifest.links == "none" for source in used)
+    kernel = _links(used)
     found = [
         "Simulated load from one machine: its way to the servers is part of every figure."
         if foreign
-        else "One machine, loopback, simulated load: figures compare designs; they are not those of an "
-        "installation.",
+        else f"One machine, {'network namespaces' if kernel else 'loopback'}, simulated load: figures "
+        "compare designs; they are not those of an installation.",
+        *kernel,
         f"{len(used)} of {len(gold.sources)} runs were used; {sum(row.lines for row in gold.files):,} "
         "lines read, "
         f"{sum(row.bad for row in gold.files):,} of them damaged.",

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from bench.links import Link, between_groups, both_ways
-from bench.processes import Network, network_process
+from bench.processes import ProxyProcess, network_process
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.faults
@@ -98,7 +98,7 @@ def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) 
 
 
 @contextlib.contextmanager
-def proxied(links: list[Link], folder: Path) -> Iterator[Network]:
+def proxied(links: list[Link], folder: Path) -> Iterator[ProxyProcess]:
     network = network_process(links, folder, sys.executable, lambda sample: None)
     network.process.launch()
     try:

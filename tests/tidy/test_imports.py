@@ -83,6 +83,7 @@ IO_MODULES = {
     "bench/chance.py",
     "bench/compare.py",
     "bench/generator.py",
+    "bench/kernel.py",
     "bench/machine.py",
     "bench/observer.py",
     "bench/ports.py",

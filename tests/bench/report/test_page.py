@@ -227,6 +227,22 @@ def test_page_is_small_and_self_contained_and_its_links_lead_somewhere(gold: Gol
     assert set(reader.links) <= set(reader.ids)
 
 
+def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, values: Values) -> None:
+    assert "kernel" not in page(gold, values)
+
+    def cut(source: Source) -> Source:
+        assert source.manifest is not None
+        return replace(source, manifest=msgspec.structs.replace(source.manifest, links="kernel"))
+
+    used = sum(source.left_out is None for source in gold.sources)
+    html = page(replace(gold, sources=[cut(source) for source in gold.sources]), values)
+    assert (
+        f"In {used} of {used} runs the kernel cut the links, between network namespaces: packets vanish"
+        in html
+    )
+    assert "loopback" not in html
+
+
 def test_page_escapes_what_servers_said(gold: Gold, values: Values) -> None:
     left_out = replace(gold.sources[0], left_out="<script>alert(1)</script>")
     said = Reason(

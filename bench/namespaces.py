@@ -1,0 +1,128 @@
+"""Namespaces, addresses and rules of a cluster whose links the kernel cuts (pure).
+
+Each server, each broker and the clients have a network namespace of their own. A router, a namespace too,
+joins them with each other and with the harness, by a pair of interfaces each: it knows who sent a packet by
+the interface at which it came in, and whom it is for by its address. Both groups of clients are one process,
+which has an interface for each: everybody else has a second address, which the second group dials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.cuts import SIDES
+from bench.links import Direction
+
+HARNESS: Final = "harness"
+#: A cluster's addresses are 198.19.N.0/23, of those that RFC 2544 keeps for benchmarks.
+SUBNETS: Final = range(0, 256, 2)
+#: Before the rules of every router, which look into its tables.
+_PREFERENCE: Final = 1000
+
+
+def network(subnet: int) -> str:
+    """Return all addresses of a cluster."""
+    return f"198.19.{subnet}.0/23"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespaces:
+    """Where each process of a cluster stands.
+
+    Attributes:
+        tag: Tells the names of this cluster from all others; the harness's interface has it as its name.
+        names: Servers and brokers.
+    """
+
+    tag: str
+    subnet: int
+    names: Sequence[str]
+
+    @property
+    def router(self) -> str:
+        return f"{self.tag}-router"
+
+    def inside(self, name: str) -> str:
+        """Return the namespace of a process."""
+        return f"{self.tag}-{'clients' if name in SIDES else name}"
+
+    def host(self, name: str) -> str:
+        return self._address(name, 2)
+
+    def dialled(self, dialler: str, acceptor: str) -> str:
+        """Return the host at which one reaches another."""
+        by_second = dialler == SIDES[1] and acceptor in self.names
+        return self._second(acceptor) if by_second else self.host(acceptor)
+
+    def rules(self, directions: Sequence[Direction]) -> list[str]:
+        """Return the router's rules by which packets vanish that go in these directions."""
+        return [
+            f"pref {_PREFERENCE} iif {sender} to {self.dialled(sender, receiver)} blackhole"
+            for sender, receiver in directions
+        ]
+
+    def commands(self) -> Iterator[tuple[str | None, list[str]]]:
+        """Yield what ``ip`` is to do, each time with the namespace in which it does it.
+
+        The router and the harness's interface are there already, and all addresses lead to that.
+        """
+        ends = [*self.names, *SIDES]
+        yield (
+            None,
+            [
+                *(f"netns add {space}" for space in dict.fromkeys(map(self.inside, ends))),
+                *(
+                    f"link add {end} netns {self.router} type veth peer name {end} netns {self.inside(end)}"
+                    for end in ends
+                ),
+            ],
+        )
+        yield self.router, [line for end in (HARNESS, *ends) for line in self._at_router(end)]
+        for name in self.names:
+            default = f"route add default via {self._gate(name)} dev {name} src {self.host(name)}"
+            yield (
+                self.inside(name),
+                [*self._interface(name), f"address add {self._second(name)} dev {name}", default],
+            )
+        first, second = SIDES
+        yield (
+            self.inside(first),
+            [
+                *self._interface(first),
+                *self._interface(second),
+                f"route add default via {self._gate(first)} dev {first} src {self.host(first)}",
+                f"route add 198.19.{self.subnet + 1}.0/24 via {self._gate(second)} dev {second}"
+                f" src {self.host(second)}",
+            ],
+        )
+        host, gate = self.host(HARNESS), self._gate(HARNESS)
+        yield (
+            None,
+            [
+                f"address add {host} peer {gate} dev {self.tag}",
+                f"route replace {network(self.subnet)} via {gate} dev {self.tag} src {host}",
+            ],
+        )
+
+    def _address(self, name: str, place: int, *, second: bool = False) -> str:
+        number = (HARNESS, *self.names, *SIDES).index(name)
+        return f"198.19.{self.subnet + second}.{4 * number + place}"
+
+    def _second(self, name: str) -> str:
+        return self._address(name, 2, second=True)
+
+    def _gate(self, name: str) -> str:
+        """Return the router's address towards a process."""
+        return self._address(name, 1)
+
+    def _interface(self, name: str) -> list[str]:
+        up = ["link set lo up", f"link set {name} up"]
+        return [*up, f"address add {self.host(name)} peer {self._gate(name)} dev {name}"]
+
+    def _at_router(self, name: str) -> list[str]:
+        lines = [f"link set {name} up", f"address add {self._gate(name)} peer {self.host(name)} dev {name}"]
+        if name in self.names:
+            lines.append(f"route add {self._second(name)} via {self.host(name)} dev {name}")
+        return lines

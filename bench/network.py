@@ -1,0 +1,129 @@
+"""What the connections of a run pass, so that a fault can cut them: a proxy of our own, or the kernel."""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.links import Count, Direction, Link, pair_host
+from bench.ports import HOST, free_ports
+from bench.processes import Process, ProxyProcess, Record, network_process
+
+
+class Network(abc.ABC):
+    """Says where processes stand and what they dial; a link is known by the names of its two ends.
+
+    The harness and the observer reach everybody past all cuts.
+
+    Attributes:
+        bind: The host that servers and brokers bind.
+    """
+
+    bind: str
+
+    @abc.abstractmethod
+    def host(self, name: str) -> str:
+        """Return the host of a server or a broker, for the harness and for its own kind."""
+
+    @abc.abstractmethod
+    def command(self, name: str, words: Sequence[str]) -> list[str]:
+        """Return the command line that runs a program at its place."""
+
+    @abc.abstractmethod
+    def dialled(self, dialler: str, acceptor: str, to: str) -> str:
+        """Return the address at which one dials another that listens at ``to``."""
+
+    def members(self, bound: Mapping[str, str]) -> list[str]:
+        """Return the addresses at which raft members dial each other.
+
+        Args:
+            bound: Name to the address at which it listens.
+        """
+        return list(bound.values())
+
+    def between(self, dialler: int, acceptor: int, ports: Sequence[int]) -> str:
+        """Return the host at which one server, by index, dials ports of another."""
+        return self.host(f"nameserver-{acceptor}")
+
+    @abc.abstractmethod
+    def carriers(self) -> list[Process]:
+        """Return the processes that links pass, not yet started; no link is added any more."""
+
+    @abc.abstractmethod
+    def cut(self, directions: Sequence[Direction]) -> int:
+        """Let nothing through from the first to the second of each; return the instant since when."""
+
+    @abc.abstractmethod
+    def heal(self) -> int:
+        """End all cuts."""
+
+    @abc.abstractmethod
+    def counts(self) -> list[Count]:
+        """Return the bytes that have passed each link, where they are counted."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Remove what is no process; these have ended."""
+
+
+class ProxyNetwork(Network):
+    """All on loopback; every link passes the proxy."""
+
+    bind = HOST
+
+    def __init__(self, folder: Path, record: Record) -> None:
+        self._folder = folder
+        self._record = record
+        self._links: list[Link] = []
+        self._proxy: ProxyProcess
+
+    def host(self, name: str) -> str:
+        return HOST
+
+    def command(self, name: str, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    def dialled(self, dialler: str, acceptor: str, to: str) -> str:
+        (port,) = free_ports(1)
+        self._links.append(Link(dialler=dialler, acceptor=acceptor, listen=f"{HOST}:{port}", to=to))
+        return self._links[-1].listen
+
+    def members(self, bound: Mapping[str, str]) -> list[str]:
+        identities = [f"{HOST}:{port}" for port in free_ports(len(bound))]
+        names = dict(zip(identities, bound, strict=True))
+        self._links += [
+            Link(acceptor=name, listen=identity, to=bound[name], peek="raft", names=names)
+            for identity, name in names.items()
+        ]
+        return identities
+
+    def between(self, dialler: int, acceptor: int, ports: Sequence[int]) -> str:
+        host = pair_host(dialler, acceptor)
+        self._links += [
+            Link(
+                dialler=f"nameserver-{dialler}",
+                acceptor=f"nameserver-{acceptor}",
+                listen=f"{host}:{port}",
+                to=f"{HOST}:{port}",
+            )
+            for port in ports
+        ]
+        return host
+
+    def carriers(self) -> list[Process]:
+        self._proxy = network_process(self._links, self._folder, sys.executable, self._record)
+        return [self._proxy.process]
+
+    def cut(self, directions: Sequence[Direction]) -> int:
+        return self._proxy.cut(directions)
+
+    def heal(self) -> int:
+        return self._proxy.heal()
+
+    def counts(self) -> list[Count]:
+        return self._proxy.counts()
+
+    def close(self) -> None:
+        """There is nothing but the process."""

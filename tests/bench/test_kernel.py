@@ -1,0 +1,235 @@
+"""A comparison whose links the kernel cuts, live: what a cut stops, how long, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import psutil
+import pytest
+
+from bench import compare, kernel
+from bench.__main__ import main
+from bench.events import Fault, Operation, View, event_files
+from bench.kernel import KernelNetwork
+from bench.links import both_ways
+from bench.plan import Plan, PlannedFault, Scenario, load_plan
+from bench.runfolder import read_manifest, run_folder
+from bench.schedule import Comparison
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
+
+ARMS: Final = ("independent", "raft", "zookeeper")
+#: Scenario and case to seconds down and after. Longer than the lease of 2 s.
+CASES: Final = {
+    ("broker-dies", "cable"): (3.0, 1.3),
+    ("leader-fails", "oneway"): (2.0, 1.0),
+    ("partition", "1-2"): (3.0, 1.5),
+}
+SECOND: Final = 10**9
+E = TypeVar("E", Fault, Operation, View)
+
+
+def left(pid: int | None = None) -> list[str]:
+    """Return what the kernel still has of a harness, by default of this process: all names begin alike."""
+    mine = f"rkb{os.getpid() if pid is None else pid}-"
+    return [line for what in ("netns", "link", "route") for line in ip(what).splitlines() if mine in line]
+
+
+def ip(what: str) -> str:
+    return subprocess.run(["ip", what], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def able() -> Iterator[None]:
+    lacking = kernel.missing()
+    if lacking is not None:
+        pytest.skip(f"links cut by the kernel need {lacking}")
+    yield
+    assert left() == []
+
+
+def plan_of(cases: dict[tuple[str, str], tuple[float, float]]) -> Plan:
+    smoke = load_plan("smoke")
+    scenarios = [
+        Scenario(name=name, faults=[PlannedFault(case=case, jitter_s=0.0, down_s=down_s, after_s=after_s)])
+        for (name, case), (down_s, after_s) in cases.items()
+    ]
+    load = msgspec.structs.replace(smoke.load, newcomer_per_s=24.0, send_per_s=20.0, change_per_s=10.0)
+    return msgspec.structs.replace(smoke, links="kernel", load=load, scenarios=scenarios)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("kernel") / "out"
+    compare.begin(out, Comparison(profile="smoke", plan=plan_of(CASES), seed=5, command=["mqbench"]))
+    assert main(["run", "--resume", str(out)]) == 0
+    assert left() == []
+    return out
+
+
+def folder(out: Path, arm: str, scenario: str) -> Path:
+    return next((out / "runs").glob(f"series=equal/scenario={scenario}/block=1/arm={arm}"))
+
+
+def rows(out: Path, arm: str, scenario: str, kind: type[E]) -> list[E]:
+    return [
+        msgspec.json.decode(line, type=kind)
+        for path in event_files(folder(out, arm, scenario), kind)
+        for line in path.read_bytes().splitlines()
+    ]
+
+
+def fault_of(out: Path, arm: str, scenario: str) -> tuple[Fault, int, int]:
+    (fault,) = rows(out, arm, scenario, Fault)
+    assert fault.healed_ns is not None
+    assert fault.end_ns is not None
+    return fault, fault.begin_ns, fault.end_ns
+
+
+@pytest.mark.parametrize(("scenario", "case"), CASES)
+@pytest.mark.parametrize("arm", ARMS)
+def test_cut_lasts_as_planned_and_its_window_knows_of_repetitions(
+    out: Path, arm: str, scenario: str, case: str
+) -> None:
+    down_s, after_s = CASES[scenario, case]
+    fault, begin_ns, end_ns = fault_of(out, arm, scenario)
+    manifest = read_manifest(folder(out, arm, scenario))
+    assert (manifest.links, manifest.lost, manifest.void) == ("kernel", None, None)
+    assert fault.healed_ns is not None
+    assert (fault.healed_ns - begin_ns) / SECOND == pytest.approx(down_s, abs=0.1)
+    assert (end_ns - fault.healed_ns) / SECOND < 0.5, "a moment, where others use the machine"
+    assert (fault.until_ns - end_ns) / SECOND == pytest.approx(after_s + down_s + 1, abs=0.001)
+
+
+@pytest.mark.parametrize(("scenario", "case"), CASES)
+@pytest.mark.parametrize("arm", ARMS)
+def test_nothing_passes_a_cut_and_everything_before_and_after_it(
+    out: Path, arm: str, scenario: str, case: str
+) -> None:
+    fault, begin_ns, end_ns = fault_of(out, arm, scenario)
+    assert fault.healed_ns is not None
+    cut = {(sender, receiver) for sender, receiver in fault.cut or []}
+    before, within, after = 0, [], []
+    for operation in rows(out, arm, scenario, Operation):
+        if operation.outcome != "ok" or operation.target is None or operation.client_side is None:
+            continue
+        kind = "broker" if operation.op in ("send", "send_once") else "nameserver"
+        ends = (operation.client_side, f"{kind}-{operation.target}")
+        if cut.isdisjoint({ends, ends[::-1]}):
+            continue
+        before += operation.done_ns < begin_ns
+        # What one cut lets through in one direction may be asked before, and be answered after it.
+        if operation.sent_ns > begin_ns + SECOND // 10 and operation.done_ns < fault.healed_ns:
+            within.append(operation)
+        if operation.done_ns > end_ns:
+            after.append((operation.done_ns - end_ns) / SECOND)
+    print(
+        f"{arm} {scenario} {case}: {before} before, {len(after)} after, the first {min(after, default=-1)} s"
+    )
+    assert within == []
+    assert before > 0
+    assert len(after) > 3
+
+
+def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path) -> None:
+    _, begin_ns, end_ns = fault_of(out, "independent", "partition")
+    views = [row for row in rows(out, "independent", "partition", View) if row.topic.startswith("sim-")]
+    shown: dict[int, int | None] = {}
+    since_ns: int | None = None
+    apart: list[tuple[int, int]] = []  # each change is known to one a little sooner than to another
+    for row in sorted(views, key=lambda row: row.seen_ns):
+        if row.observer != "nameserver" or row.state == "end":
+            continue
+        shown[row.index] = row.version
+        if len({*shown.values()}) > 1:
+            since_ns = row.seen_ns if since_ns is None else since_ns
+        elif since_ns is not None:
+            apart.append((since_ns, row.seen_ns))
+            since_ns = None
+    from_ns, until_ns = max(apart, key=lambda span: span[1] - span[0])
+    print(f"they differ from {(from_ns - begin_ns) / SECOND:.2f} to {(until_ns - end_ns) / SECOND:.2f} s")
+    assert abs(from_ns - begin_ns) < 0.7 * SECOND, "a topic of this broker changes five times a second"
+    assert -0.1 * SECOND < until_ns - end_ns < 1.5 * SECOND, "until the next registration, or its repetition"
+
+
+@pytest.mark.parametrize("arm", ["raft", "zookeeper"])
+def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
+    fault, _, end_ns = fault_of(out, arm, "partition")
+    last: dict[int, tuple[int, str]] = {}
+    for row in sorted(rows(out, arm, "partition", View), key=lambda row: row.seen_ns):
+        if row.observer == "nameserver" and row.topic == "bench-0" and row.seen_ns < fault.until_ns:
+            last[row.index] = (row.seen_ns, f"{row.state} {row.brokers}")
+    print({index: (round((at - end_ns) / SECOND, 2), what) for index, (at, what) in last.items()})
+    assert [what for _, what in last.values()] == ["routed [0, 1]"] * 3
+
+
+def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "run", "--profile", "smoke", "--links", "kernel"]
+    program = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    assert program.stderr is not None
+    said = next((line for line in program.stderr if ": quiet; ends about" in line), None)
+    started = psutil.Process(program.pid).children(recursive=True)
+    assert left(program.pid) != []
+    program.terminate()
+    _, rest = program.communicate(timeout=60)
+    assert said is not None
+    assert program.returncode == 130, rest
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert [process.cmdline() for process in alive] == []
+    assert left(program.pid) == []
+
+
+def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
+    """Brokers do not start: the harness fails, three times."""
+    plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
+    plan = msgspec.structs.replace(plan, arms=["independent"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bench.session._NO_NEW_TOPICS", "noSuchSetting=1")
+        compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=1, command=["mqbench"]))
+        assert main(["run", "--resume", str(tmp_path / "out")]) == 1
+    place = run_folder(tmp_path / "out", series="equal", scenario="partition", block=1, arm="independent")
+    assert not place.exists()
+    assert left() == []
+
+
+def test_what_a_killed_harness_left_is_removed_by_the_next() -> None:
+    code = "import os, signal; from bench.kernel import KernelNetwork; n = KernelNetwork(['broker-0'])\n"
+    dead = subprocess.Popen([sys.executable, "-c", f"{code}os.kill(os.getpid(), signal.SIGKILL)"])
+    assert dead.wait(30) == -9
+    assert left(dead.pid) != []
+    KernelNetwork([]).close()
+    assert left(dead.pid) == []
+
+
+def test_two_runs_at_a_time_stand_beside_each_other() -> None:
+    names = ["nameserver-0", "broker-0"]
+    one, other = KernelNetwork(names), KernelNetwork(names)
+    try:
+        assert one.host("broker-0") != other.host("broker-0")
+        one.cut(both_ways(["broker-0"], ["nameserver-0"]))
+        assert not reaches(one, "broker-0", "nameserver-0")
+        assert reaches(one, "side-b", "nameserver-0")
+        assert reaches(other, "broker-0", "nameserver-0")
+        one.heal()
+        assert reaches(one, "broker-0", "nameserver-0")
+    finally:
+        one.close()
+        other.close()
+    assert left() == []
+
+
+def reaches(network: KernelNetwork, dialler: str, acceptor: str) -> bool:
+    """Say whether one is at once refused by the other, where nobody listens."""
+    host = network.dialled(dialler, acceptor, ":9").rpartition(":")[0]
+    code = f"import socket; socket.create_connection(('{host}', 9), timeout=0.5)"
+    done = subprocess.run(
+        network.command(dialler, [sys.executable, "-c", code]), capture_output=True, text=True, check=False
+    )
+    assert "ConnectionRefusedError" in done.stderr or "TimeoutError" in done.stderr, done.stderr
+    return "ConnectionRefusedError" in done.stderr
