@@ -254,7 +254,7 @@ class Replicated(Local):
         if self._closed:
             return
         if self._reports.send_due():
-            self._writes.hand_out()  # a line about a connection precedes the command that came over it
+            self._writes.hand_out()  # what is said of a connection precedes the command that came over it
         self._leadership.mark()
         self._leadership.append()
         self._writes.release()
