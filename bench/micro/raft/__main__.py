@@ -5,7 +5,7 @@
     python -m bench.micro.raft --parts idle [--timers equal] [--idle-seconds 60]
     python -m bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
     python -m bench.micro.raft --elections 20
-    python -m bench.micro.raft --against TREE --rounds 16 [--parts ack,writes]
+    python -m bench.micro.raft --against TREE --rounds 16 [--parts ack,writes] [--python OTHER]
 
 README.md in the folder above says what is measured and how, and has the figures.
 """
@@ -79,8 +79,11 @@ class Bench:
     def make(self, name: str, label: str = "") -> System:
         folder = self.root / (name + label)
         if self.arguments.against is not None:
-            tree = self.arguments.against if name == OTHER else Path(__file__).parents[3]
-            system = RouteKeeper(folder, self.timers, durability="fsync", interpreter=_interpreter_of(tree))
+            tree, python = Path(__file__).parents[3], ""
+            if name == OTHER:
+                tree, python = self.arguments.against, self.arguments.python
+            interpreter = _interpreter_of(tree, python or shlex.quote(sys.executable))
+            system = RouteKeeper(folder, self.timers, durability="fsync", interpreter=interpreter)
             system.name = name
             return system
         if name.startswith("routekeeper-"):
@@ -400,9 +403,9 @@ def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
     return not any(answer.code for answer in answers)
 
 
-def _interpreter_of(tree: Path) -> str:
-    """This Python, that imports from another checkout."""
-    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {shlex.quote(sys.executable)}"
+def _interpreter_of(tree: Path, python: str) -> str:
+    """A Python that imports from another checkout."""
+    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {python}"
 
 
 def _terminated(number: int, stack_frame: object) -> None:
@@ -466,7 +469,7 @@ def main() -> None:
         "--python",
         default="",
         metavar="COMMAND",
-        help="runs our members instead of this Python; {index}: member",
+        help="runs our members instead of this Python, with --against those of TREE; {index}: member",
     )
     parser.add_argument(
         "--data", type=Path, help="folder on the disk to use (default: that of temporary files)"
@@ -486,8 +489,8 @@ def main() -> None:
     if arguments.against is not None:
         if not (arguments.against / "nameserver" / "__main__.py").is_file():
             parser.error(f"{arguments.against} is no checkout: it has no nameserver/__main__.py")
-        if alone or arguments.only or arguments.python:
-            parser.error("--against goes with none of --only, --python, --hold, --elections")
+        if alone or arguments.only:
+            parser.error("--against goes with none of --only, --hold, --elections")
     parts = (arguments.parts or ",".join(PARTS if arguments.against is None else AGAINST)).split(",")
     signal.signal(signal.SIGTERM, _terminated)
     known_parts = PARTS if arguments.against is None else AGAINST
