@@ -240,14 +240,8 @@ class Directory:
             raise NoRoute(topic, "the route has no writable queue at a broker with a master")
         return info
 
-    def refresh_all(self) -> Operation[None]:
-        """Refresh each route whose time has come; failures are logged, the old routes stay."""
-        instant: Instant = yield Clock()
-        for topic in self.routes.due(instant.now_s):
-            yield from self.refresh_quietly(topic)
-
     def refresh_quietly(self, topic: str) -> Operation[None]:
-        """Refresh one route if a nameserver has it."""
+        """Refresh one route if a nameserver has it; failures are logged, the old route stays."""
         try:
             yield from self.refresh(topic)
         except ResponseError as error:
@@ -256,14 +250,24 @@ class Directory:
             log.warning("route refresh failed topic=%s error=%s", topic, error)
 
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Refresh the routes in use, every refresh period, until told to stop."""
+        """Refresh all routes in use, every refresh period, until told to stop.
+
+        All of them in each period, also one that was asked for a moment ago: so none is older than a period.
+
+        Source: MQClientInstance.startScheduledTask.
+        """
         period_s = self.config.period(self.config.route_refresh_s)
         self.kept = True
+        instant: Instant = yield Clock()
+        next_s = instant.now_s
         while not stopping():
             seen = stop.version
-            if (yield from wait(stop, seen, period_s / 4)):
+            next_s = max(next_s + period_s, instant.now_s)
+            if (yield from wait(stop, seen, next_s - instant.now_s)):
                 continue
-            yield from self.refresh_all()
+            for topic in self.routes.topics():
+                yield from self.refresh_quietly(topic)
+            instant = yield Clock()
 
     def keep_nameservers(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
         """Read the page of nameserver addresses, if one is configured, until told to stop."""

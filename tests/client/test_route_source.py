@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from typing import Any
+
 import pytest
 
 from client.blocking import Client
 from client.config import ClientConfig
 from client.directory import Directory
 from client.errors import NoNameserver
-from client.operation import Deliver, Operation
+from client.operation import Clock, Deliver, Instant, Operation, Signal, Wait
 from remoting.route import BrokerData, QueueData, TopicRouteData
 from tests.ports import free_addresses
 
@@ -52,3 +56,44 @@ def test_routes_come_from_the_source_that_a_client_was_given() -> None:
             client.route("T", nameserver=dead)
     finally:
         client.close()
+
+
+def test_no_route_in_use_gets_older_than_one_refresh_period() -> None:
+    now_s = 100.0
+    asked: dict[str, list[float]] = {"T": [], "U": []}
+
+    def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
+        asked[topic].append(now_s)
+        yield Clock()
+        return a_route(queues=4)
+
+    directory = Directory(ClientConfig(nameservers=("127.0.0.1:1",)), random.Random(1), source)
+
+    def play(operation: Operation[Any], until_s: float) -> None:
+        """Perform what the operation wants until then, or to its end."""
+        nonlocal now_s
+        result: object = None
+        try:
+            while True:
+                effect = operation.send(result)
+                if isinstance(effect, Clock):
+                    result = Instant(now_s=now_s, wall_ms=0)
+                else:
+                    assert isinstance(effect, Wait)
+                    assert effect.timeout_s is not None
+                    if now_s + effect.timeout_s > until_s:
+                        return
+                    now_s, result = now_s + effect.timeout_s, False
+        except StopIteration:
+            return
+
+    routes = directory.keep_routes(Signal(), lambda: False)
+    play(directory.refresh("T"), now_s)
+    began_s = now_s
+    now_s += 2.5
+    play(directory.refresh("U"), now_s)
+    now_s = began_s
+    play(routes, began_s + 100)
+    for times in asked.values():
+        assert len(times) == 4
+        assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 30.0
