@@ -14,6 +14,7 @@ import msgspec
 from bench.arms.apache import RELEASE
 from bench.arms.apache_brokers import LEASE_MS, READY_MARK, broker_addr, broker_command, client_command
 from bench.events import EventLog
+from bench.files import write_at_once
 from bench.generator_config import RETRIES, end_path
 from bench.java_client import LinesError, rows, schedule, settings, without_java
 from bench.plan import Load, run_seconds, scenarios_of
@@ -100,10 +101,8 @@ class RealSession(Session):
         # Far enough for every restart to take as long as it may; else the client would say so and end.
         faults = sum(len(scenario.faults) for scenario in scenarios_of(self.plan, self.series))
         horizon_s = LEAD_S + 2 * run_seconds(self.plan, self.series) + faults * RESTART_MAX_S
-        new = self._schedule.with_name(f"{self._schedule.name}.new")
-        with new.open("w") as file:
-            file.writelines(schedule(self.plan.load, self.given.seed, self._start_ns, round(horizon_s * 1e9)))
-        new.rename(self._schedule)
+        lines = schedule(self.plan.load, self.given.seed, self._start_ns, round(horizon_s * 1e9))
+        write_at_once(self._schedule, (line.encode() for line in lines))
 
     def _look_after(self) -> None:
         super()._look_after()

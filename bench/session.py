@@ -25,6 +25,7 @@ from bench.arms.servers import Servers, StartedServers, server_names, servers_of
 from bench.chance import stream
 from bench.cuts import SIDES, directions
 from bench.events import Event, EventLog, Fact, Fault, LinkSample, Role, Truth
+from bench.files import write_at_once
 from bench.generator_config import (
     Beginning,
     GeneratorConfig,
@@ -523,7 +524,7 @@ class Session:
             new_topics=new_topics(self.plan, self.series),
             linger_ns=round(self.plan.linger_s * 1e9),
         )
-        _write_at_once(Path(self._path("generator")), msgspec.json.encode(config))
+        write_at_once(Path(self._path("generator")), [msgspec.json.encode(config)])
 
     def _manifest(self, scenario: str, begin_ns: int, end_ns: int) -> Manifest:
         load = self.plan.load
@@ -756,7 +757,7 @@ class Session:
         until_ns = begin_ns + round((fault.down_s + fault.after_s) * self.series.stretch * 1e9)
         self._sleep_until(begin_ns - SIGNAL_NS)
         beginning = Beginning(begin_ns=begin_ns, until_ns=until_ns)
-        _write_at_once(begin_path(Path(self._path("generator")), topic), msgspec.json.encode(beginning))
+        write_at_once(begin_path(Path(self._path("generator")), topic), [msgspec.json.encode(beginning)])
         self._sleep_until(begin_ns)
         if kind == "update-topic":
             self._create_topics([topic])
@@ -882,14 +883,7 @@ def say_end(config: Path, end_ns: int) -> None:
     Args:
         config: Whose :func:`end_path` they watch.
     """
-    _write_at_once(end_path(config), str(end_ns).encode())
-
-
-def _write_at_once(path: Path, content: bytes) -> None:
-    """Write a file that somebody waits for: never seen half written."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(content)
-    new.rename(path)
+    write_at_once(end_path(config), [str(end_ns).encode()])
 
 
 def _port_is_taken(process: Process) -> bool:
