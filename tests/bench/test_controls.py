@@ -13,7 +13,8 @@ from bench.arms.apache import missing
 from bench.events import Fault, Operation, View, event_files
 from bench.plan import PlannedFault, Scenario, load_plan
 from bench.runfolder import Arm, read_manifest
-from bench.session import Session, SessionPlan
+from bench.schedule import SessionPlan
+from bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
 

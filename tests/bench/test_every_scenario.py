@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 import pytest
 
-from bench import session as session_module
+from bench import cluster, session
 from bench.arms.servers import four_letters
 from bench.events import (
     Delivery,
@@ -32,7 +32,8 @@ from bench.events import (
 )
 from bench.plan import CASES, Plan, load_plan
 from bench.runfolder import Arm, Manifest, read_manifest
-from bench.session import Session, SessionPlan
+from bench.schedule import SessionPlan
+from bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]  # three lives of three minutes
 
@@ -158,7 +159,7 @@ class Life:
             return
         if step in ("quiet", "broker-dies: stop"):
             self.syncs.append([self.synced(index) for index in range(3)])
-        marks = [self.session._started.data_of(index) / "mark" for index in range(3)]
+        marks = [self.session.cluster.started.data_of(index) / "mark" for index in range(3)]
         self.marked[self.step] = [mark.exists() for mark in marks]
         for mark in marks:
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ class Life:
 
     def synced(self, index: int) -> int:
         """Return what tells that a server syncs: files open for it, or how often ZooKeeper did."""
-        servers = self.session._started
+        servers = self.session.cluster.started
         if self.arm == "zookeeper":
             told = four_letters(servers.clients[index], b"mntr").splitlines()
             return int(dict(line.split("\t") for line in told)["zk_cnt_fsynctime"])
@@ -231,8 +232,8 @@ def shown_at(views: list[View], at_ns: int) -> View:
 def lived(lives: list[Life], at_once: int) -> dict[Arm, Life]:
     """Run lives, so many at once; who watches looks less often than in a comparison, so that two cores do."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(at_once) as pool:
-        patch.setattr(session_module, "SAMPLE_EVERY_S", 0.5)
-        patch.setattr(session_module, "OBSERVE_EVERY_S", 0.1)
+        patch.setattr(session, "SAMPLE_EVERY_S", 0.5)
+        patch.setattr(cluster, "OBSERVE_EVERY_S", 0.1)
         for done in [pool.submit(life.run) for life in lives]:
             done.result()
     return {life.arm: life for life in lives}

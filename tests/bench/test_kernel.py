@@ -190,7 +190,7 @@ def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bench.session._NO_NEW_TOPICS", "noSuchSetting=1")
+        patched.setattr("bench.cluster._NO_NEW_TOPICS", "noSuchSetting=1")
         compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=1, command=["mqbench"]))
         assert main(["run", "--resume", str(tmp_path / "out")]) == 1
     place = run_folder(tmp_path / "out", series="equal", scenario="partition", block=1, arm="independent")

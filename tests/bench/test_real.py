@@ -19,9 +19,10 @@ from bench.java_client import settings
 from bench.plan import Plan, PlannedFault, Scenario, load_plan
 from bench.ports import HOST, free_ports
 from bench.processes import ClusterError
-from bench.real import RealSession
+from bench.real import RealCluster
 from bench.runfolder import read_manifest
-from bench.session import SessionPlan
+from bench.schedule import SessionPlan
+from bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
 
@@ -47,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         series=[msgspec.structs.replace(series, timers=msgspec.structs.replace(series.timers, divisor=15.0))],
         scenarios=[Scenario(name="quiet", quiet_s=3.0), Scenario(name="broker-dies", faults=[dies])],
     )
-    return RealSession(a_life(tmp_path_factory.mktemp("real"), plan), lambda step: None).run()
+    return Session(a_life(tmp_path_factory.mktemp("real"), plan), lambda step: None, RealCluster).run()
 
 
 def a_life(out: Path, plan: Plan) -> SessionPlan:
@@ -219,12 +220,13 @@ def test_run_whose_java_client_ends_is_void(tmp_path: Path) -> None:
     killed: list[int] = []
 
     def strike(step: str) -> None:
-        child = session.java.child
+        assert isinstance(session.cluster, RealCluster)
+        child = session.cluster.java.child
         if step == "quiet" and child is not None:
             killed.append(child.pid)
             child.kill()
 
-    session = RealSession(a_life(tmp_path, plan), strike)
+    session = Session(a_life(tmp_path, plan), strike, RealCluster)
     with pytest.raises(ClusterError, match="the Java client: generator-1 ended with -9"):
         session.run()
     assert killed

@@ -20,7 +20,8 @@ from bench.report import measures
 from bench.report.gold import Gold
 from bench.report.pipeline import compute
 from bench.runfolder import read_manifest
-from bench.session import Session, SessionPlan
+from bench.schedule import SessionPlan
+from bench.session import Session
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
@@ -97,7 +98,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     def progress(step: str) -> None:
         steps.append(step)
         if step == "quiet":
-            child = session._started.processes[2].child
+            child = session.cluster.server_processes[2].child
             assert child is not None
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
@@ -106,11 +107,11 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             deadline = time.monotonic() + 60
             listed.clear()
             while listed != [4, 4, 4] and time.monotonic() < deadline:
-                listed[:] = [session._servers.listed(index) for index in range(3)]
+                listed[:] = [session.cluster.servers.listed(index) for index in range(3)]
 
     session = Session(given, progress)
     session.measure(lambda: None)
-    while session._generator.alive:
+    while session.cluster.generator.alive:
         time.sleep(0.01)
     gone_ns = time.monotonic_ns()
     folders = session.end()
@@ -174,12 +175,12 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def progress(step: str) -> None:
         if step == "starting":
-            command = session._generator.command
+            command = session.cluster.generator.command
             locustfile = command.index("-f") + 1
             few = Path(__file__).with_name("few_newcomers.py")
             everybody, newcomers = plan.load.all_users, plan.load.users("newcomer")
             assert newcomers > 10
-            session._generator.command = [
+            session.cluster.generator.command = [
                 str(everybody - newcomers + 1) if word == str(everybody) else word
                 for word in (
                     *command[:locustfile],
