@@ -85,6 +85,7 @@ IO_MODULES = {
     "bench/compare.py",
     "bench/director.py",
     "bench/generator.py",
+    "bench/iproute.py",
     "bench/kernel.py",
     "bench/machine.py",
     "bench/observer.py",
