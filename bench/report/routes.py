@@ -403,18 +403,25 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
             *("run", "observer", "begun_ns"),
             F.least(F.coalesce("newer_ns", "end_ns"), "end_ns").alias("until_ns"),
             F.col("first.since_ns").alias("since_ns"),
-            F.explode(F.array(*(F.lit(age) for age in AGES_MS))).alias("age_ms"),
         )
     )
-    at = F.col("begun_ns") + F.col("age_ms").cast("bigint") * 1_000_000
-    return (
-        known.where(at < F.col("until_ns"))
-        .groupBy("run", "observer", "age_ms")
-        .agg(
-            F.count("*").alias("n"),
-            F.sum(F.coalesce(F.col("since_ns") <= at, F.lit(False)).cast("int")).alias("current"),
+
+    def count(age_ms: int) -> Column:
+        at = F.col("begun_ns") + F.lit(age_ms * 1_000_000)
+        lasts = at < F.col("until_ns")
+        return F.struct(
+            F.lit(age_ms).alias("age_ms"),
+            F.sum(lasts.cast("int")).alias("n"),
+            F.sum((lasts & F.coalesce(F.col("since_ns") <= at, F.lit(False))).cast("int")).alias("current"),
         )
-        .select("run", "observer", "age_ms", "n", "current")
+
+    # All ages are counted in one pass: with a row for each there would be twelve times as many to count.
+    return (
+        known.groupBy("run", "observer")
+        .agg(F.array(*map(count, AGES_MS)).alias("ages"))
+        .select("run", "observer", F.explode("ages").alias("age"))
+        .select("run", "observer", "age.age_ms", "age.n", "age.current")
+        .where(F.col("n") > 0)
     )
 
 
