@@ -34,7 +34,7 @@ from bench.network import Network, ProxyNetwork
 from bench.observer import ObserverConfig
 from bench.plan import Load
 from bench.ports import free_ports
-from bench.processes import ArmLost, ClusterError, Process
+from bench.processes import READY_MARK, ArmLost, ClusterError, Process
 from bench.runfolder import Links, Timer
 from bench.schedule import SessionPlan
 from bench.timers import DOCUMENTED_MS
@@ -142,13 +142,7 @@ class Cluster:
         name, addr = f"broker-{index}", self.broker_addrs[index]
         command += ["--listen", f"{self.network.bind}:{addr.rpartition(':')[2]}", "--advertise", addr]
         command += ["--name", name, "--cluster", CLUSTER, "--store", str(self.given.work / name)]
-        return Process(
-            role="broker",
-            index=index,
-            command=self.network.command(name, command),
-            log=self.given.work / f"{name}.log",
-            record=self.record,
-        )
+        return self._process(name, "broker", self.network.command(name, command), index=index)
 
     @property
     def _generator_load(self) -> Load:
@@ -157,30 +151,32 @@ class Cluster:
 
     def _load_processes(self) -> list[Process]:
         """Make observer and generator, not yet started."""
-        observing = ["-m", "bench.observer", str(self.config_path("observer"))]
-        self.observer = self._helper("observer", "prober", observing)
+        observing = [sys.executable, "-m", "bench.observer", str(self.config_path("observer"))]
+        self.observer = self._process("observer", "prober", observing)
         locustfile = Path(__file__).with_name("generator.py")
         load = self._generator_load
         users = str(load.all_users)
-        options = ["-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
-        options += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
-        options += ["--stop-timeout", str(math.ceil(load.timeout_s)), "--exit-code-on-error", "0"]
-        options += ["--bench-config", str(self.config_path("generator"))]
-        self.generator = self._helper("generator", "generator", options)
-        self.generator.command = self.network.command(SIDES[0], self.generator.command)
+        command = [sys.executable, "-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
+        command += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
+        command += ["--stop-timeout", str(math.ceil(load.timeout_s)), "--exit-code-on-error", "0"]
+        command += ["--bench-config", str(self.config_path("generator"))]
+        self.generator = self._process("generator", "generator", self.network.command(SIDES[0], command))
         return [self.observer, self.generator]
 
     def config_path(self, name: str) -> Path:
         """Return the file in which a program of ours is told what to do."""
         return self.given.work / f"{name}.json"
 
-    def _helper(self, name: str, role: Role, options: list[str]) -> Process:
+    def _process(
+        self, name: str, role: Role, command: Sequence[str], *, index: int = 0, ready_mark: str = READY_MARK
+    ) -> Process:
         return Process(
             role=role,
-            index=0,
-            command=[sys.executable, *options],
+            index=index,
+            command=command,
             log=self.given.work / f"{name}.log",
             record=self.record,
+            ready_mark=ready_mark,
         )
 
     @property

@@ -56,31 +56,20 @@ class RealCluster(Cluster):
                 end=end_path(self.config_path("generator")),
             )
         )
-        self.java = Process(
-            role="generator",
-            index=1,
-            command=client_command(work / "java-client", described),
-            log=work / "java-client.log",
-            record=self.record,
-        )
+        command = client_command(work / "java-client", described)
+        self.java = self._process("java-client", "generator", command, index=1)
         return [*made, self.java]
 
     def _broker(self, index: int, servers: list[str]) -> Process:
         name = f"broker-{index}"
-        return Process(
-            role="broker",
-            index=index,
-            command=broker_command(
-                self.given.work / name,
-                name=name,
-                addr=self.broker_addrs[index],
-                servers=servers,
-                period_ms=self._arm_config().heartbeat_ms,
-            ),
-            log=self.given.work / f"{name}.log",
-            record=self.record,
-            ready_mark=READY_MARK,
+        command = broker_command(
+            self.given.work / name,
+            name=name,
+            addr=self.broker_addrs[index],
+            servers=servers,
+            period_ms=self._arm_config().heartbeat_ms,
         )
+        return self._process(name, "broker", command, index=index, ready_mark=READY_MARK)
 
     # -- what a manifest says of it -----------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -85,15 +86,10 @@ class Session:
         shutil.rmtree(self.given.work, ignore_errors=True)
         self.given.spool.mkdir(parents=True)
         allow_connections()
-        try:
+        with self._void_if_it_fails():
             self.cluster.build()
             if self._starts(before_load):
                 self._drive()
-        except BaseException as error:
-            self._give_up(error)
-            if isinstance(error, OSError):
-                raise ClusterError(reason_of(error)) from error
-            raise
 
     def _starts(self, before_load: Callable[[], object]) -> bool:
         """Start everything and let the load go; return whether the arm got so far."""
@@ -117,25 +113,28 @@ class Session:
         Raises:
             ClusterError: As for :meth:`measure`.
         """
-        try:
+        with self._void_if_it_fails():
             self._leave()
             self.cluster.stop()
             if self._end_ns is not None:
                 self.cluster.take_rows()
-        except BaseException as error:
-            self._give_up(error)
-            if isinstance(error, OSError):
-                raise ClusterError(reason_of(error)) from error
-            raise
         self._end_all()
         return self._sort()
 
-    def _give_up(self, error: BaseException) -> None:
+    @contextmanager
+    def _void_if_it_fails(self) -> Iterator[None]:
+        """End everything if the block fails; where the harness did, the runs are void."""
         try:
-            if isinstance(error, (ClusterError, OSError, KeyboardInterrupt)):
-                self._set_aside(reason_of(error))
-        finally:
-            self._end_all()
+            yield
+        except BaseException as error:
+            try:
+                if isinstance(error, (ClusterError, OSError, KeyboardInterrupt)):
+                    self._set_aside(reason_of(error))
+            finally:
+                self._end_all()
+            if isinstance(error, OSError):
+                raise ClusterError(reason_of(error)) from error
+            raise
 
     def _end_all(self) -> None:
         self._over.set()
