@@ -20,8 +20,9 @@ from bench.given import Given, given_cluster, plan_for
 from bench.plan import Plan, PlanError, load_plan
 from bench.processes import ClusterError
 from bench.report.job import build_report
-from bench.schedule import Comparison, SessionPlan
+from bench.schedule import Comparison
 from bench.session import Session
+from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
@@ -140,16 +141,5 @@ def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> Non
 
 def attached(out: Path, given: Given) -> Session:
     plan = plan_for(short_plan(), given)
-    turn = SessionPlan(
-        out=out / "out",
-        plan=plan,
-        series=plan.series[0],
-        arm=given.arm,
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="attached",
-        seed=1,
-        command=("pytest",),
-    )
+    turn = a_turn(out / "out", plan, given.arm, profile="attached", seed=1)
     return Session(turn, lambda step: print(step, file=sys.stderr), partial(AttachedCluster, cluster=given))

@@ -7,22 +7,11 @@ from pathlib import Path
 from bench.chronicle import Chronicle
 from bench.plan import load_plan, scenarios_of
 from bench.processes import ArmLost, ClusterError
-from bench.schedule import SessionPlan
+from tests.bench.lives import a_turn
 
 PLAN = load_plan("smoke")
 NAMES = [scenario.name for scenario in scenarios_of(PLAN, PLAN.series[0])]
-GIVEN = SessionPlan(
-    out=Path("out"),
-    plan=PLAN,
-    series=PLAN.series[0],
-    arm="raft",
-    block=1,
-    order_in_block=0,
-    attempt=1,
-    profile="smoke",
-    seed=1,
-    command=("pytest",),
-)
+GIVEN = a_turn(Path("out"), PLAN, "raft", profile="smoke", seed=1)
 
 
 def begun() -> Chronicle:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pytest
@@ -28,12 +28,12 @@ from bench.events import (
     ProcessSample,
     Truth,
     View,
-    event_files,
 )
 from bench.plan import CASES, Plan, load_plan
 from bench.runfolder import Arm, Manifest, read_manifest
-from bench.schedule import SessionPlan
 from bench.session import Session
+from tests.bench.lives import E, a_turn
+from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]  # three lives of three minutes
 
@@ -67,8 +67,6 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("new-topic", "first-send"): (0.0, 5.0),
 }
 QUIET: Final = {"quiet": 1.0, "staleness": 2.5}
-
-E = TypeVar("E", Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
 def short_plan(arm: Arm) -> Plan:
@@ -137,18 +135,7 @@ class Life:
         self.marked: dict[str, list[bool]] = {}
         self.syncs: list[list[int]] = []
         self.session = Session(
-            SessionPlan(
-                out=out,
-                plan=plan,
-                series=plan.series[0],
-                arm=arm,
-                block=1,
-                order_in_block=0,
-                attempt=1,
-                profile="full",
-                seed=5,
-                command=("pytest",),
-            ),
+            a_turn(out, plan, arm, profile="full", seed=5),
             self.progress,
         )
         self.folders: dict[str, Path] = {}
@@ -187,11 +174,7 @@ class Life:
 
     def rows(self, scenario: str, kind: type[E]) -> list[E]:
         """Return a scenario's events of a kind, in the order of their files."""
-        return [
-            msgspec.json.decode(line, type=kind)
-            for path in event_files(self.folders[scenario], kind)
-            for line in path.read_bytes().splitlines()
-        ]
+        return rows_of(self.folders[scenario], kind)
 
     def manifests(self) -> Iterator[Manifest]:
         return map(read_manifest, self.folders.values())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import psutil
@@ -15,12 +15,14 @@ import pytest
 
 from bench import compare, kernel
 from bench.__main__ import main
-from bench.events import Fault, Operation, View, event_files
+from bench.events import Fault, Operation, View
 from bench.kernel import KernelNetwork
 from bench.links import both_ways
 from bench.plan import Plan, PlannedFault, Scenario, load_plan
 from bench.runfolder import read_manifest, run_folder
 from bench.schedule import Comparison
+from tests.bench.lives import E
+from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -32,7 +34,6 @@ CASES: Final = {
     ("partition", "1-2"): (3.0, 1.5),
 }
 SECOND: Final = 10**9
-E = TypeVar("E", Fault, Operation, View)
 
 
 def left(pid: int | None = None) -> list[str]:
@@ -78,11 +79,7 @@ def folder(out: Path, arm: str, scenario: str) -> Path:
 
 
 def rows(out: Path, arm: str, scenario: str, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder(out, arm, scenario), kind)
-        for line in path.read_bytes().splitlines()
-    ]
+    return rows_of(folder(out, arm, scenario), kind)
 
 
 def fault_of(out: Path, arm: str, scenario: str) -> tuple[Fault, int, int]:

@@ -18,8 +18,8 @@ from bench.plan import parse_plan
 from bench.processes import ClusterError
 from bench.report.silver import Source, judge_files
 from bench.runfolder import Arm, read_manifest
-from bench.schedule import SessionPlan
 from bench.session import Session
+from tests.bench.lives import a_turn
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(200)]
 
@@ -65,19 +65,7 @@ SCENARIOS = ["quiet", "leader-fails", "nameserver-restarts", "partition"]
 
 
 def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -> Session:
-    plan = parse_plan(PLAN)
-    given = SessionPlan(
-        out=out,
-        plan=plan,
-        series=plan.series[0],
-        arm=arm,
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="losses",
-        seed=3,
-        command=("pytest",),
-    )
+    given = a_turn(out, parse_plan(PLAN), arm, profile="losses", seed=3)
 
     def tell(step: str) -> None:
         progress(made, step)

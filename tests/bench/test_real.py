@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from bench.arms.apache_brokers import client_command, missing
 from bench.arms.interface import Side
 from bench.arms.servers import wait_until
-from bench.events import Fault, Operation, ProcessSample, View, event_files
+from bench.events import Fault, Operation, ProcessSample, View
 from bench.java_client import rows as rows_of
 from bench.java_client import settings
 from bench.plan import Plan, PlannedFault, Scenario, load_plan
@@ -23,10 +23,10 @@ from bench.real import RealCluster
 from bench.runfolder import read_manifest
 from bench.schedule import SessionPlan
 from bench.session import Session
+from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
 
-E = TypeVar("E", Fault, Operation, ProcessSample, View)
 BROKERS: Final = 2
 POLL_S: Final = 2.0
 REGISTERS_S: Final = 10.0
@@ -52,18 +52,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def a_life(out: Path, plan: Plan) -> SessionPlan:
-    return SessionPlan(
-        out=out,
-        plan=plan,
-        series=plan.series[0],
-        arm="independent-real",
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="real",
-        seed=8,
-        command=("pytest",),
-    )
+    return a_turn(out, plan, "independent-real", profile="real", seed=8)
 
 
 def test_java_does_what_our_clients_do_elsewhere(folders: list[Path]) -> None:
@@ -119,14 +108,6 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
 def views(folder: Path, observer: str) -> list[View]:
     found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
     return sorted((row for row in found if row.state != "end"), key=lambda row: row.seen_ns)
-
-
-def rows(folder: Path, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder, kind)
-        for line in path.read_bytes().splitlines()
-    ]
 
 
 def sender(
