@@ -217,13 +217,20 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed) until the
         last disagreement ended, at least 0.
     """
-    answers = spans.where((F.col("observer") == "nameserver") & F.col("state").isin(*ANSWERS)).select(
+    # Spans are paired second by second: of a topic that always changes all pairs are too many to look at.
+    seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
+    answers = spans.where(
+        (F.col("observer") == "nameserver")
+        & F.col("state").isin(*ANSWERS)
+        & (F.col("seen_ns") < F.col("still_ns"))
+    ).select(
         "run",
         "topic",
         "index",
         F.struct("brokers", F.coalesce("version", F.lit(-1)).alias("version")).alias("value"),
         "seen_ns",
         "still_ns",
+        F.explode(seconds).alias("second"),
     )
     left, right = answers.alias("left"), answers.alias("right")
     seen = F.greatest("left.seen_ns", "right.seen_ns")
@@ -231,6 +238,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     together = (
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
+        & (F.col("left.second") == F.col("right.second"))
+        & (F.col("left.second") == _second(seen))  # once, where they begin to overlap
         & (F.col("left.index") < F.col("right.index"))
         & (F.col("left.value") != F.col("right.value"))
         & (seen < still)
@@ -268,6 +277,10 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         )
         .select("run", "fault", "disagree_ns", "topics", "agree_ns")
     )
+
+
+def _second(instant_ns: Column) -> Column:
+    return F.floor(instant_ns / 1_000_000_000)
 
 
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
