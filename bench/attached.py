@@ -1,18 +1,17 @@
-"""A run on a cluster that somebody else runs: it is given by its addresses; load and observer are ours."""
+"""A cluster that somebody else runs: it is given by its addresses; load and observer are ours."""
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
+from typing import Final, Literal
 
 from bench.arms.given import GivenServers
 from bench.arms.interface import CLUSTER, Side, broker_index
 from bench.arms.servers import wait_until
+from bench.cluster import Cluster, Record
 from bench.given import Given
 from bench.processes import ClusterError
-from bench.runfolder import Manifest
-from bench.session import Progress, Session, SessionPlan
+from bench.runfolder import Links
+from bench.schedule import SessionPlan
 from client.blocking import Client
 from client.config import ClientConfig
 from remoting.codes import MASTER_ID
@@ -22,38 +21,37 @@ from remoting.errors import RemotingError
 READY_S: Final = 15.0
 
 
-class AttachedSession(Session):
+class AttachedCluster(Cluster):
     """Drives what is there. Nothing of it is started, sampled, struck or stopped."""
 
-    def __init__(self, given: SessionPlan, cluster: Given, progress: Progress) -> None:
-        super().__init__(given, progress)
+    first_step = "looking for the cluster"
+
+    def __init__(self, given: SessionPlan, record: Record, cluster: Given) -> None:
+        super().__init__(given, record)
         self._given_cluster = cluster
         self._indexes: list[int] = []
 
-    def _build(self) -> None:
+    def build(self) -> None:
         self._given_servers = GivenServers(self._given_cluster, self.series.timers)
-        self._servers = self._given_servers
-        self._broker_addrs = []
+        self.servers = self._given_servers
         self._helpers = self._load_processes()
 
-    def _start(self) -> None:
-        self._progress("looking for the cluster")
+    def start(self) -> None:
         servers = self._given_servers
         wait_until(servers.ready, "nameservers do not say that they are ready", [], READY_S)
         for mode in servers.modes():
             if mode != self.given.arm:
                 raise ClusterError(f"--arm is {self.given.arm}, a nameserver says that its mode is {mode}")
         self._find_brokers()
-        self._generator.launch()
+        self.generator.launch()
         self._launch_observer()
         for index in self._indexes:
-            self._truth(index, "up")
-        self._create_topics(self._topics())
-        self._await_routes(self._topics(), [])
+            self.truth(index, "up")
+        self._start_topics()
 
     def _find_brokers(self) -> None:
         """Take every master that the cluster lists, but for those that a load generator plays."""
-        client = Client(ClientConfig(nameservers=tuple(self._servers.clients)))
+        client = Client(ClientConfig(nameservers=tuple(self.servers.clients)))
         try:
             info = client.run(client.admin.cluster_info())
         except RemotingError as error:
@@ -71,31 +69,22 @@ class AttachedSession(Session):
         if len(by_index) < len(found):
             raise ClusterError(f"brokers cannot be told apart by their names: {', '.join(found)}")
         self._indexes = sorted(by_index)
-        self._broker_addrs = [by_index[index] for index in self._indexes]
-        self._sides = [
+        self.broker_addrs = [by_index[index] for index in self._indexes]
+        self.sides = [
             Side(
                 name="side-a",
-                servers=self._servers.clients,
-                http=self._servers.http,
-                brokers={addr: addr for addr in self._broker_addrs},
+                servers=self.servers.clients,
+                http=self.servers.http,
+                brokers={addr: addr for addr in self.broker_addrs},
             )
         ]
 
-    def _broker_indexes(self) -> list[int]:
+    def broker_indexes(self) -> list[int]:
         return self._indexes
 
-    def _stop(self) -> None:
-        self._observer.terminate()
-        self._observer.join()
+    @property
+    def links(self) -> Links | Literal["none"]:
+        return "none"
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """No proxy stands before a given cluster, so nobody counts its bytes."""
-
-    def _look_after(self) -> None:
-        end = self._observer.died()
-        if end is not None:
-            raise ClusterError(f"{end}\n{self._observer.log_tail()}")
-
-    def _manifest(self, scenario: str, begin_ns: int, end_ns: int) -> Manifest:
-        made = super()._manifest(scenario, begin_ns, end_ns)
-        return msgspec.structs.replace(made, links="none", brokers=len(self._indexes))

@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
-from bench.attached import AttachedSession
+from bench.attached import AttachedCluster
 from bench.plan import PlanError, scenarios_of
 from bench.processes import ClusterError
-from bench.real import RealSession
+from bench.real import RealCluster
 from bench.runfolder import REAL, ManifestError, read_manifest, run_folder
-from bench.schedule import ATTEMPTS_MAX, REPORT_S, Comparison, Turn, blocks_of, expected_s
-from bench.session import Session, SessionPlan
+from bench.schedule import ATTEMPTS_MAX, REPORT_S, Comparison, SessionPlan, Turn, blocks_of, expected_s
+from bench.session import Session
 
 FILE_NAME: Final = "comparison.json"
 
@@ -195,9 +196,9 @@ class Ending:
 
 def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Session:
     if comparison.given is not None:
-        return AttachedSession(given, comparison.given, teller)
+        return Session(given, teller, partial(AttachedCluster, cluster=comparison.given))
     if given.arm in REAL:
-        return RealSession(given, teller)
+        return Session(given, teller, RealCluster)
     return Session(given, teller)
 
 

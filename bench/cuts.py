@@ -1,4 +1,4 @@
-"""Which links a fault cuts (pure): who is on which side, and in which directions nothing passes."""
+"""Whom a fault strikes and which links it cuts (pure): in which directions nothing passes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from bench.plan import Kind
 
 SIDES: Final = ("side-a", "side-b")
 """Groups of clients; in a partition the first sits with the server that is alone."""
+
+
+def struck_server(scenario: str, *, count: int, drawn: int, leader: int | None) -> int:
+    """Return the index of the one server that a fault strikes.
+
+    That is the leader where there is one; only restarts strike whoever does not lead.
+
+    Args:
+        count: How many servers there are.
+        drawn: One of them, by chance.
+        leader: None where nobody leads.
+    """
+    if scenario == "nameserver-restarts":
+        return (drawn + 1) % count if drawn == leader else drawn
+    return drawn if leader is None else leader
 
 
 def directions(

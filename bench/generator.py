@@ -1,6 +1,6 @@
 """The load of the comparison: Locust users that stand before any arm, each operation recorded raw.
 
-Started by :mod:`bench.session` as ``locust --headless -f bench/generator.py --bench-config FILE``. All users
+Started by :mod:`bench.cluster` as ``locust --headless -f bench/generator.py --bench-config FILE``. All users
 of a kind share one open-loop schedule: whoever is free takes the next due operation, and latency counts from
 its due instant, so a stalled server shows as latency instead of as fewer requests. Users stay, with their
 connections and sessions, until the last scenario is over and a linger has passed.

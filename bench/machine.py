@@ -1,11 +1,16 @@
 """On what machine, with which versions, from which commit something was measured."""
 
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
 from functools import cache
 from pathlib import Path
+
+import psutil
+
+from bench.runfolder import Machine
 
 
 def cpu_name() -> str:
@@ -15,6 +20,15 @@ def cpu_name() -> str:
     except OSError:
         found = None
     return found[1] if found else platform.processor() or platform.machine()
+
+
+def this_machine() -> Machine:
+    return Machine(
+        cpu=cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()}",
+    )
 
 
 @cache

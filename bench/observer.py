@@ -21,7 +21,7 @@ import msgspec
 from bench.arms.interface import ArmKind, looked_at
 from bench.arms.layout import child_index, topic_path
 from bench.arms.servers import four_letters
-from bench.events import EventLog, ViewState
+from bench.events import EventLog, View, ViewState
 from bench.generator_config import is_versioned
 from bench.recorder import FLUSH_INTERVAL_NS
 from bench.views import Views
@@ -99,21 +99,20 @@ class NameserverReader:
             self._streams = None
 
 
+def seen(views: Views, topic: str, shown: Shown, sent_ns: int) -> View | None:
+    """Take a reading that has just been read; return the row to record, if any."""
+    state, brokers, version = shown
+    seen_ns = time.monotonic_ns()
+    return views.reading(topic, state, brokers=brokers, version=version, sent_ns=sent_ns, seen_ns=seen_ns)
+
+
 async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, views: Views) -> None:
     reader = NameserverReader(config.servers[index])
     try:
         while True:
             for topic in config.topics:
                 sent_ns = time.monotonic_ns()
-                state, brokers, version = await reader.read(topic)
-                row = views.reading(
-                    topic,
-                    state,
-                    brokers=brokers,
-                    version=version,
-                    sent_ns=sent_ns,
-                    seen_ns=time.monotonic_ns(),
-                )
+                row = seen(views, topic, await reader.read(topic), sent_ns)
                 if row is not None:
                     log.record(row)
             await asyncio.sleep(config.period_s)
@@ -168,15 +167,7 @@ def watch_zookeeper(
         while not stopped.wait(config.period_s):
             for topic in config.topics:
                 sent_ns = time.monotonic_ns()
-                state, brokers, version = reader.read(topic)
-                row = views.reading(
-                    topic,
-                    state,
-                    brokers=brokers,
-                    version=version,
-                    sent_ns=sent_ns,
-                    seen_ns=time.monotonic_ns(),
-                )
+                row = seen(views, topic, reader.read(topic), sent_ns)
                 if row is not None:
                     with writing:
                         log.record(row)

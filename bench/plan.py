@@ -77,6 +77,11 @@ def strikes_broker(scenario: str, case: str) -> bool:
     return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
 
 
+def strikes_every_server(case: str) -> bool:
+    """Return whether a case strikes all servers, at once or one after the other."""
+    return case in ("all", "rolling")
+
+
 class PlanError(ValueError):
     """A plan is missing or a value in it is not allowed."""
 

@@ -19,6 +19,8 @@ import psutil
 from bench.events import ProcessSample, Role
 from bench.links import Command, Count, Direction, Done, Link
 
+READY_MARK: Final = " ready"
+"""In the line that a program of ours prints when it serves."""
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 
@@ -59,7 +61,7 @@ class Process:
     record: Record = lambda sample: None
     serves: bool = False
     pipe_in: bool = False
-    ready_mark: str = " ready"
+    ready_mark: str = READY_MARK
     child: subprocess.Popen[str] | None = None
     _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
     _ready: "subprocess.Popen[str] | None" = None

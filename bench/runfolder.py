@@ -16,7 +16,6 @@ void run leaves a manifest in ``void`` and is made again, at the same place of i
 seed. A run in which a server died by itself is not void: its arm has lost.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,6 +23,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from bench.events import Event, event_files
+from bench.files import write_at_once
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 2
@@ -170,9 +170,7 @@ def void_folder(out: Path, manifest: Manifest) -> Path:
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
     """Write ``manifest`` into ``folder``, replacing an older one in one step; return its path."""
     path = folder / MANIFEST_NAME
-    temporary = path.with_suffix(".json.new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    os.replace(temporary, path)
+    write_at_once(path, [msgspec.json.format(msgspec.json.encode(manifest), indent=2), b"\n"])
     return path
 
 

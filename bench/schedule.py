@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -10,7 +12,7 @@ import msgspec
 from bench.chance import stream
 from bench.given import Given
 from bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
-from bench.runfolder import Arm, Series
+from bench.runfolder import Arm, Series, run_folder
 
 #: Starting a cluster and what is started again in a run of "compare", the mean of three arms; the report, s.
 #: They serve until the first run is over. Six blocks took 9 s in either mode of ours, 21 s with ZooKeeper.
@@ -38,6 +40,42 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm
     order: int
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """Which part of a comparison a cluster's life is: one turn, and what it takes to carry it out."""
+
+    out: Path
+    plan: Plan
+    series: SeriesPlan
+    arm: Arm
+    block: int
+    order_in_block: int
+    attempt: int
+    profile: str
+    seed: int
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.series.name}-{self.block}-{self.arm}-{self.attempt}"
+
+    @property
+    def work(self) -> Path:
+        """Where the life's processes store and log; no run folder."""
+        return self.out / "work" / self.name
+
+    @property
+    def spool(self) -> Path:
+        """Where all of them write events, until these are sorted into run folders."""
+        return self.work / "events"
+
+    def folder(self, scenario: str) -> Path:
+        """Return the run folder of a scenario."""
+        return run_folder(
+            self.out, series=self.series.name, scenario=scenario, block=self.block, arm=self.arm
+        )
 
 
 def block_seed(seed: int, series: str, block: int) -> int:

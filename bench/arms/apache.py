@@ -14,7 +14,7 @@ from typing import Final
 from bench.arms.servers import StartedServers, java, server_names
 from bench.network import Network
 from bench.ports import free_ports
-from bench.processes import ClusterError, Process, Record
+from bench.processes import ClusterError, Record
 from bench.runfolder import Arm, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 
@@ -105,10 +105,9 @@ class ApacheNameservers(StartedServers):
     def __init__(
         self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
     ) -> None:
-        super().__init__(arm, folder, timers, record)
+        super().__init__(arm, folder, timers, record, network)
         hosts = [network.host(name) for name in server_names(count)]
         self.clients = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
-        self.processes = []
         scan_ms = max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / timers.divisor))
         class_path = JARS.class_path()
         for index, addr in enumerate(self.clients):
@@ -123,17 +122,7 @@ class ApacheNameservers(StartedServers):
             command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
             command += [f"-Drmq.logback.configurationFile={home / 'logback.xml'}"]
             command += ["-cp", class_path, _MAIN, "-c", str(home / "namesrv.properties")]
-            self.processes.append(
-                Process(
-                    role="nameserver",
-                    index=index,
-                    command=network.command(f"nameserver-{index}", command),
-                    log=folder / f"apache-{index}.log",
-                    record=record,
-                    serves=True,
-                    ready_mark="boot success",
-                )
-            )
+            self._add(command, log=f"apache-{index}.log", ready_mark="boot success")
 
     def data_of(self, index: int) -> Path:
         return self.folder / f"apache-{index}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from bench.arms.servers import Servers, fetch
+from bench.arms.servers import Servers, is_ready, status_of
 from bench.given import Given
 from bench.runfolder import Timer
 from bench.timers import Timers, documented_timers
@@ -19,21 +17,15 @@ class GivenServers(Servers):
         self.http = given.http
 
     def ready(self) -> bool:
-        return all(fetch(f"http://{http}/readyz")[0] == 200 for http in self.http)
+        return all(map(is_ready, self.http))
 
     def role(self, index: int) -> str:
-        return self._status(index).get("role", "unknown")
+        return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
 
     def modes(self) -> list[str]:
         """Return what each nameserver says of its mode, where it says something."""
-        told = (self._status(index).get("mode") for index in range(len(self.http)))
+        told = (status_of(http).get("mode") for http in self.http)
         return [mode for mode in told if mode is not None]
-
-    def _status(self, index: int) -> dict[str, str]:
-        if not self.http:
-            return {}
-        status, body = fetch(f"http://{self.http[index]}/v1/status")
-        return dict(json.loads(body)) if status == 200 else {}
 
     def timers(self) -> dict[str, Timer]:
         """Return what our users use; the servers' own are not known."""

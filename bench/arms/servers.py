@@ -20,7 +20,7 @@ from bench.arms.layout import IDS
 from bench.jre import ensure_java
 from bench.network import Network
 from bench.ports import HOST, free_ports
-from bench.processes import ArmLost, ClusterError, Process, Record
+from bench.processes import READY_MARK, ArmLost, ClusterError, Process, Record
 from bench.runfolder import REAL, Arm, Durability, Timer
 from bench.timers import DOCUMENTED_MS, Timers, documented_timers
 from client.blocking import Client
@@ -87,12 +87,27 @@ class Servers(abc.ABC):
 class StartedServers(Servers):
     """Servers whose processes are ours: a fault may hit them."""
 
-    processes: list[Process]
-
-    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record) -> None:
+    def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, network: Network) -> None:
         super().__init__(arm, timers)
         self.folder = folder
-        self.record = record
+        self.processes: list[Process] = []
+        self._record = record
+        self._network = network
+
+    def _add(self, command: Sequence[str], *, log: str, ready_mark: str = READY_MARK) -> None:
+        """Make the process of the next server, not yet started."""
+        index = len(self.processes)
+        self.processes.append(
+            Process(
+                role="nameserver",
+                index=index,
+                command=self._network.command(f"nameserver-{index}", command),
+                log=self.folder / log,
+                record=self._record,
+                serves=True,
+                ready_mark=ready_mark,
+            )
+        )
 
     @property
     def names(self) -> list[str]:
@@ -130,6 +145,17 @@ def fetch(url: str) -> tuple[int, bytes]:
         return 0, b""
 
 
+def is_ready(http: str) -> bool:
+    """Whether a nameserver of ours says that it serves reads and writes."""
+    return fetch(f"http://{http}/readyz")[0] == 200
+
+
+def status_of(http: str) -> dict[str, str]:
+    """Return what a nameserver of ours says of itself; empty without an answer."""
+    status, body = fetch(f"http://{http}/v1/status")
+    return dict(json.loads(body)) if status == 200 else {}
+
+
 class Nameservers(StartedServers):
     """Our nameservers in either mode."""
 
@@ -144,7 +170,7 @@ class Nameservers(StartedServers):
         durability: Durability,
         network: Network,
     ) -> None:
-        super().__init__(arm, folder, timers, record)
+        super().__init__(arm, folder, timers, record, network)
         self.mode = "raft" if REAL.get(arm, arm) == "raft" else "independent"
         ports = free_ports(3 * count)
         hosts = [network.host(name) for name in server_names(count)]
@@ -163,7 +189,6 @@ class Nameservers(StartedServers):
                 secret = folder / "raft.secret"
                 secret.write_text(os.urandom(32).hex())
                 proof = ["--raft-secret-file", str(secret)]
-        self.processes = []
         for index in range(count):
             command = [sys.executable, "-m", "nameserver", "--mode", self.mode, "-c", str(settings)]
             command += ["--listen", f"{network.bind}:{wire[index]}"]
@@ -172,16 +197,7 @@ class Nameservers(StartedServers):
                 command += ["--raft", identities[index], "--peers", ",".join(identities)]
                 command += ["--raft-listen", bound[index], "--durability", durability, *proof]
                 command += ["--election-timeout-ms", str(timers.election_timeout_ms)]
-            self.processes.append(
-                Process(
-                    role="nameserver",
-                    index=index,
-                    command=network.command(f"nameserver-{index}", command),
-                    log=folder / f"nameserver-{index}.log",
-                    record=record,
-                    serves=True,
-                )
-            )
+            self._add(command, log=f"nameserver-{index}.log")
 
     def _scan_ms(self) -> int:
         return max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / self.given.divisor))
@@ -190,11 +206,10 @@ class Nameservers(StartedServers):
         return self.folder / f"nameserver-{index}"
 
     def ready(self) -> bool:
-        return all(fetch(f"http://{http}/readyz")[0] == 200 for http in self.http)
+        return all(map(is_ready, self.http))
 
     def role(self, index: int) -> str:
-        status, body = fetch(f"http://{self.http[index]}/v1/status")
-        return str(json.loads(body)["role"]) if status == 200 else "unknown"
+        return status_of(self.http[index]).get("role", "unknown")
 
     def timers(self) -> dict[str, Timer]:
         found = documented_timers(self.given.divisor)
@@ -220,7 +235,7 @@ class ZooKeepers(StartedServers):
     def __init__(
         self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
     ) -> None:
-        super().__init__(arm, folder, timers, record)
+        super().__init__(arm, folder, timers, record, network)
         ports = free_ports(3 * count)
         hosts = [network.host(name) for name in server_names(count)]
         self.clients = [f"{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
@@ -232,7 +247,6 @@ class ZooKeepers(StartedServers):
             f"server.{index + 1}=zookeeper-{index}:{quorum[index]}:{election[index]}\n"
             for index in range(count)
         )
-        self.processes = []
         for index in range(count):
             home = folder / f"zookeeper-{index}"
             home.mkdir(parents=True)
@@ -268,16 +282,7 @@ class ZooKeepers(StartedServers):
             command += [f"-Djdk.net.hosts.file={home / 'hosts'}"]
             command += [f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
             command += ["-cp", class_path(), _QUORUM_PEER, str(home / "zoo.cfg")]
-            self.processes.append(
-                Process(
-                    role="nameserver",
-                    index=index,
-                    command=network.command(f"nameserver-{index}", command),
-                    log=folder / f"zookeeper-{index}.log",
-                    record=record,
-                    serves=True,
-                )
-            )
+            self._add(command, log=f"zookeeper-{index}.log")
 
     def _write_id(self, index: int) -> None:
         self.data_of(index).mkdir(parents=True, exist_ok=True)

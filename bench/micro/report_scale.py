@@ -24,8 +24,8 @@ from typing import Final
 
 import psutil
 
-from bench.machine import commit, cpu_name, versions
-from bench.runfolder import Arm, Machine, Manifest, run_folder, write_manifest
+from bench.machine import commit, this_machine, versions
+from bench.runfolder import Arm, Manifest, run_folder, write_manifest
 
 ARMS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper")
 BLOCKS: Final = 6
@@ -194,12 +194,7 @@ def _write_manifest(folder: Path, part: Part) -> None:
         divisor=60.0,
         timers={},
         workload={},
-        machine=Machine(
-            cpu=cpu_name(),
-            cores=os.cpu_count() or 1,
-            memory_bytes=psutil.virtual_memory().total,
-            system=sys.platform,
-        ),
+        machine=this_machine(),
         versions=versions(),
         commit=commit(),
         command=["python", "-m", "bench.micro.report_scale"],

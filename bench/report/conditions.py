@@ -101,8 +101,8 @@ def conditions(gold: Gold) -> Conditions:
         if (manifest := used[run]) is not None and manifest.links != "none"  # else the servers are elsewhere
     }
     spread: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for each in gold.latency:
-        if each.measure == "lateness" and each.run in used:
+    for each in gold.lateness:
+        if each.run in used:
             spread[each.run].append((each.value_ns / 1e6, each.n))
     late = {run: percentile(rows, LATE_QUANTILE) for run, rows in spread.items()}
     return Conditions(

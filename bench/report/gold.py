@@ -88,13 +88,21 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One bucket of a latency histogram."""
+    """Operations without a fault by latency."""
 
     run: str
     phase: str
-    fault: int | None
     op: str
-    measure: str
+    value_ns: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateBucket:
+    """Operations by how late the generator sent them."""
+
+    run: str
+    phase: str
     value_ns: int
     n: int
 
@@ -292,6 +300,7 @@ class Gold:
     outcomes: list[Outcomes] = field(default_factory=list)
     timelines: list[Bin] = field(default_factory=list)
     latency: list[Bucket] = field(default_factory=list)
+    lateness: list[LateBucket] = field(default_factory=list)
     observed: list[Observed] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     back: list[Back] = field(default_factory=list)

@@ -435,7 +435,7 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     spread: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for row in gold.latency:
         home = place(row.run, row.phase)
-        if home is not None and row.measure == "latency":
+        if home is not None:
             spread[home, row.op].append((row.value_ns / 1e6, row.n))
     for (run, op), rows in spread.items():
         name = {"lookup": "lookup", "registration": "announce"}.get(op)

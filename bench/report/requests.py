@@ -358,28 +358,32 @@ def timelines(requests: DataFrame) -> DataFrame:
 
 
 def latency_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations in log-linear buckets; rows of several runs add up.
+    """Count answered operations without a fault by latency, from due to done; rows of several runs add up.
+
+    What a fault does to operations is told by :func:`recoveries` and :func:`timelines`.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, phase, fault, op, measure, value_ns): n long. measure: ``latency`` from due to
-        done, ``service`` from sent to done, ``lateness`` from due to sent. value_ns bigint: the bucket's
-        middle.
+    Out: one row per (run, phase, op, value_ns): n long. phase: ``reference`` or ``quiet``. value_ns bigint:
+        the bucket's middle.
     """
-    spans = F.array(
-        F.struct(F.lit("latency").alias("measure"), (F.col("done_ns") - F.col("due_ns")).alias("span_ns")),
-        F.struct(F.lit("service").alias("measure"), (F.col("done_ns") - F.col("sent_ns")).alias("span_ns")),
-        F.struct(F.lit("lateness").alias("measure"), (F.col("sent_ns") - F.col("due_ns")).alias("span_ns")),
-    )
-    spread = (
-        requests.where(~F.col("verdict").isin(*UNANSWERED))
-        .select("run", "phase", "fault", "op", F.explode(spans).alias("span"))
-        .select("run", "phase", "fault", "op", "span.measure", "span.span_ns")
-    )
-    return histogram(spread, ("run", "phase", "fault", "op", "measure"))
+    answered = requests.where((F.col("phase") != "fault") & ~F.col("verdict").isin(*UNANSWERED))
+    latency = (F.col("done_ns") - F.col("due_ns")).alias("span_ns")
+    return histogram(answered.select("run", "phase", "op", latency), ("run", "phase", "op"))
+
+
+def lateness_histogram(requests: DataFrame) -> DataFrame:
+    """Count answered operations by how late the generator sent them; rows of several phases or runs add up.
+
+    In:  ``REQUESTS``.
+    Out: one row per (run, phase, value_ns): n long. value_ns bigint: the middle of the bucket.
+    """
+    answered = requests.where(~F.col("verdict").isin(*UNANSWERED))
+    lateness = (F.col("sent_ns") - F.col("due_ns")).alias("span_ns")
+    return histogram(answered.select("run", "phase", lateness), ("run", "phase"))
 
 
 def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Count spans in log-linear buckets.
+    """Count spans in log-linear buckets; there may be a thousand of them per key, so keys are few.
 
     In:  keys; span_ns long, null for one without end.
     Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for those without end; n

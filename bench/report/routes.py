@@ -217,13 +217,20 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed) until the
         last disagreement ended, at least 0.
     """
-    answers = spans.where((F.col("observer") == "nameserver") & F.col("state").isin(*ANSWERS)).select(
+    # Spans are paired second by second: of a topic that always changes all pairs are too many to look at.
+    seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
+    answers = spans.where(
+        (F.col("observer") == "nameserver")
+        & F.col("state").isin(*ANSWERS)
+        & (F.col("seen_ns") < F.col("still_ns"))
+    ).select(
         "run",
         "topic",
         "index",
         F.struct("brokers", F.coalesce("version", F.lit(-1)).alias("version")).alias("value"),
         "seen_ns",
         "still_ns",
+        F.explode(seconds).alias("second"),
     )
     left, right = answers.alias("left"), answers.alias("right")
     seen = F.greatest("left.seen_ns", "right.seen_ns")
@@ -231,6 +238,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     together = (
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
+        & (F.col("left.second") == F.col("right.second"))
+        & (F.col("left.second") == _second(seen))  # once, where they begin to overlap
         & (F.col("left.index") < F.col("right.index"))
         & (F.col("left.value") != F.col("right.value"))
         & (seen < still)
@@ -268,6 +277,10 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         )
         .select("run", "fault", "disagree_ns", "topics", "agree_ns")
     )
+
+
+def _second(instant_ns: Column) -> Column:
+    return F.floor(instant_ns / 1_000_000_000)
 
 
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
@@ -403,18 +416,25 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
             *("run", "observer", "begun_ns"),
             F.least(F.coalesce("newer_ns", "end_ns"), "end_ns").alias("until_ns"),
             F.col("first.since_ns").alias("since_ns"),
-            F.explode(F.array(*(F.lit(age) for age in AGES_MS))).alias("age_ms"),
         )
     )
-    at = F.col("begun_ns") + F.col("age_ms").cast("bigint") * 1_000_000
-    return (
-        known.where(at < F.col("until_ns"))
-        .groupBy("run", "observer", "age_ms")
-        .agg(
-            F.count("*").alias("n"),
-            F.sum(F.coalesce(F.col("since_ns") <= at, F.lit(False)).cast("int")).alias("current"),
+
+    def count(age_ms: int) -> Column:
+        at = F.col("begun_ns") + F.lit(age_ms * 1_000_000)
+        lasts = at < F.col("until_ns")
+        return F.struct(
+            F.lit(age_ms).alias("age_ms"),
+            F.sum(lasts.cast("int")).alias("n"),
+            F.sum((lasts & F.coalesce(F.col("since_ns") <= at, F.lit(False))).cast("int")).alias("current"),
         )
-        .select("run", "observer", "age_ms", "n", "current")
+
+    # All ages are counted in one pass: with a row for each there would be twelve times as many to count.
+    return (
+        known.groupBy("run", "observer")
+        .agg(F.array(*map(count, AGES_MS)).alias("ages"))
+        .select("run", "observer", F.explode("ages").alias("age"))
+        .select("run", "observer", "age.age_ms", "age.n", "age.current")
+        .where(F.col("n") > 0)
     )
 
 

@@ -293,9 +293,12 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
     Args:
         files: (run, file, lines, bad).
     """
+    of_run: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
+    for row in files:
+        of_run[row[0]].append(row)
     judged = []
     for source in sources:
-        mine = [row for row in files if row[0] == source.run]
+        mine = of_run[source.run]
         damaged = max(mine, key=lambda row: row[3], default=None)
         reason = source.left_out
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:

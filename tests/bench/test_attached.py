@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from pyspark.sql import SparkSession
 from bench import compare
 from bench.__main__ import main
 from bench.arms.interface import FOREIGN_FROM, broker_index
-from bench.attached import AttachedSession
+from bench.attached import AttachedCluster
 from bench.given import Given, given_cluster, plan_for
 from bench.plan import Plan, PlanError, load_plan
 from bench.processes import ClusterError
 from bench.report.job import build_report
 from bench.schedule import Comparison
-from bench.session import SessionPlan
+from bench.session import Session
+from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
@@ -137,18 +139,7 @@ def test_arm_that_the_cluster_contradicts_is_not_measured(tmp_path: Path) -> Non
             attached(tmp_path, given).run()
 
 
-def attached(out: Path, given: Given) -> AttachedSession:
+def attached(out: Path, given: Given) -> Session:
     plan = plan_for(short_plan(), given)
-    session = SessionPlan(
-        out=out / "out",
-        plan=plan,
-        series=plan.series[0],
-        arm=given.arm,
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="attached",
-        seed=1,
-        command=("pytest",),
-    )
-    return AttachedSession(session, given, lambda step: print(step, file=sys.stderr))
+    turn = a_turn(out / "out", plan, given.arm, profile="attached", seed=1)
+    return Session(turn, lambda step: print(step, file=sys.stderr), partial(AttachedCluster, cluster=given))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pytest
 
 from bench.arms.apache import missing
-from bench.events import Fault, Operation, View, event_files
+from bench.events import Fault, Operation, View
 from bench.plan import PlannedFault, Scenario, load_plan
 from bench.runfolder import Arm, read_manifest
-from bench.session import Session, SessionPlan
+from bench.session import Session
+from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
 
-E = TypeVar("E", Fault, Operation, View)
 SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
 
@@ -28,23 +28,13 @@ def life(out: Path, arm: Arm) -> list[Path]:
     fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.1, down_s=0.5, after_s=1.2)
     plan = msgspec.structs.replace(
         plan,
+        series=[msgspec.structs.replace(plan.series[0], stretch=4.0, timers=timers)],
         scenarios=[
             Scenario(name="quiet", quiet_s=0.25),
             Scenario(name="nameserver-restarts", faults=[fault]),
         ],
     )
-    given = SessionPlan(
-        out=out,
-        plan=plan,
-        series=msgspec.structs.replace(plan.series[0], stretch=4.0, timers=timers),
-        arm=arm,
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="controls",
-        seed=8,
-        command=("pytest",),
-    )
+    given = a_turn(out, plan, arm, profile="controls", seed=8)
     return Session(given, lambda step: None).run()
 
 
@@ -103,11 +93,3 @@ def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> No
         asked.append({each for each in due if each[0] in SCHEDULED and 1.3e9 < each[1] < 2e9})
     assert len(asked[0]) > 20
     assert asked[0] == asked[1]
-
-
-def rows(folder: Path, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder, kind)
-        for line in path.read_bytes().splitlines()
-    ]

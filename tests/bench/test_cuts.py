@@ -1,4 +1,4 @@
-"""What each fault cuts: every link that the case names, no other."""
+"""Which server a fault strikes, and what it cuts: every link that the case names, no other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bench.cuts import SIDES, directions
+from bench.cuts import SIDES, directions, struck_server
 from bench.plan import CASES, Kind
 
 SERVERS = ["nameserver-0", "nameserver-1", "nameserver-2"]
@@ -23,6 +23,27 @@ def sides(found: set[tuple[str, str]]) -> set[frozenset[str]]:
     """The groups within which everything passes."""
     names = [*SERVERS, *BROKERS, *SIDES]
     return {frozenset(other for other in names if (name, other) not in found) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "leader", "struck"),
+    [
+        ("leader-fails", 2, 2),
+        ("leader-fails", None, 1),
+        ("partition", 0, 0),
+        ("nameserver-restarts", None, 1),
+        ("nameserver-restarts", 0, 1),
+        ("nameserver-restarts", 1, 2),
+    ],
+)
+def test_leader_is_struck_but_where_one_server_restarts(
+    scenario: str, leader: int | None, struck: int
+) -> None:
+    assert struck_server(scenario, count=3, drawn=1, leader=leader) == struck
+
+
+def test_restart_of_the_last_server_that_leads_is_the_first_ones() -> None:
+    assert struck_server("nameserver-restarts", count=3, drawn=2, leader=2) == 0
 
 
 def test_cable_of_a_broker_is_cut_in_both_directions_and_no_other() -> None:

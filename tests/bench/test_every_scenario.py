@@ -13,12 +13,12 @@ import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pytest
 
-from bench import session as session_module
+from bench import cluster, session
 from bench.arms.servers import four_letters
 from bench.events import (
     Delivery,
@@ -28,11 +28,12 @@ from bench.events import (
     ProcessSample,
     Truth,
     View,
-    event_files,
 )
 from bench.plan import CASES, Plan, load_plan
 from bench.runfolder import Arm, Manifest, read_manifest
-from bench.session import Session, SessionPlan
+from bench.session import Session
+from tests.bench.lives import E, a_turn
+from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]  # three lives of three minutes
 
@@ -66,8 +67,6 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("new-topic", "first-send"): (0.0, 5.0),
 }
 QUIET: Final = {"quiet": 1.0, "staleness": 2.5}
-
-E = TypeVar("E", Delivery, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
 def short_plan(arm: Arm) -> Plan:
@@ -136,18 +135,7 @@ class Life:
         self.marked: dict[str, list[bool]] = {}
         self.syncs: list[list[int]] = []
         self.session = Session(
-            SessionPlan(
-                out=out,
-                plan=plan,
-                series=plan.series[0],
-                arm=arm,
-                block=1,
-                order_in_block=0,
-                attempt=1,
-                profile="full",
-                seed=5,
-                command=("pytest",),
-            ),
+            a_turn(out, plan, arm, profile="full", seed=5),
             self.progress,
         )
         self.folders: dict[str, Path] = {}
@@ -158,7 +146,7 @@ class Life:
             return
         if step in ("quiet", "broker-dies: stop"):
             self.syncs.append([self.synced(index) for index in range(3)])
-        marks = [self.session._started.data_of(index) / "mark" for index in range(3)]
+        marks = [self.session.cluster.started.data_of(index) / "mark" for index in range(3)]
         self.marked[self.step] = [mark.exists() for mark in marks]
         for mark in marks:
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +155,7 @@ class Life:
 
     def synced(self, index: int) -> int:
         """Return what tells that a server syncs: files open for it, or how often ZooKeeper did."""
-        servers = self.session._started
+        servers = self.session.cluster.started
         if self.arm == "zookeeper":
             told = four_letters(servers.clients[index], b"mntr").splitlines()
             return int(dict(line.split("\t") for line in told)["zk_cnt_fsynctime"])
@@ -186,11 +174,7 @@ class Life:
 
     def rows(self, scenario: str, kind: type[E]) -> list[E]:
         """Return a scenario's events of a kind, in the order of their files."""
-        return [
-            msgspec.json.decode(line, type=kind)
-            for path in event_files(self.folders[scenario], kind)
-            for line in path.read_bytes().splitlines()
-        ]
+        return rows_of(self.folders[scenario], kind)
 
     def manifests(self) -> Iterator[Manifest]:
         return map(read_manifest, self.folders.values())
@@ -231,8 +215,8 @@ def shown_at(views: list[View], at_ns: int) -> View:
 def lived(lives: list[Life], at_once: int) -> dict[Arm, Life]:
     """Run lives, so many at once; who watches looks less often than in a comparison, so that two cores do."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(at_once) as pool:
-        patch.setattr(session_module, "SAMPLE_EVERY_S", 0.5)
-        patch.setattr(session_module, "OBSERVE_EVERY_S", 0.1)
+        patch.setattr(session, "SAMPLE_EVERY_S", 0.5)
+        patch.setattr(cluster, "OBSERVE_EVERY_S", 0.1)
         for done in [pool.submit(life.run) for life in lives]:
             done.result()
     return {life.arm: life for life in lives}

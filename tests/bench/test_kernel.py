@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import psutil
@@ -15,12 +15,14 @@ import pytest
 
 from bench import compare, kernel
 from bench.__main__ import main
-from bench.events import Fault, Operation, View, event_files
+from bench.events import Fault, Operation, View
 from bench.kernel import KernelNetwork
 from bench.links import both_ways
 from bench.plan import Plan, PlannedFault, Scenario, load_plan
 from bench.runfolder import read_manifest, run_folder
 from bench.schedule import Comparison
+from tests.bench.lives import E
+from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -32,7 +34,6 @@ CASES: Final = {
     ("partition", "1-2"): (3.0, 1.5),
 }
 SECOND: Final = 10**9
-E = TypeVar("E", Fault, Operation, View)
 
 
 def left(pid: int | None = None) -> list[str]:
@@ -78,11 +79,7 @@ def folder(out: Path, arm: str, scenario: str) -> Path:
 
 
 def rows(out: Path, arm: str, scenario: str, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder(out, arm, scenario), kind)
-        for line in path.read_bytes().splitlines()
-    ]
+    return rows_of(folder(out, arm, scenario), kind)
 
 
 def fault_of(out: Path, arm: str, scenario: str) -> tuple[Fault, int, int]:
@@ -190,7 +187,7 @@ def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bench.session._NO_NEW_TOPICS", "noSuchSetting=1")
+        patched.setattr("bench.cluster._NO_NEW_TOPICS", "noSuchSetting=1")
         compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=1, command=["mqbench"]))
         assert main(["run", "--resume", str(tmp_path / "out")]) == 1
     place = run_folder(tmp_path / "out", series="equal", scenario="partition", block=1, arm="independent")

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import session as session_module
+from bench import director
 from bench.plan import parse_plan
 from bench.processes import ClusterError
 from bench.report.silver import Source, judge_files
 from bench.runfolder import Arm, read_manifest
-from bench.session import Session, SessionPlan
+from bench.session import Session
+from tests.bench.lives import a_turn
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(200)]
 
@@ -64,19 +65,7 @@ SCENARIOS = ["quiet", "leader-fails", "nameserver-restarts", "partition"]
 
 
 def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -> Session:
-    plan = parse_plan(PLAN)
-    given = SessionPlan(
-        out=out,
-        plan=plan,
-        series=plan.series[0],
-        arm=arm,
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="losses",
-        seed=3,
-        command=("pytest",),
-    )
+    given = a_turn(out, parse_plan(PLAN), arm, profile="losses", seed=3)
 
     def tell(step: str) -> None:
         progress(made, step)
@@ -87,7 +76,7 @@ def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -
 
 def start_instead(session: Session, code: str) -> None:
     """Have every server be this program when it is started next, which may go on to be the server."""
-    for process in session._started.processes:
+    for process in session.cluster.server_processes:
         process.command = [sys.executable, "-c", code, *process.command]
 
 
@@ -95,11 +84,11 @@ def kill_in_the_warm_up(session: Session) -> None:
     """End a server from outside once users have been told to begin."""
 
     def kill() -> None:
-        told = Path(session._path("generator"))
+        told = session.cluster.config_path("generator")
         while not told.exists():
             time.sleep(0.01)
         time.sleep(0.2)
-        child = session._started.processes[2].child
+        child = session.cluster.server_processes[2].child
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
 
@@ -125,7 +114,7 @@ sys.exit(3)
             start_instead(session, again)
         elif step == "nameserver-restarts: one-empty":
             start_instead(session, "import time; time.sleep(600)")
-            patch.setattr(session_module, "RESTART_MAX_S", 2.0)
+            patch.setattr(director, "RESTART_MAX_S", 2.0)
 
     with pytest.MonkeyPatch.context() as patch:
         session = a_session(out, "independent", progress)
@@ -193,7 +182,7 @@ def test_port_that_somebody_else_has_is_no_loss(tmp_path: Path) -> None:
 
         def progress(session: Session, step: str) -> None:
             if step == "starting":
-                process = session._started.processes[0]
+                process = session.cluster.server_processes[0]
                 process.command = [*process.command, "--listen", f"127.0.0.1:{port}"]
 
         with pytest.raises(ClusterError, match="nameserver-0 ended with"):
@@ -205,7 +194,7 @@ def test_port_that_somebody_else_has_is_no_loss(tmp_path: Path) -> None:
 def test_harness_that_fails_makes_the_runs_void(tmp_path: Path) -> None:
     def progress(session: Session, step: str) -> None:
         if step == "quiet":
-            session._observer.signal(signal.SIGKILL)
+            session.cluster.observer.signal(signal.SIGKILL)
 
     session = a_session(tmp_path, "independent", progress)
     with pytest.raises(ClusterError, match="prober-0 ended with -9"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pytest
@@ -13,19 +13,20 @@ import pytest
 from bench.arms.apache_brokers import client_command, missing
 from bench.arms.interface import Side
 from bench.arms.servers import wait_until
-from bench.events import Fault, Operation, ProcessSample, View, event_files
+from bench.events import Fault, Operation, ProcessSample, View
 from bench.java_client import rows as rows_of
 from bench.java_client import settings
 from bench.plan import Plan, PlannedFault, Scenario, load_plan
 from bench.ports import HOST, free_ports
 from bench.processes import ClusterError
-from bench.real import RealSession
+from bench.real import RealCluster
 from bench.runfolder import read_manifest
-from bench.session import SessionPlan
+from bench.schedule import SessionPlan
+from bench.session import Session
+from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
 
-E = TypeVar("E", Fault, Operation, ProcessSample, View)
 BROKERS: Final = 2
 POLL_S: Final = 2.0
 REGISTERS_S: Final = 10.0
@@ -47,22 +48,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         series=[msgspec.structs.replace(series, timers=msgspec.structs.replace(series.timers, divisor=15.0))],
         scenarios=[Scenario(name="quiet", quiet_s=3.0), Scenario(name="broker-dies", faults=[dies])],
     )
-    return RealSession(a_life(tmp_path_factory.mktemp("real"), plan), lambda step: None).run()
+    return Session(a_life(tmp_path_factory.mktemp("real"), plan), lambda step: None, RealCluster).run()
 
 
 def a_life(out: Path, plan: Plan) -> SessionPlan:
-    return SessionPlan(
-        out=out,
-        plan=plan,
-        series=plan.series[0],
-        arm="independent-real",
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="real",
-        seed=8,
-        command=("pytest",),
-    )
+    return a_turn(out, plan, "independent-real", profile="real", seed=8)
 
 
 def test_java_does_what_our_clients_do_elsewhere(folders: list[Path]) -> None:
@@ -118,14 +108,6 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
 def views(folder: Path, observer: str) -> list[View]:
     found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
     return sorted((row for row in found if row.state != "end"), key=lambda row: row.seen_ns)
-
-
-def rows(folder: Path, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder, kind)
-        for line in path.read_bytes().splitlines()
-    ]
 
 
 def sender(
@@ -219,12 +201,13 @@ def test_run_whose_java_client_ends_is_void(tmp_path: Path) -> None:
     killed: list[int] = []
 
     def strike(step: str) -> None:
-        child = session.java.child
+        assert isinstance(session.cluster, RealCluster)
+        child = session.cluster.java.child
         if step == "quiet" and child is not None:
             killed.append(child.pid)
             child.kill()
 
-    session = RealSession(a_life(tmp_path, plan), strike)
+    session = Session(a_life(tmp_path, plan), strike, RealCluster)
     with pytest.raises(ClusterError, match="the Java client: generator-1 ended with -9"):
         session.run()
     assert killed

@@ -8,23 +8,21 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View, event_files
+from bench.events import Delivery, Fault, Operation, ProcessSample, Truth, View
 from bench.plan import parse_plan
 from bench.report import measures
 from bench.report.gold import Gold
 from bench.report.pipeline import compute
 from bench.runfolder import read_manifest
-from bench.session import Session, SessionPlan
+from bench.session import Session
+from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
-E = TypeVar("E", Delivery, Fault, Operation, ProcessSample, Truth, View)
 
 PLAN = """
 arms = ["independent", "raft", "zookeeper"]
@@ -77,19 +75,7 @@ SECOND = 1_000_000_000
 def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run independent nameservers through the plan; one of them is ended from outside in the quiet time."""
     plan = parse_plan(PLAN)
-    series = plan.series[0]
-    given = SessionPlan(
-        out=tmp_path_factory.mktemp("life"),
-        plan=plan,
-        series=series,
-        arm="independent",
-        block=1,
-        order_in_block=0,
-        attempt=1,
-        profile="planted",
-        seed=11,
-        command=("pytest",),
-    )
+    given = a_turn(tmp_path_factory.mktemp("life"), plan, "independent", profile="planted", seed=11)
     session: Session
     steps: list[str] = []
     listed: list[int] = []
@@ -97,7 +83,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     def progress(step: str) -> None:
         steps.append(step)
         if step == "quiet":
-            child = session._started.processes[2].child
+            child = session.cluster.server_processes[2].child
             assert child is not None
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
@@ -106,11 +92,11 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             deadline = time.monotonic() + 60
             listed.clear()
             while listed != [4, 4, 4] and time.monotonic() < deadline:
-                listed[:] = [session._servers.listed(index) for index in range(3)]
+                listed[:] = [session.cluster.servers.listed(index) for index in range(3)]
 
     session = Session(given, progress)
     session.measure(lambda: None)
-    while session._generator.alive:
+    while session.cluster.generator.alive:
         time.sleep(0.01)
     gone_ns = time.monotonic_ns()
     folders = session.end()
@@ -158,28 +144,19 @@ faults = [{ case = "freeze", quiet_s = 1.5, jitter_s = 0.0, down_s = 2.0, after_
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Freeze the only nameserver for two seconds."""
     plan = parse_plan(FREEZE)
-    given = SessionPlan(
-        out=tmp_path_factory.mktemp("frozen"),
-        plan=plan,
-        series=plan.series[0],
-        arm="independent",
-        block=2,
-        order_in_block=0,
-        attempt=1,
-        profile="planted",
-        seed=12,
-        command=("pytest",),
+    given = a_turn(
+        tmp_path_factory.mktemp("frozen"), plan, "independent", profile="planted", seed=12, block=2
     )
     session: Session
 
     def progress(step: str) -> None:
         if step == "starting":
-            command = session._generator.command
+            command = session.cluster.generator.command
             locustfile = command.index("-f") + 1
             few = Path(__file__).with_name("few_newcomers.py")
             everybody, newcomers = plan.load.all_users, plan.load.users("newcomer")
             assert newcomers > 10
-            session._generator.command = [
+            session.cluster.generator.command = [
                 str(everybody - newcomers + 1) if word == str(everybody) else word
                 for word in (
                     *command[:locustfile],
@@ -204,14 +181,6 @@ def gold(
         str(tmp_path_factory.mktemp("told")),
         progress=print,
     )
-
-
-def rows(folder: Path, kind: type[E]) -> list[E]:
-    return [
-        msgspec.json.decode(line, type=kind)
-        for path in event_files(folder, kind)
-        for line in path.read_bytes().splitlines()
-    ]
 
 
 def the_fault(folder: Path) -> Fault:

@@ -1,104 +1,120 @@
 """Members in network namespaces of their own: links are cut by the kernel, as a switch or a cable would.
 
-Each member has two interfaces: one on a bridge, which only the raft links use, and one to the test, so that
-what a cut-off member says can be heard. Needs root and iproute2.
+Each member has two interfaces: one on a bridge, which only the raft links use, and one on a bridge of the
+test, so that what a cut-off member says can be heard. Needs root and iproute2.
 """
 
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+from bench.iproute import claimed_subnet, inside, ip, new_tag, remove
+from bench.kernel import missing
+from bench.namespaces import network
 
 from .cluster import Cluster, Member, running
 
 _WIRE_PORT, _HTTP_PORT, _RAFT_PORT = 9876, 9880, 9890
+_BRIDGES: Final = ("raft", "test")
+"""Also a member's interface to each."""
 
 
-def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=check, timeout=20)
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Namespaces:
-    """The bridge, and one namespace a member; members are known by number."""
+    """The bridges, and one namespace a member; members are known by number.
 
-    tag: int
+    Attributes:
+        tag: Also the test's interface to its bridge.
+    """
+
+    tag: str
+    subnet: int
     size: int
 
     @property
     def hub(self) -> str:
-        return f"rkhub{self.tag}"
+        return f"{self.tag}-hub"
 
     def name(self, number: int) -> str:
-        return f"rkns{self.tag}-{number}"
+        return f"{self.tag}-{number}"
 
     def raft_host(self, number: int) -> str:
-        return f"198.19.{self.tag}.{number + 1}"
+        return f"198.19.{self.subnet + 1}.{number + 2}"
 
     def test_host(self, number: int) -> str:
-        return f"198.18.{self.tag}.{4 * number + 2}"
-
-    def create(self) -> None:
-        ip("netns", "add", self.hub)
-        ip("-n", self.hub, "link", "add", "bridge", "type", "bridge")
-        ip("-n", self.hub, "link", "set", "bridge", "up")
-        for number in range(self.size):
-            name, port, line = self.name(number), f"port{number}", f"rk{self.tag}-{number}"
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("link", "add", port, "netns", self.hub, "type", "veth", "peer", "name", "raft", "netns", name)
-            ip("-n", self.hub, "link", "set", port, "master", "bridge", "up")
-            ip("-n", name, "address", "add", f"{self.raft_host(number)}/24", "dev", "raft")
-            ip("-n", name, "link", "set", "raft", "up")
-            ip("link", "add", line, "type", "veth", "peer", "name", "test", "netns", name)
-            ip("address", "add", f"198.18.{self.tag}.{4 * number + 1}/30", "dev", line)
-            ip("link", "set", line, "up")
-            ip("-n", name, "address", "add", f"{self.test_host(number)}/30", "dev", "test")
-            ip("-n", name, "link", "set", "test", "up")
-
-    def delete(self) -> None:
-        for number in range(self.size):
-            ip("link", "del", f"rk{self.tag}-{number}", check=False)
-            ip("netns", "del", self.name(number), check=False)
-        ip("netns", "del", self.hub, check=False)
+        return f"198.19.{self.subnet}.{number + 2}"
 
     # -- faults
 
     def port_down(self, number: int) -> None:
         """The switch loses one member: it sees no carrier."""
-        ip("-n", self.hub, "link", "set", f"port{number}", "down")
+        ip(f"link set raft-{number} down", space=self.hub)
 
     def drop(self, sender: int, receiver: int) -> None:
         """Nothing passes from one member to another, acknowledgements neither."""
-        ip("-n", self.name(sender), "route", "add", "blackhole", f"{self.raft_host(receiver)}/32")
+        ip(f"route add blackhole {self.raft_host(receiver)}/32", space=self.name(sender))
 
     def heal(self) -> None:
+        ip(*(f"link set raft-{number} up" for number in range(self.size)), space=self.hub)
         for number in range(self.size):
-            ip("-n", self.hub, "link", "set", f"port{number}", "up")
-            ip("-n", self.name(number), "route", "flush", "type", "blackhole")
+            ip("route flush type blackhole", space=self.name(number))
+
+
+def _made(tag: str, size: int) -> Namespaces:
+    hub, host = f"{tag}-hub", "test-host"
+    ip(
+        f"netns add {hub}",
+        f"link add {tag} type veth peer name {host} netns {hub}",
+        f"link set {tag} up",
+    )
+    spaces = Namespaces(tag=tag, subnet=claimed_subnet(tag), size=size)
+    ports = [(bridge, number) for bridge in _BRIDGES for number in range(size)]
+    own = f"198.19.{spaces.subnet}.1"
+    ip(
+        *(f"netns add {spaces.name(number)}" for number in range(size)),
+        *(
+            f"link add {bridge}-{number} netns {hub} type veth peer name {bridge} netns {spaces.name(number)}"
+            for bridge, number in ports
+        ),
+        f"address add {own}/32 dev {tag}",
+        f"route replace {network(spaces.subnet)} dev {tag} src {own}",
+    )
+    ip(
+        *(f"link add {bridge} type bridge" for bridge in _BRIDGES),
+        *(f"link set {bridge} up" for bridge in _BRIDGES),
+        f"link set {host} master test up",
+        *(f"link set {bridge}-{number} master {bridge} up" for bridge, number in ports),
+        # Whoever is cut off from the others reaches the test by this bridge, and nobody else.
+        *(f"link set test-{number} type bridge_slave isolated on" for number in range(size)),
+        space=hub,
+    )
+    for number in range(size):
+        ip(
+            "link set lo up",
+            f"address add {spaces.raft_host(number)}/24 dev raft",
+            f"address add {spaces.test_host(number)}/24 dev test",
+            *(f"link set {bridge} up" for bridge in _BRIDGES),
+            space=spaces.name(number),
+        )
+    return spaces
 
 
 @contextmanager
 def running_in_namespaces(root: Path, *, size: int = 3) -> Iterator[tuple[Cluster, Namespaces]]:
     """Start members in namespaces; skip the test where there is no right to make these."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if shutil.which("ip") is None:
-        pytest.skip("network namespaces need iproute2 (ip)")
-    spaces = Namespaces(tag=random.randrange(1, 255), size=size)
+    lacking = missing()
+    if lacking is not None:
+        pytest.skip(f"links cut by the kernel need {lacking}")
+    tag = new_tag()
     try:
-        try:
-            spaces.create()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
+        spaces = _made(tag, size)
         secret = root / "secret"
         secret.write_bytes(os.urandom(32).hex().encode())
         rafts = [f"{spaces.raft_host(number)}:{_RAFT_PORT}" for number in range(size)]
@@ -112,11 +128,11 @@ def running_in_namespaces(root: Path, *, size: int = 3) -> Iterator[tuple[Cluste
                 http=f"{spaces.test_host(number)}:{_HTTP_PORT}",
                 data=root / f"data{number}",
                 arguments=("--raft-secret-file", str(secret)),
-                prefix=("ip", "netns", "exec", spaces.name(number)),
+                prefix=tuple(inside(spaces.name(number), [])),
             )
             for number in range(size)
         ]
         with running(members) as cluster:
             yield cluster, spaces
     finally:
-        spaces.delete()
+        remove(tag)

@@ -482,7 +482,7 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
     found = of(gold, "late")
     assert found.lateness_ns == pytest.approx(807e6, abs=1e6)
     assert found.queued == 50
-    inside = [row for row in gold.latency if "/late/" in row.run and row.measure == "lateness"]
+    inside = [row for row in gold.lateness if "/late/" in row.run]
     assert max(row.value_ns for row in inside if row.phase == "reference") < 2e6
 
 
@@ -814,5 +814,5 @@ def test_no_table_that_comes_to_the_driver_grows_with_the_load(gold: Gold) -> No
     few, many = rows("few"), rows("many")
     assert many == few
     filled = {name for name, number in few.items() if number}
-    assert {"recoveries", "outcomes", "timelines", "latency", "messages"} <= filled
+    assert {"recoveries", "outcomes", "timelines", "latency", "lateness", "messages"} <= filled
     assert {"reasons", "costs", "links", "files"} <= filled

@@ -16,7 +16,7 @@ from bench.report import answers, measures, words
 from bench.report.advice import NoReport, advice
 from bench.report.blocks import Line, differences, estimate, judge
 from bench.report.conditions import conditions
-from bench.report.gold import Bucket, Cost, Gold, LinkBytes, Recovery
+from bench.report.gold import Cost, Gold, LateBucket, LinkBytes, Recovery
 from bench.report.job import write_conditions, write_lines, write_values
 from bench.report.measures import Place, Values
 from bench.report.page import holds_class, page
@@ -317,7 +317,7 @@ def shared_with(gold: Gold, *, machine_s: float, late_ms: int, runs: int) -> Gol
     Args:
         runs: So many of the runs were disturbed, the others were not.
     """
-    costs, latency = [], []
+    costs, lateness = [], []
     for number, source in enumerate(gold.sources):
         disturbed = number < runs
         for role, used in (
@@ -327,18 +327,8 @@ def shared_with(gold: Gold, *, machine_s: float, late_ms: int, runs: int) -> Gol
         ):
             costs.append(a_cost(source.run, role=role, cpu_ns=round(used * SECOND)))
         for value_ns, n in ((400_000, 900), (late_ms * 10**6 if disturbed else 900_000, 100)):
-            latency.append(
-                Bucket(
-                    run=source.run,
-                    phase="quiet",
-                    fault=None,
-                    op="lookup",
-                    measure="lateness",
-                    value_ns=value_ns,
-                    n=n,
-                )
-            )
-    return replace(gold, costs=costs, latency=latency)
+            lateness.append(LateBucket(run=source.run, phase="quiet", value_ns=value_ns, n=n))
+    return replace(gold, costs=costs, lateness=lateness)
 
 
 @pytest.fixture

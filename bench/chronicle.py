@@ -1,0 +1,71 @@
+"""Which scenarios one cluster's life has been through, when, and by what its arm has lost them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench.plan import scenarios_of
+from bench.processes import ArmLost
+from bench.schedule import SessionPlan
+from bench.split import Slot
+
+
+class Chronicle:
+    """What is known of a life's scenarios so far.
+
+    Attributes:
+        scenario: The one that is under way; the warm-up belongs to the first one.
+        slots: Of those that are over, in order; whoever has lost one has a slot for it, too.
+        lost: Scenario to what its arm has lost it by.
+    """
+
+    def __init__(self, given: SessionPlan) -> None:
+        self._given = given
+        self.scenarios = [scenario.name for scenario in scenarios_of(given.plan, given.series)]
+        self.scenario = self.scenarios[0]
+        self.slots: list[Slot] = []
+        self.lost: dict[str, str] = {}
+
+    def begins(self, scenario: str) -> None:
+        """Another scenario is under way."""
+        self.scenario = scenario
+
+    def ends(self, begin_ns: int, end_ns: int) -> None:
+        """The scenario that is under way is over."""
+        self._add(self.scenario, begin_ns, end_ns)
+
+    def loses(self, reason: str) -> None:
+        """The arm has lost the scenario that is under way; the first reason counts."""
+        self.lost.setdefault(self.scenario, reason)
+
+    def loses_rest(self, begin_ns: int, now_ns: int, reason: str) -> None:
+        """The arm has lost the scenario that began then, and those that were to follow."""
+        over = {slot.scenario for slot in self.slots}
+        for scenario in self.scenarios:
+            if scenario in over:
+                continue
+            end_ns = now_ns if scenario == self.scenario else begin_ns
+            self.lost.setdefault(scenario, reason)
+            self._add(scenario, begin_ns, end_ns)
+            begin_ns = end_ns
+
+    def _add(self, scenario: str, begin_ns: int, end_ns: int) -> None:
+        folder = self._given.folder(scenario)
+        self.slots.append(Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns))
+
+    def loss(self, error: Exception, ends: Iterable[str]) -> str | None:
+        """Say what the arm has lost by, if a server of its own kept the harness from going on.
+
+        Args:
+            error: Why the harness cannot go on.
+            ends: How servers ended that have done so by themselves.
+        """
+        if isinstance(error, ArmLost):
+            return reason_of(error)
+        ended = list(ends)  # each that is looked at is recorded
+        return self.lost.get(self.scenario) or (ended[0] if ended else None)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error in one line."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,467 @@
+"""All processes of one cluster's life: the servers of an arm, brokers, users and the observer.
+
+They are built, started, looked after and stopped here, and told when the load begins and ends. Nothing here
+knows what is measured when, or of faults: that is :mod:`bench.director`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
+from bench.arms.servers import Servers, StartedServers, server_names, servers_of, wait_until
+from bench.cuts import SIDES
+from bench.events import Event, Fact, LinkSample, Role, Truth
+from bench.files import write_at_once
+from bench.generator_config import (
+    Beginning,
+    GeneratorConfig,
+    begin_path,
+    end_path,
+    new_topics,
+    observed_topics,
+    topic_name,
+)
+from bench.machine import versions
+from bench.network import Network, ProxyNetwork
+from bench.observer import ObserverConfig
+from bench.plan import Load
+from bench.ports import free_ports
+from bench.processes import READY_MARK, ArmLost, ClusterError, Process
+from bench.runfolder import Links, Timer
+from bench.schedule import SessionPlan
+from bench.timers import DOCUMENTED_MS
+from client.blocking import Client
+from client.config import ClientConfig
+from remoting.errors import RemotingError
+from remoting.route import TopicConfig
+
+#: From the moment everything is ready until the warm-up begins: users are made meanwhile.
+LEAD_S: Final = 0.4
+#: Pause between two rounds of readings of what servers list, s.
+OBSERVE_EVERY_S = 0.02
+#: A server that was started and does not serve within this time has lost for its arm, s.
+RESTART_MAX_S: Final = 60.0
+
+_NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
+_NEW_TOPICS: Final = "autoCreateTopicEnable=true"
+#: What a server says whose port somebody else has: ports are the harness's choice.
+_PORT_TAKEN: Final = "Address already in use"
+
+Record = Callable[[Event], None]
+
+
+class Cluster:
+    """Everything that runs for one life of one arm.
+
+    Attributes:
+        first_step: What is said while it starts.
+        servers: Asked over the network; known since :meth:`build`.
+        started: The same, where their processes are ours.
+        server_processes: Theirs; empty where they are not.
+        sides: What the groups of users dial.
+    """
+
+    first_step = "starting"
+    servers: Servers
+    started: StartedServers
+    observer: Process
+    generator: Process
+
+    def __init__(self, given: SessionPlan, record: Record) -> None:
+        self.given = given
+        self.plan, self.series = given.plan, given.series
+        self.record = record
+        self.network: Network = ProxyNetwork(given.work, record)
+        self.server_processes: list[Process] = []
+        self.brokers: list[Process] = []
+        self.broker_addrs: list[str] = []
+        self.sides: list[Side] = []
+        self._carriers: list[Process] = []
+        self._helpers: list[Process] = []
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Choose places, ports and command lines; nothing is started."""
+        names = [f"broker-{index}" for index in range(self.plan.brokers)]
+        if self.plan.links == "kernel":
+            from bench.kernel import KernelNetwork  # only root has it
+
+            self.network = KernelNetwork([*server_names(self.plan.servers), *names])
+        network = self.network
+        servers = self.servers = self.started = servers_of(
+            self.given.arm,
+            self.given.work,
+            self.series.timers,
+            self.record,
+            count=self.plan.servers,
+            durability=self.series.durability or self.plan.durability,
+            network=network,
+        )
+        self.server_processes = servers.processes
+        self.broker_addrs = [self._broker_addr(name) for name in names]
+
+        def dialled(dialler: str) -> list[str]:
+            return [
+                network.dialled(dialler, name, to)
+                for name, to in zip(servers.names, servers.clients, strict=True)
+            ]
+
+        self.sides = [
+            Side(
+                name=side,
+                servers=dialled(side),
+                http=servers.http,
+                brokers={
+                    addr: network.dialled(side, name, addr)
+                    for name, addr in zip(names, self.broker_addrs, strict=True)
+                },
+            )
+            for side in SIDES
+        ]
+        self.brokers = [self._broker(index, dialled(name)) for index, name in enumerate(names)]
+        self._carriers = network.carriers()
+        self._helpers = [*self._carriers, *self._load_processes()]
+
+    def _broker_addr(self, name: str) -> str:
+        return f"{self.network.host(name)}:{free_ports(1)[0]}"
+
+    def _broker(self, index: int, servers: list[str]) -> Process:
+        divisor = self.series.timers.divisor
+        program = "bench.arms.zookeeper_broker" if self._kind == "zookeeper" else "broker"
+        command = [sys.executable, "-m", program, "-n", ";".join(servers)]
+        command += ["--set", f"timerDivisor={divisor:g}", "--set", _NO_NEW_TOPICS]
+        name, addr = f"broker-{index}", self.broker_addrs[index]
+        command += ["--listen", f"{self.network.bind}:{addr.rpartition(':')[2]}", "--advertise", addr]
+        command += ["--name", name, "--cluster", CLUSTER, "--store", str(self.given.work / name)]
+        return self._process(name, "broker", self.network.command(name, command), index=index)
+
+    @property
+    def _generator_load(self) -> Load:
+        """What the generator does of the plan's load."""
+        return self.plan.load
+
+    def _load_processes(self) -> list[Process]:
+        """Make observer and generator, not yet started."""
+        observing = [sys.executable, "-m", "bench.observer", str(self.config_path("observer"))]
+        self.observer = self._process("observer", "prober", observing)
+        locustfile = Path(__file__).with_name("generator.py")
+        load = self._generator_load
+        users = str(load.all_users)
+        command = [sys.executable, "-m", "locust", "--headless", "--only-summary", "--loglevel", "WARNING"]
+        command += ["-f", str(locustfile), "--users", users, "--spawn-rate", users]
+        command += ["--stop-timeout", str(math.ceil(load.timeout_s)), "--exit-code-on-error", "0"]
+        command += ["--bench-config", str(self.config_path("generator"))]
+        self.generator = self._process("generator", "generator", self.network.command(SIDES[0], command))
+        return [self.observer, self.generator]
+
+    def config_path(self, name: str) -> Path:
+        """Return the file in which a program of ours is told what to do."""
+        return self.given.work / f"{name}.json"
+
+    def _process(
+        self, name: str, role: Role, command: Sequence[str], *, index: int = 0, ready_mark: str = READY_MARK
+    ) -> Process:
+        return Process(
+            role=role,
+            index=index,
+            command=command,
+            log=self.given.work / f"{name}.log",
+            record=self.record,
+            ready_mark=ready_mark,
+        )
+
+    @property
+    def _kind(self) -> ArmKind:
+        return "zookeeper" if self.given.arm == "zookeeper" else "remoting"
+
+    def _arm_config(self) -> ArmConfig:
+        timers = self.series.timers
+        divisor = timers.divisor
+        return ArmConfig(
+            kind=self._kind,
+            sides=self.sides,
+            lease_ms=timers.session_ms() if self._kind == "zookeeper" else timers.lease_ms(),
+            refresh_ms=round(DOCUMENTED_MS["pollNameServerInterval"] / divisor),
+            heartbeat_ms=round(DOCUMENTED_MS["registerNameServerPeriod"] / divisor),
+            divisor=divisor,
+            timeout_s=self.plan.load.timeout_s,
+            watches=self.series.watches,
+        )
+
+    # -- what a manifest says of it -----------------------------------------------------------------------
+
+    def broker_indexes(self) -> list[int]:
+        """Return the numbers of the real brokers, in the order of their addresses."""
+        return list(range(self.plan.brokers))
+
+    @property
+    def links(self) -> Links | Literal["none"]:
+        """What cuts the links between processes."""
+        return self.plan.links
+
+    @property
+    def watches(self) -> bool:
+        """Whether clients are told of changes."""
+        return self.series.watches and self._kind == "zookeeper"
+
+    def timers(self) -> dict[str, Timer]:
+        return self.servers.timers()
+
+    def versions(self) -> dict[str, str]:
+        return versions()
+
+    # -- start and end ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything; returns when every server lists every broker and the load can begin.
+
+        Raises:
+            ArmLost: If a server ends or does not come to serve.
+            ClusterError: If something else fails.
+        """
+        for process in self._carriers:
+            process.launch()
+        self.started.start()
+        for process in self._carriers:
+            process.wait_ready()
+        for process in self.brokers:
+            process.launch()
+        # Whoever loads much comes after those that the others wait for, and is ready when these have met.
+        self.generator.launch()
+        self._launch_observer()
+        wait_until(
+            self.servers.ready,
+            "servers are not ready",
+            self.server_processes,
+            RESTART_MAX_S,
+            late=ArmLost,
+        )
+        for index, process in enumerate(self.brokers):
+            process.wait_ready()
+            self.truth(index, "up")
+        self._start_topics()
+
+    def _launch_observer(self) -> None:
+        arm = self._arm_config()
+        self.config_path("observer").write_bytes(
+            msgspec.json.encode(
+                ObserverConfig(
+                    kind=arm.kind,
+                    servers=self.servers.clients,
+                    topics=observed_topics(self.plan.load) + new_topics(self.plan, self.series),
+                    folder=str(self.given.spool),
+                    session_ms=arm.lease_ms,
+                    period_s=OBSERVE_EVERY_S,
+                )
+            )
+        )
+        self.observer.launch()
+
+    def _start_topics(self) -> None:
+        """Make the topics that are there from the start, and wait until every server knows of them."""
+        topics = [topic_name(number) for number in range(self.plan.load.topics)]
+        self.create_topics(topics)
+        self.await_routes(topics, self.processes)
+
+    def create_topics(self, topics: Sequence[str]) -> None:
+        """Create topics at each broker, as an administrator does who waits as long as a start may take."""
+        client = Client(ClientConfig(nameservers=tuple(self.servers.clients), call_timeout_s=RESTART_MAX_S))
+        try:
+            for topic in topics:
+                config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
+                for addr in self.broker_addrs:
+                    client.run(client.admin.create_topic(addr, config))
+        except RemotingError as error:
+            raise ClusterError(f"topics cannot be created: {error}") from error
+        finally:
+            client.close()
+
+    def await_routes(self, topics: Sequence[str], watched: list[Process]) -> None:
+        """Wait until every server lists every broker for each of these topics.
+
+        Args:
+            watched: Whose end ends the wait; servers are started again by whoever watches over the run.
+        """
+        arm = _threaded_arm(self._arm_config())
+        everybody = self.broker_indexes()
+        sessions = [arm.client(Side(name="harness", servers=[addr]), 0) for addr in self.servers.clients]
+        try:
+            for session in sessions:
+                for topic in topics:
+                    wait_until(
+                        lambda session=session, topic=topic: (  # type: ignore[misc]
+                            session.look_up(topic).brokers == everybody
+                        ),
+                        "not every server lists every broker",
+                        watched,
+                    )
+        finally:
+            for session in sessions:
+                session.close()
+
+    def await_brokers(self) -> None:
+        """Wait until every server lists every broker, those of the generator too."""
+        wanted = self.plan.brokers + self.plan.load.sim_brokers
+        servers = self.servers
+        wait_until(
+            lambda: all(servers.listed(index) >= wanted for index in range(self.plan.servers)),
+            f"not every server lists {wanted} brokers",
+            self.brokers,
+        )
+
+    def begin(self) -> int:
+        """Let the load go; return when it begins."""
+        self.generator.wait_ready()
+        self.observer.wait_ready()
+        start_ns = time.monotonic_ns() + round(LEAD_S * 1e9)
+        self._tell_generator(start_ns)
+        return start_ns
+
+    def _tell_generator(self, start_ns: int) -> None:
+        config = GeneratorConfig(
+            folder=str(self.given.spool),
+            arm=self._arm_config(),
+            load=self._generator_load,
+            brokers=self.broker_indexes(),
+            seed=self.given.seed,
+            start_ns=start_ns,
+            new_topics=new_topics(self.plan, self.series),
+            linger_ns=round(self.plan.linger_s * 1e9),
+        )
+        write_at_once(self.config_path("generator"), [msgspec.json.encode(config)])
+
+    def say_topic(self, topic: str, beginning: Beginning) -> None:
+        """Tell producers when a new topic comes to be."""
+        path = begin_path(self.config_path("generator"), topic)
+        write_at_once(path, [msgspec.json.encode(beginning)])
+
+    def say_end(self, end_ns: int) -> None:
+        """Tell users when the load ends."""
+        say_end(self.config_path("generator"), end_ns)
+
+    def users_are_gone(self) -> bool:
+        return not self.generator.alive
+
+    def check_users_gone(self) -> None:
+        """Check that users have gone as they should.
+
+        Raises:
+            ClusterError: If they are still there, or failed.
+        """
+        if self.generator.alive:
+            raise ClusterError(f"the generator did not end\n{self.generator.log_tail()}")
+        if self.generator.code != 0:
+            raise ClusterError(f"the generator ended with {self.generator.code}\n{self.generator.log_tail()}")
+
+    def stop(self) -> None:
+        """Stop everything, brokers first as an operator would."""
+        groups = [[self.observer], self.brokers, self.server_processes, self._carriers]
+        for group in groups:
+            for process in group:
+                process.terminate()
+            for process in group:
+                process.join()
+
+    def take_rows(self) -> None:
+        """Make events of what programs have written in a form of their own; ours write events."""
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        for process in [*self._helpers, *self.processes]:
+            process.kill()
+
+    # -- while it runs ------------------------------------------------------------------------------------
+
+    @property
+    def processes(self) -> list[Process]:
+        """Servers and brokers, as far as they are ours."""
+        return [*self.server_processes, *self.brokers]
+
+    def truth(self, broker: int, what: Fact, t_ns: int | None = None) -> None:
+        """Record what has become of a broker, by default now."""
+        t_ns = time.monotonic_ns() if t_ns is None else t_ns
+        self.record(Truth(subject="broker", broker=broker, what=what, t_ns=t_ns))
+
+    def sample(self) -> None:
+        """Record what each process has used so far."""
+        for process in [*self.processes, *self._helpers]:
+            process.sample()
+
+    def count(self) -> None:
+        """Record how many bytes have passed each link."""
+        t_ns = time.monotonic_ns()
+        for count in self.network.counts():
+            self.record(
+                LinkSample(
+                    dialler=count.dialler,
+                    acceptor=count.acceptor,
+                    t_ns=t_ns,
+                    forward_bytes=count.forward,
+                    back_bytes=count.back,
+                )
+            )
+
+    def revive_servers(self) -> Iterator[str]:
+        """Start every server again that has ended by itself; yield at once how it ended."""
+        for process in self.server_processes:
+            end = process.revive()
+            if end is not None:
+                yield end
+
+    def server_ends(self) -> Iterator[str]:
+        """Yield how each server ended that has done so by itself and does not run again."""
+        return (end for process in self.server_processes if (end := process.died()) is not None)
+
+    def check_others(self, *, load_is_over: bool) -> None:
+        """Check that everybody runs who is no server.
+
+        Raises:
+            ClusterError: If somebody has ended; the load's end is the users' only excuse.
+        """
+        for process in [*self.brokers, self.observer, *self._carriers]:
+            end = process.died()
+            if end is not None:
+                raise ClusterError(f"{end}\n{process.log_tail()}")
+        self._check_users(load_is_over=load_is_over)
+
+    def _check_users(self, *, load_is_over: bool) -> None:
+        if not load_is_over and not self.generator.alive:
+            code = self.generator.code
+            raise ClusterError(f"the generator ended early, with {code}\n{self.generator.log_tail()}")
+
+    def lacks_port(self) -> bool:
+        """Say whether a server found its port taken by somebody else."""
+        return any(_PORT_TAKEN in process.log_text() for process in self.server_processes)
+
+
+def making_topics(command: Sequence[str]) -> list[str]:
+    """Return a broker's command line that lets it make topics itself, as RocketMQ's do by default."""
+    return [word.replace(_NO_NEW_TOPICS, _NEW_TOPICS) for word in command]
+
+
+def say_end(config: Path, end_ns: int) -> None:
+    """Tell users that await it when the load ends.
+
+    Args:
+        config: Whose :func:`end_path` they watch.
+    """
+    write_at_once(end_path(config), [str(end_ns).encode()])
+
+
+def _threaded_arm(config: ArmConfig) -> Arm:
+    if config.kind == "zookeeper":
+        from bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this arm only
+
+        return ZooKeeperArm(config)
+    from bench.arms.remoting import RemotingArm
+
+    return RemotingArm(config)

@@ -1,0 +1,295 @@
+"""Carries out the timetable of one cluster's life: scenario by scenario, fault by fault, to the instant.
+
+What a fault strikes is decided by :mod:`bench.plan` and :mod:`bench.cuts`; when, and what is done, is here.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from bench.arms.servers import wait_until
+from bench.chance import stream
+from bench.chronicle import Chronicle
+from bench.cluster import RESTART_MAX_S, Cluster, making_topics
+from bench.cuts import directions, struck_server
+from bench.events import Fault
+from bench.generator_config import Beginning, new_topic
+from bench.links import Direction
+from bench.plan import (
+    CASES,
+    NEW_TOPIC,
+    Kind,
+    PlannedFault,
+    after_seconds,
+    down_seconds,
+    scenarios_of,
+    strikes_broker,
+    strikes_every_server,
+)
+from bench.processes import ArmLost, ClusterError, Process
+from remoting.codes import DEFAULT_TOPIC
+
+#: Ahead of a new topic's beginning its producers are told of it, ns.
+SIGNAL_NS: Final = 200_000_000
+
+Progress = Callable[[str], None]
+
+
+class Director:
+    """Carries out one life's timetable in a thread of its own; another one watches over the processes.
+
+    Attributes:
+        failure: Why the harness could not go on; None if the timetable was carried out, or the arm lost.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        chronicle: Chronicle,
+        progress: Progress,
+        *,
+        start_ns: int,
+        over: threading.Event,
+    ) -> None:
+        """Prepare the timetable.
+
+        Args:
+            start_ns: When the load begins.
+            over: Set by somebody else to have it give up.
+        """
+        self.given = cluster.given
+        self.plan, self.series = cluster.plan, cluster.series
+        self.failure: Exception | None = None
+        self._cluster = cluster
+        self._chronicle = chronicle
+        self._progress = progress
+        self._start_ns = start_ns
+        self._over = over
+        self._jitter = stream(self.given.seed, "jitter of faults")
+        self._thread = threading.Thread(target=self._direct, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _direct(self) -> None:
+        begin_ns = self._start_ns
+        try:
+            self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
+            for scenario in scenarios_of(self.plan, self.series):
+                self._chronicle.begins(scenario.name)
+                if scenario.name == "idle-300":
+                    self._cluster.await_brokers()  # what idles elsewhere costs nothing
+                begin_ns = at_ns = time.monotonic_ns()
+                if scenario.quiet_s:
+                    self._progress(scenario.name)
+                    at_ns += round(scenario.quiet_s * self.series.stretch * 1e9)
+                    self._sleep_until(at_ns)
+                for n, fault in enumerate(scenario.faults):
+                    self._progress(f"{scenario.name}: {fault.case}")
+                    strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
+                    at_ns = strike(scenario.name, n, fault, at_ns)
+                self._chronicle.ends(begin_ns, at_ns)
+        except (ArmLost, ClusterError) as error:
+            reason = self._chronicle.loss(error, self._cluster.server_ends())
+            if reason is None or self._over.is_set():
+                self.failure = error
+            else:
+                self._chronicle.loses_rest(begin_ns, time.monotonic_ns(), reason)
+        except Exception as error:  # the thread's boundary: the main one makes the run void
+            self.failure = error
+
+    def _sleep_until(self, at_ns: int) -> None:
+        """Sleep, unless the run is over before.
+
+        Raises:
+            ClusterError: If it is.
+        """
+        if self._over.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
+            raise ClusterError("the run was given up")
+
+    # -- new topics ---------------------------------------------------------------------------------------
+
+    def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
+        """Have a topic made while producers try to send to it; return the end of its window."""
+        kind = CASES[scenario][fault.case]
+        if kind == "first-send":
+            self._let_brokers_make_topics()
+            from_ns = time.monotonic_ns()
+        topic = new_topic(fault.case)
+        quiet_ns = round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9)
+        begin_ns = from_ns + max(quiet_ns, SIGNAL_NS)
+        until_ns = begin_ns + round((fault.down_s + fault.after_s) * self.series.stretch * 1e9)
+        self._sleep_until(begin_ns - SIGNAL_NS)
+        self._cluster.say_topic(topic, Beginning(begin_ns=begin_ns, until_ns=until_ns))
+        self._sleep_until(begin_ns)
+        if kind == "update-topic":
+            self._cluster.create_topics([topic])
+        self._cluster.record(
+            Fault(
+                n=n,
+                kind=kind,
+                case=fault.case,
+                targets=[],  # nobody is struck
+                from_ns=from_ns,
+                begin_ns=begin_ns,
+                until_ns=until_ns,
+            )
+        )
+        self._sleep_until(until_ns)
+        return until_ns
+
+    def _let_brokers_make_topics(self) -> None:
+        """Restart the brokers so that they make topics themselves."""
+        brokers = self._cluster.brokers
+        for process in brokers:
+            process.command = making_topics(process.command)
+            self._cluster.truth(process.index, "down")
+            process.terminate()
+            process.join()
+            process.launch()
+            self._await_service(process)
+        self._cluster.await_routes([DEFAULT_TOPIC], brokers)
+
+    # -- faults -------------------------------------------------------------------------------------------
+
+    def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
+        """Carry out one fault: choose, wait, strike, wait, take back, wait for those who start again.
+
+        Returns:
+            The end of its window: it goes on after everything was back, however long a restart took.
+        """
+        cluster = self._cluster
+        kind = CASES[scenario][fault.case]
+        chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
+        servers = self._struck_servers(scenario, fault.case, chance)
+        broker = cluster.brokers[chance.randrange(len(cluster.brokers))]
+        takes_broker = strikes_broker(scenario, fault.case)
+        processes = [broker] if takes_broker else servers
+        role = "broker" if takes_broker else cluster.servers.role(servers[0].index)
+        cut = directions(
+            kind,
+            fault.case,
+            servers=cluster.started.names,
+            target=servers[0].index,
+            brokers=[process.name for process in cluster.brokers],
+            broker=broker.index if takes_broker or fault.case == "broker-nameserver" else None,
+        )
+        self._sleep_until(from_ns + round((fault.quiet_s + self._jitter.uniform(0, fault.jitter_s)) * 1e9))
+        begin_ns = time.monotonic_ns()
+        self._go_down(kind, processes, cut, begin_ns)
+        self._sleep_until(begin_ns + round(down_seconds(scenario, fault, self.series) * 1e9))
+        healed_ns = time.monotonic_ns()
+        end_ns = self._come_back(kind, processes, cut)
+        after_s = after_seconds(scenario, fault, self.series, self.plan.links)
+        until_ns = end_ns + round(after_s * 1e9)
+        names = [process.name for process in processes]
+        if fault.case == "broker-nameserver":
+            names.append(broker.name)
+        cluster.record(
+            Fault(
+                n=n,
+                kind=kind,
+                case=fault.case,
+                targets=names,
+                role=role,
+                cut=[list(direction) for direction in cut] or None,
+                from_ns=from_ns,
+                begin_ns=begin_ns,
+                healed_ns=healed_ns,
+                end_ns=end_ns,
+                until_ns=until_ns,
+            )
+        )
+        self._sleep_until(until_ns)
+        return until_ns
+
+    def _struck_servers(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
+        everybody = self._cluster.server_processes
+        drawn = chance.randrange(len(everybody))
+        if strikes_every_server(case):
+            return list(everybody)
+        leader = self._cluster.servers.leader()
+        return [everybody[struck_server(scenario, count=len(everybody), drawn=drawn, leader=leader)]]
+
+    def _go_down(self, kind: Kind, processes: list[Process], cut: list[Direction], begin_ns: int) -> None:
+        brokers = [process.index for process in processes if process.role == "broker"]
+        match kind:
+            case "stop":
+                for process in processes:
+                    process.terminate()
+            case "kill" | "empty":
+                for process in processes:
+                    process.strike()
+            case "freeze":
+                for process in processes:
+                    process.signal(signal.SIGSTOP)
+            case "cable" | "oneway" | "partition":
+                self._cluster.network.cut(cut)
+            case "rolling":
+                return  # one by one, when they come back
+            case "update-topic" | "first-send":
+                raise AssertionError("these strike nobody")
+        for broker in brokers:
+            self._cluster.truth(broker, "cut" if cut else "down", begin_ns)
+
+    def _come_back(self, kind: Kind, processes: list[Process], cut: list[Direction]) -> int:
+        """Take a fault back; return when that was complete."""
+        cluster = self._cluster
+        if cut:
+            done_ns = cluster.network.heal()
+            for process in processes:
+                if process.role == "broker":
+                    cluster.truth(process.index, "healed", done_ns)
+            return done_ns
+        if kind == "freeze":
+            for process in processes:
+                process.signal(signal.SIGCONT)
+                if process.role == "broker":
+                    cluster.truth(process.index, "up")
+            return time.monotonic_ns()
+        if kind == "rolling":
+            for process in processes:
+                process.terminate()
+                process.join()
+                process.launch()
+                self._await_service(process)
+                # An operator goes on when all are well: else two of them are away at a time.
+                self._await_server(cluster.servers.ready, f"{process.name} is not ready")
+            return time.monotonic_ns()
+        for process in processes:
+            process.join()
+            if kind == "empty":
+                cluster.started.empty_disk(process.index)
+            process.launch()
+        for process in processes:
+            self._await_service(process)
+        return time.monotonic_ns()
+
+    def _await_service(self, process: Process) -> None:
+        """Wait until a process that was started again serves."""
+        if process.role == "broker":
+            process.wait_ready(RESTART_MAX_S)
+            self._cluster.truth(process.index, "up")
+        else:
+            started = self._cluster.started
+            self._await_server(lambda: started.serves(process), f"{process.name} does not serve")
+
+    def _await_server(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a server that was started again; should it end meanwhile, it is started once more.
+
+        Raises:
+            ArmLost: If that takes too long.
+        """
+        wait_until(lambda: self._over.is_set() or condition(), what, [], RESTART_MAX_S, late=ArmLost)

@@ -1,0 +1,102 @@
+"""Network namespaces by iproute2; needs root.
+
+Names of one set of namespaces begin with a tag: ``rkb``, the number of the process that made them, and a
+number of its own. What a process that was killed has left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import psutil
+
+from bench.namespaces import SUBNETS, network
+from bench.processes import ClusterError
+
+_TAG: Final = re.compile(r"(rkb(\d+)-\d+)-")
+_numbers: Final = itertools.count()
+_own: Final[set[str]] = set()
+
+
+def new_tag() -> str:
+    """Return the tag of a new set; :func:`remove` gives it back."""
+    _remove(_is_left)
+    tag = f"rkb{os.getpid()}-{next(_numbers)}"
+    _own.add(tag)
+    return tag
+
+
+def claimed_subnet(tag: str) -> int:
+    """Return a subnet that no other set has: the kernel has one route to each.
+
+    Args:
+        tag: Also the name of the interface to which the route leads.
+    """
+    for subnet in random.sample(SUBNETS, len(SUBNETS)):
+        try:
+            ip(f"route add {network(subnet)} dev {tag}")
+        except ClusterError as error:
+            if "File exists" not in str(error):
+                raise
+        else:
+            return subnet
+    raise ClusterError(f"other runs have all {len(SUBNETS)} subnets of 198.19.0.0/16")
+
+
+def remove(tag: str) -> None:
+    """Remove a set's namespaces, and with them all interfaces, routes and rules."""
+    _remove(lambda other, pid: other == tag)
+    _own.discard(tag)
+
+
+def _is_left(tag: str, pid: int) -> bool:
+    """Say whether a process that was killed has left these."""
+    return tag not in _own if pid == os.getpid() else not psutil.pid_exists(pid)
+
+
+def _remove(chosen: Callable[[str, int], bool]) -> None:
+    listed = run(["ip", "netns", "list"]).split()
+    found = [
+        (name, tag[1])
+        for name in listed
+        if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
+    ]
+    # The interface that is named by the tag goes with its other end, too, but some time later.
+    lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
+    lines += [f"netns del {name}" for name, _ in found]
+    run(["ip", "-force", "-batch", "-"], lines, check=False)
+
+
+def inside(space: str, words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a program in a namespace."""
+    return ["ip", "netns", "exec", space, *words]
+
+
+def ip(*lines: str, space: str | None = None) -> None:
+    """Have ``ip`` carry out these lines, in a namespace or in that of this process.
+
+    Raises:
+        ClusterError: If one fails.
+    """
+    where = [] if space is None else ["-n", space]
+    run(["ip", *where, "-batch", "-"], lines)
+
+
+def run(command: Sequence[str], lines: Sequence[str] = (), *, check: bool = True) -> str:
+    """Run a command, and return what it prints.
+
+    Raises:
+        ClusterError: If it fails; the message is the first line of what it says.
+    """
+    given = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        said = done.stderr.strip().partition("\n")[0]
+        raise ClusterError(said or f"{' '.join(command)} ended with {done.returncode}")
+    return done.stdout
