@@ -168,8 +168,9 @@ class HttpServer:
 
     # -- about this process --------------------------------------------------------------------------
 
-    @Serves("GET", "/v1/status", "State of this nameserver in its group", "The state.", answers.Status)
+    @Serves("GET", "/v1/status", "The state.", answers.Status)
     async def get_status(self, request: web.Request) -> web.Response:
+        """State of this nameserver in its group."""
         check_query(request, set())
         status, operations = self._consistency.status(), self._consistency.operations
         known = {name: getattr(status, name) for name in _OF_THE_MODE}
@@ -182,10 +183,9 @@ class HttpServer:
         )
         return json_answer(answer)
 
-    @Serves(
-        "GET", "/v1/digest", "Digests of the table, to compare nameservers", "The digests.", answers.Digests
-    )
+    @Serves("GET", "/v1/digest", "The digests.", answers.Digests)
     async def get_digest(self, request: web.Request) -> web.Response:
+        """Digests of the table, to compare nameservers."""
         check_query(request, set())
         status = self._consistency.status()
         return json_answer(
@@ -197,19 +197,14 @@ class HttpServer:
             )
         )
 
-    @Serves("GET", "/healthz", "The process runs", "It does.", TEXT, {})
+    @Serves("GET", "/healthz", "It does.", TEXT, {})
     async def get_health(self, request: web.Request) -> web.Response:
+        """The process runs."""
         return web.Response(text="ok\n", headers=HEADERS)
 
-    @Serves(
-        "GET",
-        "/readyz",
-        "Reads and writes can be served",
-        "They can.",
-        TEXT,
-        {503: "They cannot; detail says what is waited for."},
-    )
+    @Serves("GET", "/readyz", "They can.", TEXT, {503: "They cannot; detail says what is waited for."})
     async def get_readiness(self, request: web.Request) -> web.Response:
+        """Reads and writes can be served."""
         status = self._consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
@@ -231,8 +226,9 @@ class HttpServer:
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words
 
-    @Serves("GET", "/metrics", "Prometheus metrics", "Text format 0.0.4.", TEXT, {})
+    @Serves("GET", "/metrics", "Text format 0.0.4.", TEXT, {})
     async def get_metrics(self, request: web.Request) -> web.Response:
+        """Prometheus metrics."""
         return web.Response(
             body=self._metrics.exposition(),
             headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
@@ -243,10 +239,9 @@ class HttpServer:
         body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
-    @Serves(
-        "GET", "/openapi.json", "This document", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {}
-    )
+    @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {})
     async def get_open_api(self, request: web.Request) -> web.Response:
+        """This document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
 
 
