@@ -22,12 +22,11 @@ from unittest import mock
 import aiohttp
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from yarl import URL
 
 from nameserver.http import openapi
 from nameserver.http.app import HttpServer
-from nameserver.http.metrics import Samples, add_raft_figures
+from nameserver.http.metrics import raft_families
 from nameserver.modes.group import GroupStatus, Operations
 from nameserver.modes.independent import Independent
 from nameserver.replicated import Replicated
@@ -41,6 +40,7 @@ from remoting.registration import RegisterBody, body_crc32, encode_register_body
 from remoting.route import DataVersion, TopicConfig
 from remoting.transport import split_address
 from remoting.transport.aio import RemotingClient
+from tests.nameserver.http.test_metrics import text_of
 from tests.ports import free_addresses
 
 GOLDEN: Final = Path(__file__).with_name("golden")
@@ -462,10 +462,7 @@ async def figures(root: Path) -> str:
         "refused_writes unknown_outcomes barriers barriers_confirmed barrier_rounds proposals apply_lag"
     )
     given |= {name: 1000 + place for place, name in enumerate(numbers.split())}
-    samples, registry = Samples(), CollectorRegistry()
-    add_raft_figures(samples, msgspec.convert(given, GroupStatus))
-    registry.register(samples)
-    return generate_latest(registry).decode()
+    return text_of(raft_families(msgspec.convert(given, GroupStatus)))
 
 
 async def document(root: Path) -> str:
