@@ -64,8 +64,15 @@ class HttpConnections:
         return len(self._all)
 
     def start(self) -> None:
-        """Begin to look for connections whose time is over."""
-        self._look(asyncio.get_running_loop())
+        """Close connections whose time is over, now and again and again."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        begun = self._by_state[_State.BEGUN]
+        while begun and (oldest := next(iter(begun))).since <= now - self._header_s:
+            oldest.end()
+        for connection in [one for one in self._all.values() if one.moved_at < now - self._idle_s]:
+            connection.end()
+        self._sweep = loop.call_later(min(self._header_s, self._idle_s) / 4, self.start)
 
     def close(self) -> None:
         """Stop looking."""
@@ -107,15 +114,6 @@ class HttpConnections:
         connection = self._all.get(cast(asyncio.Protocol, protocol))
         if connection is not None:
             connection.enter(_State.BEGUN if connection.more_came else _State.KEPT)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        begun = self._by_state[_State.BEGUN]
-        while begun and (oldest := next(iter(begun))).since <= now - self._header_s:
-            oldest.end()
-        for connection in [one for one in self._all.values() if one.moved_at < now - self._idle_s]:
-            connection.end()
-        self._sweep = loop.call_later(min(self._header_s, self._idle_s) / 4, self._look, loop)
 
 
 class _Connection(asyncio.Protocol):

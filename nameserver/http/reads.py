@@ -34,11 +34,6 @@ class Reads:
         self._waits: set[asyncio.Timeout] = set()
         self._ended = False
 
-    @property
-    def blocked(self) -> int:
-        """How many queries wait for a change."""
-        return len(self._waits)
-
     def end(self) -> None:
         """Have every blocking query answered with what there is; from here on none waits."""
         self._ended = True
