@@ -16,7 +16,7 @@ from .tombstones import Tombstones
 class BrokerStore:
     """Records and broker names; who changes them names the revision of the change.
 
-    Invariants, checked by :meth:`check`, whenever a command has been applied:
+    Invariants whenever a command has been applied:
         - each broker name has an address;
         - within a broker name, an address has one broker id;
         - each (cluster, address) in a name's address table has exactly one record, and each record is
@@ -95,22 +95,6 @@ class BrokerStore:
             self.put_name(name, entry, revision)
         for broker, record in records.items():
             self.put_record(broker, record, revision)
-
-    def check(self, revision: int) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        listed: dict[BrokerKey, tuple[BrokerName, int]] = {}
-        for name, entry in self.names.items():
-            assert entry.addrs, f"{name} has no address"
-            addresses = [key.broker_addr for key in entry.addrs.values()]
-            assert len(set(addresses)) == len(addresses), f"{name} has an address under two ids"
-            assert entry.cluster in entry.clusters, f"{name} is not listed in its own cluster"
-            for broker_id, key in entry.addrs.items():
-                assert key not in listed, f"{key} is listed twice"
-                listed[key] = (name, broker_id)
-        for key, record in self.records.items():
-            assert listed.get(key) == (record.broker_name, record.broker_id), f"{key} is listed elsewhere"
-            assert record.revision <= revision, f"{key} is of the future"
-        assert len(listed) == len(self.records), "an address has no record"
 
 
 @lru_cache(maxsize=10_000)

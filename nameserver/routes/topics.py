@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import astuple
@@ -280,7 +280,7 @@ class TopicStore:
         made = self._sets[mark] = QueueSet(by_name, mark)
         return made
 
-    # -- images and checks
+    # -- images
 
     def take(self, entries: Mapping[str, TopicEntry]) -> None:
         """Take over an image's topics, and derive what is kept beside them."""
@@ -302,27 +302,6 @@ class TopicStore:
             if entry.mappings:
                 self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
         self.entries = dict(entries)
-
-    def check(self, names: Container[str]) -> None:
-        """Raise AssertionError if an invariant is broken.
-
-        Args:
-            names: The registered broker names.
-        """
-        members: dict[str, set[str]] = {}
-        for topic, kept in self.entries.items():
-            assert kept.queues, f"{topic} has no queue data"
-            assert set(kept.mappings) <= set(kept.queues), f"{topic} has a mapping without queue data"
-            for name, data in kept.queues.items():
-                assert name in names, f"{topic} names {name}, which is not registered"
-                assert data.broker_name == name, f"{topic} has {data} under {name}"
-                members.setdefault(name, set()).add(topic)
-            assert self._sets.get(kept.queue_set.mark) is kept.queue_set, f"{topic} has a set of its own"
-        derived = {name: set(pool.topics) for name, pool in self.pools.items() if pool.topics}
-        assert derived == members, "topics by broker name differ from the topics"
-        for name, pool in self.pools.items():
-            for topic, share in pool.topics.items():
-                assert self.entries[topic].queues[name] == share.data, f"{name} has other queues of {topic}"
 
 
 def _mapping_mark(name: str, mapping: QueueMapping) -> int:
