@@ -196,8 +196,8 @@ def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_cha
                 if whole is not None:
                     assert whole == b"".join(in_full(table, frame) for frame in step)
                 lead(reader, data, [])
-    assert cache.entries == len(cache.binary) + len(cache._binary_old) + sum(
-        len(lane.starts) + len(lane.old) for lane in cache._lanes.values()
+    assert cache.entries == sum(
+        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache._lanes.values())
     )
 
 
@@ -559,7 +559,7 @@ def test_what_old_answers_hold_is_counted_and_bounded() -> None:
         register(table, "m" * (500 + round_), ("T",))
         held = {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.starts.values()}
         held |= {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.old.values()}
-        held |= {id(shared.content): shared.content for shared in cache._alike.values()}
+        held |= {id(shared.content): shared.content for shared in cache._shared.values()}
         assert sum(map(len, held.values())) <= cache.held_bytes <= 2_000_000 + 50_000
     cache.clear()
     assert cache.held_bytes == 0
@@ -588,5 +588,5 @@ def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
     for round_ in range(20):
         assert check(cache, table, [request("T", 100)]) == 1
         register(table, "m" * (100 + round_), ("T",))
-    assert len(cache._alike) == 1
+    assert len(cache._shared) == 1
     assert cache.held_bytes < 2 * len(in_full(table, request("T"))) + 5_000
