@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from nameserver.commands import (
     UnregisterBroker,
     WipeWritePerm,
 )
-from nameserver.liveness import Liveness, Standing
+from nameserver.liveness import Standing
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
@@ -39,7 +39,6 @@ from nameserver.types import (
     BrokerKey,
     BrokerName,
     ClusterName,
-    ConnectionId,
     KvEntry,
     Request,
     refusal,
@@ -137,30 +136,16 @@ class SettingsChange:
 Decision: TypeAlias = Answer | Renewal | Unregister | SettingsChange | Command
 
 
-class Heard(Protocol):
-    """What this process knows of the sender of one request."""
+class Heard(NamedTuple):
+    """What this process knows of the sender of one request.
 
-    @property
-    def uptime_s(self) -> float:
-        """Seconds since this process started to serve."""
+    Attributes:
+        uptime_s: Seconds since this process started to serve.
+        standing: Returns what the request's connection is to a broker.
+    """
 
-    def standing(self, broker: BrokerKey) -> Standing:
-        """Return what the request's connection is to a broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeardOver:
-    """What this process knows of the sender behind one of its connections. Implements :class:`Heard`."""
-
-    liveness: Liveness
-    origin: ConnectionId
-
-    @property
-    def uptime_s(self) -> float:
-        return self.liveness.clock
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return self.liveness.standing(broker, self.origin)
+    uptime_s: float
+    standing: Callable[[BrokerKey], Standing]
 
 
 def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, Unregister, answer_for, decide
+from nameserver.handlers import (
+    SERVED,
+    Decision,
+    Heard,
+    Renewal,
+    SettingsChange,
+    Unregister,
+    answer_for,
+    decide,
+)
 from nameserver.liveness import Standing
 from nameserver.modes.explain import explain_route
 from nameserver.modes.history import History, Note, note_applied
@@ -52,7 +61,7 @@ class Sender:
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
     ) -> Decision:
         request = Request(code=code, ext_fields=ext or {}, body=body, version=version)
-        return decide(self.table.view, request, self.settings, self)
+        return decide(self.table.view, request, self.settings, Heard(self.uptime_s, self.standing))
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
