@@ -103,34 +103,16 @@ def _revision_mark(name: str) -> int:
 
 
 def _name_mark(name: str, entry: NameEntry) -> int:
-    return mark_of(
-        "n",
-        name,
-        entry.cluster,
-        entry.clusters,
-        tuple(sorted(entry.addrs.items())),
-        entry.enable_acting_master,
-        entry.zone_name,
-    )
+    cluster, clusters, addrs, acting_master, zone_name, *_revisions = astuple(entry)
+    return mark_of("n", name, cluster, clusters, tuple(sorted(addrs.items())), acting_master, zone_name)
 
 
 def _filter_mark(record: Record | None) -> int:
-    return (
-        0
-        if record is None or not record.filter_servers
-        else mark_of("f", record.broker, record.filter_servers)
-    )
+    if record is None or not record.filter_servers:
+        return 0
+    return mark_of("f", record.broker, record.filter_servers)
 
 
 def _record_mark(record: Record) -> int:
-    return mark_of(
-        "R",
-        record.broker,
-        record.broker_name,
-        record.broker_id,
-        record.ha_server_addr,
-        astuple(record.data_version),
-        record.complete,
-        record.lease_ms,
-        record.revision,
-    )
+    *who_and_where, version, complete, lease_ms, _filter_servers, revision = astuple(record)
+    return mark_of("R", *who_and_where, astuple(version), complete, lease_ms, revision)

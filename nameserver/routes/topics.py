@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import astuple
@@ -36,6 +37,7 @@ for over all topics, which may cost next to nothing per change."""
 NO_SHARES: Final[Mapping[str, Share]] = {}
 
 
+@dataclass(slots=True)
 class Pool:
     """What is derived from the topics for one broker name.
 
@@ -45,11 +47,8 @@ class Pool:
             one object serves all of them, and unequal objects are unequal shares.
     """
 
-    __slots__ = ("shares", "topics")
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Share] = {}
-        self.shares: dict[tuple[int, ...], Share] = {}
+    topics: dict[str, Share] = field(default_factory=dict)
+    shares: dict[tuple[int, ...], Share] = field(default_factory=dict)
 
     def bound(self) -> None:
         """Forget shares without a topic if there are too many."""
