@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -74,6 +75,7 @@ class _Asked(NamedTuple):
     codec: HeaderCodec
 
 
+@dataclass(slots=True, eq=False)
 class _Shared:
     """What some answers end with, after the opaque; one for all topics whose routes are made of the same.
 
@@ -83,13 +85,10 @@ class _Shared:
         users: Tails made of it, and requests whose last answer it was: while there are some it is held.
     """
 
-    __slots__ = ("content", "heads", "made_of", "users")
-
-    def __init__(self, made_of: tuple[HeaderCodec, RouteDialect, Hashable], content: bytes) -> None:
-        self.made_of = made_of
-        self.content = content
-        self.heads: dict[int, bytes] = {}
-        self.users = 0
+    made_of: tuple[HeaderCodec, RouteDialect, Hashable]
+    content: bytes
+    heads: dict[int, bytes] = field(default_factory=dict)
+    users: int = 0
 
 
 class _Tail(NamedTuple):
@@ -99,18 +98,16 @@ class _Tail(NamedTuple):
     shared: _Shared
 
 
+@dataclass(slots=True, eq=False)
 class _Known:
     """The pieces of one answer, right at one table revision; brought up to date in place."""
 
-    __slots__ = ("asked", "cost", "head", "revision", "shared", "tail")
-
-    def __init__(self, asked: _Asked, cost: int) -> None:
-        self.cost = cost
-        self.shared: _Shared | None = None
-        self.revision = -1
-        self.head = b""
-        self.tail = b""
-        self.asked = asked
+    asked: _Asked
+    cost: int
+    shared: _Shared | None = None
+    revision: int = -1
+    head: bytes = b""
+    tail: bytes = b""
 
 
 class _Lane:
@@ -288,7 +285,9 @@ class RouteCache:
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._young = self._old = 0  # requests of each generation
         self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
-        self._bytes = 0
+        #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
+        #: is known of requests.
+        self.held_bytes = 0
         #: Bytes of the longest answer that was ever held since all was forgotten. For readers.
         self.longest = 0
         #: Route queries answered from here.
@@ -300,13 +299,6 @@ class RouteCache:
     def entries(self) -> int:
         """Requests known."""
         return self._young + self._old
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes held: answers, also such as only a request that is not asked any more still knows, and
-        what is known of requests.
-        """
-        return self._bytes
 
     def reader(self) -> RouteReader:
         """Return what answers the queries of a new connection."""
@@ -320,7 +312,7 @@ class RouteCache:
             lane.starts.clear()  # readers remember lanes
             lane.old.clear()
         self._lanes.clear()
-        self._young = self._old = self._young_bytes = self._bytes = self.longest = 0
+        self._young = self._old = self._young_bytes = self.held_bytes = self.longest = 0
 
     def answer_each(
         self, data: bytes, position: int, answers: list[bytes], view: RouteView
@@ -393,7 +385,7 @@ class RouteCache:
         if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
             self._next_generation()
         self._young_bytes += known.cost
-        self._bytes += known.cost
+        self.held_bytes += known.cost
         start, rest = data[position:opaque_at], data[rest_at:stop]
         if is_json:
             kind = rest_at - opaque_at, rest
@@ -437,12 +429,12 @@ class RouteCache:
             if tail.topic_revision == topic_revision:
                 return tail.shared
             del self._tails[asked]
-            self._bytes -= _TAIL_COST
+            self.held_bytes -= _TAIL_COST
             self._release(tail.shared)
         settings = self._settings()
         order_conf = settings.order_message_enable
         made_of = asked.codec, asked.dialect, view.shape(asked.topic, order_conf=order_conf)
-        if self._bytes > self._bytes_max:
+        if self.held_bytes > self._bytes_max:
             self.clear()
         shared = self._shared.get(made_of)
         if shared is None:
@@ -455,14 +447,14 @@ class RouteCache:
             content = rest + encode_route(route, asked.dialect)
             if len(content) > TAIL_MAX:
                 return None
-            if self._bytes + len(content) > self._bytes_max:
+            if self.held_bytes + len(content) > self._bytes_max:
                 self.clear()
             shared = self._shared[made_of] = _Shared(made_of, content)
             self.longest = max(self.longest, len(content))
-            self._bytes += _SHARED_COST + len(content)
+            self.held_bytes += _SHARED_COST + len(content)
         shared.users += 1
         self._tails[asked] = _Tail(topic_revision, shared)
-        self._bytes += _TAIL_COST
+        self.held_bytes += _TAIL_COST
         return shared
 
     def _release(self, shared: _Shared) -> None:
@@ -470,7 +462,7 @@ class RouteCache:
         shared.users -= 1
         if shared.users == 0:
             del self._shared[shared.made_of]
-            self._bytes -= _SHARED_COST + len(shared.content)
+            self.held_bytes -= _SHARED_COST + len(shared.content)
 
     def _release_last(self, known: _Known) -> None:
         """Have a request hold its last answer no longer."""
@@ -494,14 +486,14 @@ class RouteCache:
             self._lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
         self._young -= 1
         self._young_bytes -= known.cost
-        self._bytes -= known.cost
+        self.held_bytes -= known.cost
         self._release_last(known)
 
     def _next_generation(self) -> None:
         """Forget the requests of the last generation that were not asked again; this one is the last now."""
         for lane in (self.binary, *self._lanes.values()):
             for known in lane.old.values():
-                self._bytes -= known.cost
+                self.held_bytes -= known.cost
                 self._release_last(known)
             lane.old, lane.starts = lane.starts, {}
         self._lanes = {kind: lane for kind, lane in self._lanes.items() if lane.old}
