@@ -70,8 +70,10 @@ class Sender:
         match decision:
             case Answer():
                 return decision
-            case Renewal() | Unregister() | SettingsChange():
+            case Renewal():
                 return decision.answer
+            case Unregister() | SettingsChange():
+                return Answer()
         verdict = self.table.apply(decision)
         self.applied.append((decision, verdict))
         assert not isinstance(verdict, Moved)
@@ -502,17 +504,13 @@ def test_role_switch_lists_an_address_once() -> None:
 def test_unregistration_over_the_own_connection_says_that_the_broker_leaves() -> None:
     sender = Sender(standings={A: Standing.OWNER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
-        broker=A, late=False, answer=Answer()
-    )
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=False)
 
 
 def test_regression_late_unregistration_of_a_former_process_is_ignored() -> None:
     sender = Sender(standings={A: Standing.OLDER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
-        broker=A, late=True, answer=Answer()
-    )
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=True)
 
 
 def test_unregistration_by_a_stranger_is_a_command_that_matches_by_address() -> None:

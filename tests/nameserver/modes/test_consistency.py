@@ -77,7 +77,7 @@ class Delayed:
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         self.calls.append("change settings")
-        return change.answer
+        return Answer()
 
     def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         mode: Mode = self
