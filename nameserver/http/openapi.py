@@ -21,30 +21,25 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[web.StreamResponse]
 
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
-        "in": "query",
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
         "description": "stale: local, always. default: misses no change acknowledged more than one minimum "
         "election timeout before. linearizable: misses none acknowledged before; 400 where the mode does "
         "not offer it.",
     },
     "index": {
-        "in": "query",
         "schema": {"type": "integer", "minimum": 0},
         "description": "Answer only once the topic's index is greater than this, or wait has passed.",
     },
     "epoch": {
-        "in": "query",
         "schema": {"type": "integer", "minimum": 0},
         "description": "Epoch of that index, from the same answer: in another one the answer comes at once. "
         "Needs index.",
     },
     "wait": {
-        "in": "query",
         "schema": {"type": "string", "pattern": r"^\d{1,4}(\.\d{1,3})?s?$", "default": "30s"},
         "description": "Longest wait in seconds, at most 60s. Needs index.",
     },
     "timeout": {
-        "in": "query",
         "schema": {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,3})?s?$", "default": "30s"},
         "description": "How long the change may take, above 0s and up to 100s.",
         "example": "60s",
@@ -181,7 +176,9 @@ def document() -> bytes:
             },
             "paths": paths,
             "components": {
-                "parameters": {name: {"name": name, **said} for name, said in _PARAMETERS.items()},
+                "parameters": {
+                    name: {"name": name, "in": "query", **said} for name, said in _PARAMETERS.items()
+                },
                 "schemas": schemas,
                 "securitySchemes": {
                     "token": {

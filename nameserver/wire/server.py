@@ -234,10 +234,7 @@ class _DeferredRegistration(DeferredReply):
     __slots__ = ()
 
     def __call__(self, answer: Answer) -> None:
-        if answer is DONE:
-            self.connection.send_deferred(self.request, None)
-        else:
-            self.send(_reply(self.request, answer))
+        self.send(None if answer is DONE else _reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

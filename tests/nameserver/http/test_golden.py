@@ -327,7 +327,7 @@ async def independent(root: Path) -> str:
         await of.web.close()
         connections = of.http._connections
         await until(lambda: not len(connections))
-        with mock.patch.object(connections, "_connections_max", 0):
+        with mock.patch.object(connections, "connections_max", 0):
             async with aiohttp.ClientSession() as of.web:
                 await of.ask("GET", "/v1/topics")
                 await of.ask("GET", "/healthz")
