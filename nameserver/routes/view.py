@@ -95,16 +95,13 @@ class RouteView:
                 data = replace(data, broker_addrs=addrs)
             brokers.append(data)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
+        mappings = {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
         return TopicRouteData(
             queue_datas=tuple(entry.queues[name] for name in listed),
             broker_datas=tuple(brokers),
             filter_server_table=filters,
             order_topic_conf=None if order is None else order.value,
-            topic_queue_mapping_by_broker=(
-                {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
-                if entry.mappings
-                else None
-            ),
+            topic_queue_mapping_by_broker=mappings or None,
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
