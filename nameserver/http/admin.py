@@ -159,20 +159,13 @@ class RaftAdmin:
         given = request.headers.get("Authorization")
         scheme, _, token = (given or "").partition(" ")
         if given is None:
-            raise Problem(
-                401,
-                "this needs the header Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv"'},
-            )
+            raise _challenge("this needs the header Authorization: Bearer TOKEN")
         # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
         if scheme.lower() != "bearer" or not known:
             self._log_refusal(request)
-            raise Problem(
-                401,
-                "the token is not the one in this nameserver's --http-token-file",
-                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv", error="invalid_token"'},
-            )
+            detail = "the token is not the one in this nameserver's --http-token-file"
+            raise _challenge(detail, ', error="invalid_token"')
         return operations.member, _deadline(request)
 
     def _log_refusal(self, request: web.Request) -> None:
@@ -225,6 +218,10 @@ class RaftAdmin:
                 members=status.members or (), voters=status.voters or (), learners=status.learners or ()
             )
         )
+
+
+def _challenge(detail: str, more: str = "") -> Problem:
+    return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="mqnamesrv"{more}'})
 
 
 def _proof(token: str) -> bytes:

@@ -202,11 +202,9 @@ class HttpServer:
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
         what = "reads and writes" if not status.reads_ready else "writes"
-        raise Problem(
-            503,
-            f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._hindrances(why)}",
-            headers=ASK_AGAIN,
-        )
+        why = status.waiting_for or "no leader"
+        detail = f"{what} cannot be served: {why}{self._hindrances(why)}"
+        raise Problem(503, detail, headers=ASK_AGAIN)
 
     def _hindrances(self, why: str) -> str:
         """Return what else an operator should look at when nothing is served, beyond what ``why`` says."""
