@@ -320,19 +320,20 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: 
     if must_wait(settings, heard.uptime_s):
         return refusal(NOT_READY)
     fields = ext.GetRouteFields.parse(request.ext_fields)
-    route = None
-    if fields.topic is not None:
-        route = view.route(
-            fields.topic,
-            acting_master=settings.support_acting_master,
-            order_conf=settings.order_message_enable,
-        )
+    route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
         return no_route(fields.topic, request.version)
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
     return Answer(body=encode_route(route, dialect))
+
+
+def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRouteData | None:
+    """Return where a topic lives, None if nowhere, as these settings want it shown."""
+    return view.route(
+        topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
+    )
 
 
 def no_route(topic: str | None, version: int) -> Answer:
@@ -367,17 +368,13 @@ def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
 
 
 def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    return Answer(
-        body=view.listing(
-            RequestCode.GET_BROKER_CLUSTER_INFO, lambda: encode_cluster_info(view.cluster_info())
-        )
-    )
+    return Answer(body=view.listing(request.code, lambda: encode_cluster_info(view.cluster_info())))
 
 
 def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if not settings.enable_all_topic_list:
         return refusal("disable")
-    return _topic_list(view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, view.topics)
+    return _topic_list(view, request.code, view.topics)
 
 
 def _topics_of_cluster(
@@ -388,17 +385,14 @@ def _topics_of_cluster(
     cluster = ext.GetTopicsByClusterFields.parse(request.ext_fields).cluster
     if cluster is None:
         return Answer(body=TopicList().encode())
-    return _topic_list(
-        view, (RequestCode.GET_TOPICS_BY_CLUSTER, cluster), lambda: view.topics_of_cluster(cluster)
-    )
+    return _topic_list(view, (request.code, cluster), lambda: view.topics_of_cluster(cluster))
 
 
 def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     info = view.cluster_info()
     addr = next((data.broker_addrs[min(data.broker_addrs)] for data in info.broker_addr_table.values()), None)
-    return Answer(
-        body=TopicList(topics=(*info.cluster_addr_table, *info.broker_addr_table), broker_addr=addr).encode()
-    )
+    topics = (*info.cluster_addr_table, *info.broker_addr_table)
+    return Answer(body=TopicList(topics=topics, broker_addr=addr).encode())
 
 
 def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:

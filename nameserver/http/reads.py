@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from nameserver.handlers import route_of
 from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -103,10 +104,7 @@ class Reads:
         if after is not None and same and view.topic_revision(topic) <= after:
             await self._change(topic, after, wait_s)
             view = await self._view(request, blocking=True)
-        settings = self._settings.current
-        route = view.route(
-            topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
-        )
+        route = route_of(view, topic, self._settings.current)
         if route is None:
             explanation = self._consistency.explain(topic)
             raise Problem(

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from nameserver.handlers import route_of
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
 from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
@@ -432,15 +433,13 @@ class RouteCache:
             self.held_bytes -= _TAIL_COST
             self._release(tail.shared)
         settings = self._settings()
-        order_conf = settings.order_message_enable
-        made_of = asked.codec, asked.dialect, view.shape(asked.topic, order_conf=order_conf)
+        shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
+        made_of = asked.codec, asked.dialect, shape
         if self.held_bytes > self._bytes_max:
             self.clear()
         shared = self._shared.get(made_of)
         if shared is None:
-            route = view.route(
-                asked.topic, acting_master=settings.support_acting_master, order_conf=order_conf
-            )
+            route = route_of(view, asked.topic, settings)
             if route is None:
                 return None
             _, rest = _ANSWER_HEADERS[asked.codec]
