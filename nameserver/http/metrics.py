@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -32,7 +33,7 @@ class Metrics(Collector):
         self._consistency = consistency
         self._server = server
         self._version = version
-        self._requests: dict[tuple[str, int], int] = {}
+        self._requests: Counter[tuple[str, int]] = Counter()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # nothing where there is no /proc
         self._seconds = Histogram(
@@ -46,8 +47,7 @@ class Metrics(Collector):
 
     def answered(self, path: str, code: int, seconds: float) -> None:
         """Count one HTTP request; ``path`` is one of those that are served, not what was asked for."""
-        key = path, code
-        self._requests[key] = self._requests.get(key, 0) + 1
+        self._requests[path, code] += 1
         self._seconds.labels(path).observe(seconds)
 
     def exposition(self) -> bytes:
@@ -64,8 +64,8 @@ class Metrics(Collector):
         wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
         is_what = {"mode": status.mode, "role": status.role, "version": self._version}
         yield family("mqnamesrv_info", "Constant 1.", [(is_what, 1)])
-        requests = dict(stats.requests)
-        requests[105] = requests.get(105, 0) + cache.hits
+        requests = Counter(stats.requests)
+        requests[105] += cache.hits
         # Strangers choose codes that nobody serves: together they are one.
         counted = (*sorted(requests.items()), ("unknown", stats.requests_unknown))
         by_code = [({"code": str(code)}, count) for code, count in counted]
