@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from nameserver.commands import (
     UnregisterBroker,
     WipeWritePerm,
 )
-from nameserver.liveness import Liveness, Standing
+from nameserver.liveness import Standing
 from nameserver.registration import Registration, broker_key, decode_registration
 from nameserver.routes.entries import Record
 from nameserver.routes.kv import KV_ENTRY_BYTES_MAX, entry_size
@@ -39,35 +39,15 @@ from nameserver.types import (
     BrokerKey,
     BrokerName,
     ClusterName,
-    ConnectionId,
     KvEntry,
     Request,
     refusal,
 )
 from nameserver.verdicts import CountReply, Moved, RegisterReply, Rejected, Verdict
+from remoting import fields as ext
 from remoting.bodies import BrokerMemberGroup, KVTable, TopicList
 from remoting.codes import MASTER_ID, VERSION_5_0_0, RequestCode, ResponseCode
 from remoting.errors import FieldError, RemoteProtocolError
-from remoting.fields import (
-    AddWritePermResponseFields,
-    BrokerHeartbeatFields,
-    DeleteKvFields,
-    DeleteTopicInNamesrvFields,
-    GetBrokerMemberGroupFields,
-    GetKvFields,
-    GetKvListFields,
-    GetKvResponseFields,
-    GetRouteFields,
-    GetTopicsByClusterFields,
-    PutKvFields,
-    QueryDataVersionFields,
-    QueryDataVersionResponseFields,
-    RegisterBrokerResponseFields,
-    TopicFields,
-    UnregisterBrokerFields,
-    WipeWritePermResponseFields,
-    WritePermFields,
-)
 from remoting.route import (
     DataVersion,
     TopicRouteData,
@@ -122,7 +102,6 @@ class Unregister:
 
     broker: BrokerKey
     late: bool
-    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,36 +110,21 @@ class SettingsChange:
 
     after: NamesrvSettings
     changes: Mapping[str, str]
-    answer: Answer
 
 
 Decision: TypeAlias = Answer | Renewal | Unregister | SettingsChange | Command
 
 
-class Heard(Protocol):
-    """What this process knows of the sender of one request."""
+class Heard(NamedTuple):
+    """What this process knows of the sender of one request.
 
-    @property
-    def uptime_s(self) -> float:
-        """Seconds since this process started to serve."""
+    Attributes:
+        uptime_s: Seconds since this process started to serve.
+        standing: Returns what the request's connection is to a broker.
+    """
 
-    def standing(self, broker: BrokerKey) -> Standing:
-        """Return what the request's connection is to a broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeardOver:
-    """What this process knows of the sender behind one of its connections. Implements :class:`Heard`."""
-
-    liveness: Liveness
-    origin: ConnectionId
-
-    @property
-    def uptime_s(self) -> float:
-        return self.liveness.clock
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return self.liveness.standing(broker, self.origin)
+    uptime_s: float
+    standing: Callable[[BrokerKey], Standing]
 
 
 def decide(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
@@ -196,8 +160,8 @@ def answer_for(command: Command, verdict: Verdict, request: Request, settings: N
         return _registered(reply, settings)
     if isinstance(reply, CountReply):
         if isinstance(command, WipeWritePerm):
-            return Answer(ext_fields=WipeWritePermResponseFields(wipe_topic_count=reply.count).to_ext())
-        return Answer(ext_fields=AddWritePermResponseFields(add_topic_count=reply.count).to_ext())
+            return Answer(ext_fields=ext.WipeWritePermResponseFields(wipe_topic_count=reply.count).to_ext())
+        return Answer(ext_fields=ext.AddWritePermResponseFields(add_topic_count=reply.count).to_ext())
     return Answer()
 
 
@@ -262,14 +226,7 @@ def decide_registration(
         enable_acting_master=entry.enable_acting_master,
         zone_name=entry.zone_name,
     )
-    return Renewal(
-        broker=broker,
-        registration=True,
-        lease_ms=record.lease_ms,
-        revision=record.revision,
-        answer=answer,
-        otherwise=touch,
-    )
+    return _renewal(record, answer, touch, registration=True)
 
 
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
@@ -280,19 +237,21 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
     elif reply.master_addr is None and reply.ha_server_addr is None:
         return DONE
-    fields = RegisterBrokerResponseFields(ha_server_addr=reply.ha_server_addr, master_addr=reply.master_addr)
+    fields = ext.RegisterBrokerResponseFields(
+        ha_server_addr=reply.ha_server_addr, master_addr=reply.master_addr
+    )
     return Answer(ext_fields=fields.to_ext(), body=body)
 
 
 def _unregister(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
-    fields = UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
+    fields = ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
     broker = broker_key(fields.cluster_name, fields.broker_addr)
     match heard.standing(broker):
         case Standing.OWNER:
-            return Unregister(broker=broker, late=False, answer=Answer())
+            return Unregister(broker=broker, late=False)
         case Standing.OLDER:
-            return Unregister(broker=broker, late=True, answer=Answer())
+            return Unregister(broker=broker, late=True)
         case Standing.STRANGER:
             name = BrokerName(fields.broker_name)
             return UnregisterBroker(
@@ -308,30 +267,33 @@ def _unregister(view: RouteView, request: Request, settings: NamesrvSettings, he
 def _query_data_version(
     view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard
 ) -> Decision:
-    fields = QueryDataVersionFields.parse(request.ext_fields)
+    fields = ext.QueryDataVersionFields.parse(request.ext_fields)
     broker = broker_key(fields.cluster_name, fields.broker_addr)
     sent = DataVersion.decode(request.body)
     record = view.record(broker)
+
+    def says(*, changed: bool, version: bytes = b"") -> Answer:
+        fields = ext.QueryDataVersionResponseFields(changed=changed)
+        return Answer(ext_fields=fields.to_ext(), body=version)
+
     if record is None:
-        return Answer(ext_fields=QueryDataVersionResponseFields(changed=True).to_ext())
-    changed = not record.complete or record.data_version != sent
-    says = Answer(
-        ext_fields=QueryDataVersionResponseFields(changed=changed).to_ext(), body=record.data_version.encode()
-    )
-    says_changed = QueryDataVersionResponseFields(changed=True).to_ext()
-    return _heard_of(record, says, msgspec.structs.replace(says, ext_fields=says_changed))
+        return says(changed=True)
+    changed, version = not record.complete or record.data_version != sent, record.data_version.encode()
+    return _renewal(record, says(changed=changed, version=version), says(changed=True, version=version))
 
 
 def _heartbeat(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = BrokerHeartbeatFields.parse(request.ext_fields)
+    fields = ext.BrokerHeartbeatFields.parse(request.ext_fields)
     record = view.record(broker_key(fields.cluster_name, fields.broker_addr))
-    return Answer() if record is None else _heard_of(record, Answer(), Answer())
+    return Answer() if record is None else _renewal(record, Answer(), Answer())
 
 
-def _heard_of(record: Record, answer: Answer, otherwise: Answer) -> Renewal:
+def _renewal(
+    record: Record, answer: Answer, otherwise: Touch | Answer, *, registration: bool = False
+) -> Renewal:
     return Renewal(
         broker=record.broker,
-        registration=False,
+        registration=registration,
         lease_ms=record.lease_ms,
         revision=record.revision,
         answer=answer,
@@ -340,7 +302,7 @@ def _heard_of(record: Record, answer: Answer, otherwise: Answer) -> Renewal:
 
 
 def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = GetBrokerMemberGroupFields.parse(request.ext_fields)
+    fields = ext.GetBrokerMemberGroupFields.parse(request.ext_fields)
     data = view.broker_data(fields.broker_name)
     group = BrokerMemberGroup(
         cluster=fields.cluster_name,
@@ -357,20 +319,21 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings, 
 def _route(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if must_wait(settings, heard.uptime_s):
         return refusal(NOT_READY)
-    fields = GetRouteFields.parse(request.ext_fields)
-    route = None
-    if fields.topic is not None:
-        route = view.route(
-            fields.topic,
-            acting_master=settings.support_acting_master,
-            order_conf=settings.order_message_enable,
-        )
+    fields = ext.GetRouteFields.parse(request.ext_fields)
+    route = None if fields.topic is None else route_of(view, fields.topic, settings)
     if route is None:
         return no_route(fields.topic, request.version)
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
     return Answer(body=encode_route(route, dialect))
+
+
+def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRouteData | None:
+    """Return where a topic lives, None if nowhere, as these settings want it shown."""
+    return view.route(
+        topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
+    )
 
 
 def no_route(topic: str | None, version: int) -> Answer:
@@ -405,17 +368,13 @@ def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
 
 
 def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    return Answer(
-        body=view.listing(
-            RequestCode.GET_BROKER_CLUSTER_INFO, lambda: encode_cluster_info(view.cluster_info())
-        )
-    )
+    return Answer(body=view.listing(request.code, lambda: encode_cluster_info(view.cluster_info())))
 
 
 def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     if not settings.enable_all_topic_list:
         return refusal("disable")
-    return _topic_list(view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, view.topics)
+    return _topic_list(view, request.code, view.topics)
 
 
 def _topics_of_cluster(
@@ -423,20 +382,17 @@ def _topics_of_cluster(
 ) -> Decision:
     if not settings.enable_topic_list:
         return refusal("disable")
-    cluster = GetTopicsByClusterFields.parse(request.ext_fields).cluster
+    cluster = ext.GetTopicsByClusterFields.parse(request.ext_fields).cluster
     if cluster is None:
         return Answer(body=TopicList().encode())
-    return _topic_list(
-        view, (RequestCode.GET_TOPICS_BY_CLUSTER, cluster), lambda: view.topics_of_cluster(cluster)
-    )
+    return _topic_list(view, (request.code, cluster), lambda: view.topics_of_cluster(cluster))
 
 
 def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
     info = view.cluster_info()
     addr = next((data.broker_addrs[min(data.broker_addrs)] for data in info.broker_addr_table.values()), None)
-    return Answer(
-        body=TopicList(topics=(*info.cluster_addr_table, *info.broker_addr_table), broker_addr=addr).encode()
-    )
+    topics = (*info.cluster_addr_table, *info.broker_addr_table)
+    return Answer(body=TopicList(topics=topics, broker_addr=addr).encode())
 
 
 def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
@@ -453,7 +409,7 @@ def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], list[str]])
 
 
 def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = DeleteTopicInNamesrvFields.parse(request.ext_fields)
+    fields = ext.DeleteTopicInNamesrvFields.parse(request.ext_fields)
     return DeleteTopic(
         topic=fields.topic,
         cluster_name=ClusterName(fields.cluster_name) if fields.cluster_name else None,
@@ -462,7 +418,7 @@ def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings, 
 
 
 def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    topic = TopicFields.parse(request.ext_fields).topic
+    topic = ext.TopicFields.parse(request.ext_fields).topic
     queues = {
         data.broker_name: msgspec.convert(data, BrokerQueues, from_attributes=True)
         for data in (decode_queue_datas(request.body) if request.body else ())
@@ -474,7 +430,7 @@ def _register_topic(view: RouteView, request: Request, settings: NamesrvSettings
 
 def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
     def handler(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-        name = BrokerName(WritePermFields.parse(request.ext_fields).broker_name or "")
+        name = BrokerName(ext.WritePermFields.parse(request.ext_fields).broker_name or "")
         return change(broker_name=name, name_revision=view.base("name", name))
 
     return handler
@@ -484,7 +440,7 @@ def _write_perm(change: type[WipeWritePerm | AddWritePerm]) -> _Handler:
 
 
 def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = PutKvFields.parse(request.ext_fields)
+    fields = ext.PutKvFields.parse(request.ext_fields)
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
         return refusal("namespace or key is null")
@@ -501,7 +457,7 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard:
 
 
 def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = GetKvFields.parse(request.ext_fields)
+    fields = ext.GetKvFields.parse(request.ext_fields)
     entry: KvEntry | None = None
     if fields.namespace is not None and fields.key is not None:
         entry = view.kv_value(fields.namespace, fields.key)
@@ -510,11 +466,11 @@ def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard:
             code=ResponseCode.QUERY_NOT_FOUND,
             remark=f"No config item, Namespace: {_shown(fields.namespace)} Key: {_shown(fields.key)}",
         )
-    return Answer(ext_fields=GetKvResponseFields(value=entry.value).to_ext())
+    return Answer(ext_fields=ext.GetKvResponseFields(value=entry.value).to_ext())
 
 
 def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    fields = DeleteKvFields.parse(request.ext_fields)
+    fields = ext.DeleteKvFields.parse(request.ext_fields)
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
         return Answer()
@@ -522,7 +478,7 @@ def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings, hea
 
 
 def _kv_list(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:
-    namespace = GetKvListFields.parse(request.ext_fields).namespace
+    namespace = ext.GetKvListFields.parse(request.ext_fields).namespace
     values = None if namespace is None else view.kv(namespace)
     if values is None:
         return Answer(
@@ -548,7 +504,7 @@ def _update_config(view: RouteView, request: Request, settings: NamesrvSettings,
         return refusal(str(error), ResponseCode.NO_PERMISSION)
     except ChangeInvalid as error:
         return refusal(str(error))
-    return SettingsChange(after=after, changes=changes, answer=Answer()) if changes else Answer()
+    return SettingsChange(after=after, changes=changes) if changes else Answer()
 
 
 def _get_config(view: RouteView, request: Request, settings: NamesrvSettings, heard: Heard) -> Decision:

@@ -63,41 +63,24 @@ class RaftAdmin:
 
     # -- resources -----------------------------------------------------------------------------------
 
-    @Serves(
-        "GET",
-        "/v1/raft/status",
-        "Figures of this member of the raft group",
-        "The figures.",
-        GroupStatus,
-        {**PARAMETER_PROBLEM, **NO_GROUP},
-    )
+    @Serves("GET", "/v1/raft/status", "The figures.", GroupStatus, {**PARAMETER_PROBLEM, **NO_GROUP})
     async def get_raft_status(self, request: web.Request) -> web.Response:
+        """Figures of this member of the raft group."""
         check_query(request, set())
         return json_answer(self._operations().raft_status())
 
-    @change(
-        "POST",
-        "/v1/raft/members",
-        "Take a member in: a learner first, a voter once it has caught up",
-        "It is a voter.",
-        answers.Members,
-        body=answers.NewMember,
-    )
+    @change("POST", "/v1/raft/members", "It is a voter.", answers.Members, body=answers.NewMember)
     async def add_member(self, request: web.Request) -> web.Response:
+        """Take a member in: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
         change = member.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    @change(
-        "DELETE",
-        "/v1/raft/members/{address}",
-        "Take a member out; it stops. A leader hands over first and then names the new one (421)",
-        "It is out.",
-        answers.Members,
-    )
+    @change("DELETE", "/v1/raft/members/{address}", "It is out.", answers.Members)
     async def remove_member(self, request: web.Request) -> web.Response:
+        """Take a member out; it stops. A leader hands over first and then names the new one (421)."""
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
@@ -111,13 +94,13 @@ class RaftAdmin:
     @change(
         "POST",
         "/v1/raft/transfer",
-        "Hand leadership over",
         "Somebody else leads.",
         answers.Leader,
         body=answers.Transfer,
         body_required=False,
     )
     async def transfer_leadership(self, request: web.Request) -> web.Response:
+        """Hand leadership over."""
         member, deadline = self._allowed(request)
         to = await _body(request, "to") or None
         change = member.transfer_leadership(to, deadline=deadline)
@@ -127,11 +110,11 @@ class RaftAdmin:
     @change(
         "POST",
         "/v1/raft/snapshot",
-        "Write the state to a file that can be copied and restored",
         "It is on this nameserver's disk; with Accept: application/octet-stream the answer is it.",
         content(answers.Snapshot) | BINARY,
     )
     async def save_snapshot(self, request: web.Request) -> web.StreamResponse:
+        """Write the state to a file that can be copied and restored."""
         member, deadline = self._allowed(request)
         await _body(request)
         info = await self._done(request, "save snapshot", member.save_snapshot(deadline=deadline))
@@ -141,15 +124,9 @@ class RaftAdmin:
             answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.size)
         )
 
-    @change(
-        "POST",
-        "/v1/raft/restore",
-        "Replace the state by a snapshot file; only in a group of one member",
-        "It is the state of this group.",
-        answers.Restored,
-        body=BINARY,
-    )
+    @change("POST", "/v1/raft/restore", "It is the state of this group.", answers.Restored, body=BINARY)
     async def restore_snapshot(self, request: web.Request) -> web.Response:
+        """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)
         if self._restoring:  # each holds its whole file in memory
             raise Problem(409, "another snapshot is being restored")
@@ -182,20 +159,13 @@ class RaftAdmin:
         given = request.headers.get("Authorization")
         scheme, _, token = (given or "").partition(" ")
         if given is None:
-            raise Problem(
-                401,
-                "this needs the header Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv"'},
-            )
+            raise _challenge("this needs the header Authorization: Bearer TOKEN")
         # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
         if scheme.lower() != "bearer" or not known:
             self._log_refusal(request)
-            raise Problem(
-                401,
-                "the token is not the one in this nameserver's --http-token-file",
-                headers={"WWW-Authenticate": 'Bearer realm="mqnamesrv", error="invalid_token"'},
-            )
+            detail = "the token is not the one in this nameserver's --http-token-file"
+            raise _challenge(detail, ', error="invalid_token"')
         return operations.member, _deadline(request)
 
     def _log_refusal(self, request: web.Request) -> None:
@@ -248,6 +218,10 @@ class RaftAdmin:
                 members=status.members or (), voters=status.voters or (), learners=status.learners or ()
             )
         )
+
+
+def _challenge(detail: str, more: str = "") -> Problem:
+    return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="mqnamesrv"{more}'})
 
 
 def _proof(token: str) -> bytes:

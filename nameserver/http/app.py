@@ -72,7 +72,9 @@ class HttpServer:
         self.reads = Reads(consistency, settings)
         self._admin = RaftAdmin(consistency, token=token)
         self._metrics = Metrics(consistency, server, version=version)
-        self._runner: web.AppRunner | None = None
+        self._runner = web.AppRunner(
+            self.application(), access_log=None, logger=_protocol_log(), keepalive_timeout=75.0
+        )
         self._listener: asyncio.Server | None = None
         self._connections = HttpConnections(self._protocol)
         self._hosts = AllowedHosts(loopback=False, named=())
@@ -83,9 +85,6 @@ class HttpServer:
         Raises:
             OSError: If the address cannot be bound.
         """
-        self._runner = web.AppRunner(
-            self.application(), access_log=None, logger=_protocol_log(), keepalive_timeout=75.0
-        )
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connections.accept, host, port, backlog=1024)
@@ -101,22 +100,17 @@ class HttpServer:
         if self._listener is not None:
             self._listener.close()
         self.reads.end()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            assert runner.server is not None
-            await runner.server.shutdown(DRAIN_S)
-            await runner.cleanup()
+        if self._runner.server is not None:
+            await self._runner.server.shutdown(DRAIN_S)
+            await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        assert self._runner is not None
         assert self._runner.server is not None
-        protocol: asyncio.Protocol = self._runner.server()
-        return protocol
+        return self._runner.server()
 
     def application(self) -> web.Application:
         """Return the routes and what wraps them."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
-        application.on_response_prepare.append(_hide_version)
         application.add_routes(
             [
                 *(route for part in (self.reads, self._admin, self) for route in routes(part)),
@@ -147,9 +141,7 @@ class HttpServer:
         except Problem as problem:
             response = problem.response(request.path)
         except web.HTTPException as error:
-            response = Problem(error.status, _detail(error, request)).response(request.path)
-            if isinstance(error, web.HTTPMethodNotAllowed):
-                response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+            response = _problem(error, request).response(request.path)
         except Exception:  # the boundary of one request
             log.exception("http request failed path=%s", request.path)
             response = Problem(500, "see the nameserver's log").response(request.path)
@@ -168,24 +160,25 @@ class HttpServer:
 
     # -- about this process --------------------------------------------------------------------------
 
-    @Serves("GET", "/v1/status", "State of this nameserver in its group", "The state.", answers.Status)
+    @Serves("GET", "/v1/status", "The state.", answers.Status)
     async def get_status(self, request: web.Request) -> web.Response:
+        """State of this nameserver in its group."""
         check_query(request, set())
         status, operations = self._consistency.status(), self._consistency.operations
         known = {name: getattr(status, name) for name in _OF_THE_MODE}
-        answer = answers.Status(
-            **known,
-            linked=(operations.raft_status().linked or ()) if operations else (),
-            version=self._version,
-            uptime_ms=round(self._server.uptime_s * 1000),
-            connections=len(self._server.wire.connections),
+        return json_answer(
+            answers.Status(
+                **known,
+                linked=(operations.raft_status().linked or ()) if operations else (),
+                version=self._version,
+                uptime_ms=round(self._server.uptime_s * 1000),
+                connections=len(self._server.wire.connections),
+            )
         )
-        return json_answer(answer)
 
-    @Serves(
-        "GET", "/v1/digest", "Digests of the table, to compare nameservers", "The digests.", answers.Digests
-    )
+    @Serves("GET", "/v1/digest", "The digests.", answers.Digests)
     async def get_digest(self, request: web.Request) -> web.Response:
+        """Digests of the table, to compare nameservers."""
         check_query(request, set())
         status = self._consistency.status()
         return json_answer(
@@ -197,28 +190,21 @@ class HttpServer:
             )
         )
 
-    @Serves("GET", "/healthz", "The process runs", "It does.", TEXT, {})
+    @Serves("GET", "/healthz", "It does.", TEXT, {})
     async def get_health(self, request: web.Request) -> web.Response:
+        """The process runs."""
         return web.Response(text="ok\n", headers=HEADERS)
 
-    @Serves(
-        "GET",
-        "/readyz",
-        "Reads and writes can be served",
-        "They can.",
-        TEXT,
-        {503: "They cannot; detail says what is waited for."},
-    )
+    @Serves("GET", "/readyz", "They can.", TEXT, {503: "They cannot; detail says what is waited for."})
     async def get_readiness(self, request: web.Request) -> web.Response:
+        """Reads and writes can be served."""
         status = self._consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
         what = "reads and writes" if not status.reads_ready else "writes"
-        raise Problem(
-            503,
-            f"{what} cannot be served: {(why := status.waiting_for or 'no leader')}{self._hindrances(why)}",
-            headers=ASK_AGAIN,
-        )
+        why = status.waiting_for or "no leader"
+        detail = f"{what} cannot be served: {why}{self._hindrances(why)}"
+        raise Problem(503, detail, headers=ASK_AGAIN)
 
     def _hindrances(self, why: str) -> str:
         """Return what else an operator should look at when nothing is served, beyond what ``why`` says."""
@@ -231,8 +217,9 @@ class HttpServer:
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words
 
-    @Serves("GET", "/metrics", "Prometheus metrics", "Text format 0.0.4.", TEXT, {})
+    @Serves("GET", "/metrics", "Text format 0.0.4.", TEXT, {})
     async def get_metrics(self, request: web.Request) -> web.Response:
+        """Prometheus metrics."""
         return web.Response(
             body=self._metrics.exposition(),
             headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
@@ -243,10 +230,9 @@ class HttpServer:
         body = resources.files("nameserver.http").joinpath("web", name).read_bytes()
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
-    @Serves(
-        "GET", "/openapi.json", "This document", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {}
-    )
+    @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {JSON: {"schema": {"type": "object"}}}, {})
     async def get_open_api(self, request: web.Request) -> web.Response:
+        """This document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
 
 
@@ -271,21 +257,18 @@ def _protocol_log() -> logging.Logger:
     return logger
 
 
-def _detail(error: web.HTTPException, request: web.Request) -> str:
+def _problem(error: web.HTTPException, request: web.Request) -> Problem:
+    path = request.path[:200]
     if isinstance(error, web.HTTPNotFound):
-        return f"nothing is served at {request.path[:200]}; see /openapi.json"
+        return Problem(404, f"nothing is served at {path}; see /openapi.json")
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        return f"{error.method} is not offered at {request.path[:200]}, only {allowed}"
-    return error.text or error.reason
+        detail = f"{error.method} is not offered at {path}, only {allowed}"
+        return Problem(405, detail, headers={"Allow": allowed})
+    return Problem(error.status, error.text or error.reason)
 
 
 def _peer(request: web.Request) -> str:
     """Return ``host:port`` of who asks; a proxy's if there is one."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     return join_address(name[0], name[1]) if name else "unknown"
-
-
-async def _hide_version(request: web.Request, response: web.StreamResponse) -> None:
-    """Say what answers, and not in which version: whoever scans for known flaws has to try them."""
-    response.headers["Server"] = "mqnamesrv"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Final, cast
 
@@ -33,6 +34,7 @@ class _State(Enum):
     KEPT = "kept"
 
 
+@dataclass(eq=False)
 class HttpConnections:
     """Accepts connections and holds them to their limits; everything runs on one event loop.
 
@@ -40,20 +42,14 @@ class HttpConnections:
         make: Makes the protocol that reads requests and writes answers.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], asyncio.Protocol],
-        *,
-        connections_max: int = CONNECTIONS_MAX,
-        reserve: int = RESERVE,
-        header_s: float = HEADER_S,
-        idle_s: float = IDLE_S,
-    ) -> None:
-        self._make = make
-        self._connections_max = connections_max
-        self._reserve = reserve
-        self._header_s = header_s
-        self._idle_s = idle_s
+    make: Callable[[], asyncio.Protocol]
+    _: KW_ONLY
+    connections_max: int = CONNECTIONS_MAX
+    reserve: int = RESERVE
+    header_s: float = HEADER_S
+    idle_s: float = IDLE_S
+
+    def __post_init__(self) -> None:
         self._all: dict[asyncio.Protocol, _Connection] = {}  # by the protocol that serves it
         # In the order in which the state began.
         self._by_state: dict[_State, dict[_Connection, None]] = {state: {} for state in _State}
@@ -64,8 +60,15 @@ class HttpConnections:
         return len(self._all)
 
     def start(self) -> None:
-        """Begin to look for connections whose time is over."""
-        self._look(asyncio.get_running_loop())
+        """Close connections whose time is over, now and again and again."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        begun = self._by_state[_State.BEGUN]
+        while begun and (oldest := next(iter(begun))).since <= now - self.header_s:
+            oldest.end()
+        for connection in [one for one in self._all.values() if one.moved_at < now - self.idle_s]:
+            connection.end()
+        self._sweep = loop.call_later(min(self.header_s, self.idle_s) / 4, self.start)
 
     def close(self) -> None:
         """Stop looking."""
@@ -75,7 +78,7 @@ class HttpConnections:
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a connection that was just accepted."""
         reserved = False
-        if len(self._all) < self._connections_max:
+        if len(self._all) < self.connections_max:
             self._full = False
         else:
             if not self._full:  # one line an episode
@@ -84,11 +87,11 @@ class HttpConnections:
             longest = next(iter(self._by_state[_State.BEGUN] or self._by_state[_State.KEPT]), None)
             if longest is not None:
                 longest.end()
-            elif len(self._all) < self._connections_max + self._reserve:
+            elif len(self._all) < self.connections_max + self.reserve:
                 reserved = True
             else:
                 return _Refusal()
-        return _Connection(self._make(), self, reserved=reserved)
+        return _Connection(self.make(), self, reserved=reserved)
 
     def serve(self, protocol: asyncio.BaseProtocol) -> bool:
         """Note that a connection's request is with its handler.
@@ -107,15 +110,6 @@ class HttpConnections:
         connection = self._all.get(cast(asyncio.Protocol, protocol))
         if connection is not None:
             connection.enter(_State.BEGUN if connection.more_came else _State.KEPT)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        begun = self._by_state[_State.BEGUN]
-        while begun and (oldest := next(iter(begun))).since <= now - self._header_s:
-            oldest.end()
-        for connection in [one for one in self._all.values() if one.moved_at < now - self._idle_s]:
-            connection.end()
-        self._sweep = loop.call_later(min(self._header_s, self._idle_s) / 4, self._look, loop)
 
 
 class _Connection(asyncio.Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -12,7 +13,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nameserver.modes.group import GroupStatus
@@ -32,7 +33,7 @@ class Metrics(Collector):
         self._consistency = consistency
         self._server = server
         self._version = version
-        self._requests: dict[tuple[str, int], int] = {}
+        self._requests: Counter[tuple[str, int]] = Counter()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # nothing where there is no /proc
         self._seconds = Histogram(
@@ -46,8 +47,7 @@ class Metrics(Collector):
 
     def answered(self, path: str, code: int, seconds: float) -> None:
         """Count one HTTP request; ``path`` is one of those that are served, not what was asked for."""
-        key = path, code
-        self._requests[key] = self._requests.get(key, 0) + 1
+        self._requests[path, code] += 1
         self._seconds.labels(path).observe(seconds)
 
     def exposition(self) -> bytes:
@@ -62,14 +62,14 @@ class Metrics(Collector):
         """Return what is counted elsewhere."""
         status, view = self._consistency.status(), self._consistency.view(Freshness.STALE)
         wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
-        samples = Samples()
         is_what = {"mode": status.mode, "role": status.role, "version": self._version}
-        samples.add("mqnamesrv_info", "Constant 1.", 1, **is_what)
-        requests = dict(stats.requests)
-        requests[105] = requests.get(105, 0) + cache.hits
+        yield family("mqnamesrv_info", "Constant 1.", [(is_what, 1)])
+        requests = Counter(stats.requests)
+        requests[105] += cache.hits
         # Strangers choose codes that nobody serves: together they are one.
-        for code, count in (*sorted(requests.items()), ("unknown", stats.requests_unknown)):
-            samples.add("mqnamesrv_requests_total", "Requests by code.", count, code=str(code))
+        counted = (*sorted(requests.items()), ("unknown", stats.requests_unknown))
+        by_code = [({"code": str(code)}, count) for code, count in counted]
+        yield family("mqnamesrv_requests_total", "Requests by code.", by_code)
         for name, help_, value in (
             ("route_cache_hits_total", "Routes served encoded.", cache.hits),
             ("route_cache_entries", "Requests known.", cache.entries),
@@ -84,39 +84,31 @@ class Metrics(Collector):
             ("broker_names", "Broker names listed.", view.name_count),
             ("brokers", "Brokers listed.", len(view.records())),
             ("table_revision", "Changes applied to the table.", view.revision),
-            ("reads_ready", "Default reads are served.", int(status.reads_ready)),
-            ("writes_ready", "Writes are served.", int(status.writes_ready)),
+            ("reads_ready", "Default reads are served.", status.reads_ready),
+            ("writes_ready", "Writes are served.", status.writes_ready),
         ):
-            samples.add(f"mqnamesrv_{name}", help_, value)
+            yield family(f"mqnamesrv_{name}", help_, [({}, value)])
         if (operations := self._consistency.operations) is not None:
-            add_raft_figures(samples, operations.raft_status())
-        for (path, status_code), count in sorted(self._requests.items()):
-            labels = {"path": path, "code": str(status_code)}
-            samples.add("mqnamesrv_http_requests_total", "HTTP requests.", count, **labels)
-        return samples.collect()
+            yield from raft_families(operations.raft_status())
+        if self._requests:
+            answered = [
+                ({"path": path, "code": str(code)}, count)
+                for (path, code), count in sorted(self._requests.items())
+            ]
+            yield family("mqnamesrv_http_requests_total", "HTTP requests.", answered)
 
 
 _SHED: Final = "Closed because all connections together held too much."
 _SUPPRESSED: Final = "Lines about peers that were not written."
 
 
-class Samples(Collector):
-    """Collects samples; each family is described once and stands together."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-
-    def add(self, name: str, help_: str, value: float, /, **labels: str) -> None:
-        """Add a sample; one whose name ends in ``_total`` is of a counter."""
-        family = self._families.get(name)
-        if family is None:
-            made = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            family = self._families[name] = made(name, help_, labels=list(labels))
-        family.add_metric(list(labels.values()), value)
-
-    def collect(self) -> Iterable[Metric]:
-        """Return what was added, a family with all its samples."""
-        return self._families.values()
+def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+    """Return a metric with its samples by their labels; one whose name ends in ``_total`` is a counter."""
+    kind = "counter" if name.endswith("_total") else "gauge"
+    made = Metric(name.removesuffix("_total"), help_, kind)
+    for labels, value in samples:
+        made.add_sample(name, dict(labels), value)
+    return made
 
 
 #: Figures of ``raft_status``, each the metric mqnamesrv_raft_NAME, in seconds if it is a time.
@@ -152,26 +144,22 @@ _FIGURES: Final = (
 )
 
 
-def add_raft_figures(samples: Samples, status: GroupStatus) -> None:
-    """Add what ``raft_status`` says; a figure that is absent or None is left out."""
-
-    def add(name: str, help_: str, value: float, /, **labels: str) -> None:
-        samples.add(f"mqnamesrv_raft_{name}", help_, value, **labels)
-
+def raft_families(status: GroupStatus) -> Iterable[Metric]:
+    """Yield what ``raft_status`` says; a figure that is absent or None is left out."""
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
         if isinstance(value, (int, float)):  # bool is one
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
-                add(f"{name}_seconds", help_, value * (0.001 if unit == "ms" else 1))
-            else:
-                add(figure, "counter" if unit == "total" else help_, value)
+                figure, value = f"{name}_seconds", value * (0.001 if unit == "ms" else 1)
+            said = "counter" if unit == "total" else help_
+            yield family(f"mqnamesrv_raft_{figure}", said, [({}, value)])
+    yield family("mqnamesrv_raft_is_leader", "1 while leading.", [({}, status.role == "leader")])
+    yield family("mqnamesrv_raft_leader_known", "1 while a leader is known.", [({}, bool(status.leader))])
     members, learners, linked = status.members or (), status.learners or (), status.linked or ()
-    add("is_leader", "1 while leading.", int(status.role == "leader"))
-    add("leader_known", "1 while a leader is known.", int(bool(status.leader)))
-    for kind, count in (("voter", len(members) - len(learners)), ("learner", len(learners))):
-        add("members", "Members by kind, as known here.", count, kind=kind)
-    for member in members:
-        if member != status.me:
-            up = int(member in linked)
-            add("link_up", "1 while the authenticated link to a member is up.", up, peer=member)
+    kinds = [({"kind": "voter"}, len(members) - len(learners)), ({"kind": "learner"}, len(learners))]
+    yield family("mqnamesrv_raft_members", "Members by kind, as known here.", kinds)
+    links = [({"peer": member}, member in linked) for member in members if member != status.me]
+    if links:
+        up = "1 while the authenticated link to a member is up."
+        yield family("mqnamesrv_raft_link_up", up, links)

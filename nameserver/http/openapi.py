@@ -21,30 +21,25 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[web.StreamResponse]
 
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
-        "in": "query",
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
         "description": "stale: local, always. default: misses no change acknowledged more than one minimum "
         "election timeout before. linearizable: misses none acknowledged before; 400 where the mode does "
         "not offer it.",
     },
     "index": {
-        "in": "query",
         "schema": {"type": "integer", "minimum": 0},
         "description": "Answer only once the topic's index is greater than this, or wait has passed.",
     },
     "epoch": {
-        "in": "query",
         "schema": {"type": "integer", "minimum": 0},
         "description": "Epoch of that index, from the same answer: in another one the answer comes at once. "
         "Needs index.",
     },
     "wait": {
-        "in": "query",
         "schema": {"type": "string", "pattern": r"^\d{1,4}(\.\d{1,3})?s?$", "default": "30s"},
         "description": "Longest wait in seconds, at most 60s. Needs index.",
     },
     "timeout": {
-        "in": "query",
         "schema": {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,3})?s?$", "default": "30s"},
         "description": "How long the change may take, above 0s and up to 100s.",
         "example": "60s",
@@ -72,9 +67,10 @@ _CHANGE_PROBLEMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """Says what a handler, a method of some class, serves; its name is the operation's.
+    """Says what a handler, a method of some class, serves; its name and docstring are the operation's.
 
     Attributes:
+        said: What the answer is.
         answer: Type of the body, or the content as it stands in the document.
         problems: Status codes of errors, and what each means; else only that a parameter is unknown.
         query: Names of parameters, by blanks.
@@ -83,7 +79,6 @@ class Serves:
 
     method: str
     path: str
-    summary: str
     said: str
     answer: type | dict[str, Any]
     problems: dict[int, str] = field(default_factory=PARAMETER_PROBLEM.copy)
@@ -95,14 +90,18 @@ class Serves:
         _OPERATIONS[handler] = self
         return handler
 
-    def describe(self, name: str) -> dict[str, Any]:
+    def describe(self, handler: Callable[..., Any]) -> dict[str, Any]:
         in_path = [
             {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
             for part in self.path.split("/")
             if part.startswith("{")
         ]
         in_query = [{"$ref": f"#/components/parameters/{name}"} for name in self.query.split()]
-        described: dict[str, Any] = {"operationId": name, "summary": self.summary}
+        first, *others = handler.__name__.split("_")
+        described: dict[str, Any] = {
+            "operationId": first + "".join(map(str.capitalize, others)),
+            "summary": (handler.__doc__ or "").rstrip("."),
+        }
         if self.method != "GET":
             described["security"] = [{"token": []}]
         if in_path or in_query:
@@ -132,9 +131,7 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
     return body if isinstance(body, dict) else {media: {"schema": {"$ref": _REF.format(name=body.__name__)}}}
 
 
-def read(
-    path: str, summary: str, said: str, answer: type, *, query: str = "", gone: str | None = None
-) -> Serves:
+def read(path: str, said: str, answer: type, *, query: str = "", gone: str | None = None) -> Serves:
     """Say what a handler serves that reads the table.
 
     Args:
@@ -142,14 +139,12 @@ def read(
         gone: What a 404 means.
     """
     problems = ({} if gone is None else {404: gone}) | _READ_PROBLEMS
-    return Serves("GET", path, summary, said, answer, problems, query=f"consistency {query}")
+    return Serves("GET", path, said, answer, problems, query=f"consistency {query}")
 
 
-def change(
-    method: str, path: str, summary: str, said: str, answer: type | dict[str, Any], **body: Any
-) -> Serves:
+def change(method: str, path: str, said: str, answer: type | dict[str, Any], **body: Any) -> Serves:
     """Say what a handler serves that changes the group; ``body`` as of :class:`Serves`."""
-    return Serves(method, path, summary, said, answer, _CHANGE_PROBLEMS, query="timeout", **body)
+    return Serves(method, path, said, answer, _CHANGE_PROBLEMS, query="timeout", **body)
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
@@ -164,9 +159,7 @@ def document() -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     types: list[type] = [answers.ProblemDetails, answers.TopicRouteData, answers.Snapshot]
     for handler, serves in sorted(_OPERATIONS.items(), key=_rank):
-        first, *others = handler.__name__.split("_")
-        name = first + "".join(map(str.capitalize, others))
-        paths.setdefault(serves.path, {})[serves.method.lower()] = serves.describe(name)
+        paths.setdefault(serves.path, {})[serves.method.lower()] = serves.describe(handler)
         types += [kind for kind in (serves.answer, serves.body) if isinstance(kind, type)]
     _, schemas = msgspec.json.schema_components(dict.fromkeys(types), ref_template=_REF)
     return msgspec.json.encode(
@@ -183,7 +176,9 @@ def document() -> bytes:
             },
             "paths": paths,
             "components": {
-                "parameters": {name: {"name": name, **said} for name, said in _PARAMETERS.items()},
+                "parameters": {
+                    name: {"name": name, "in": "query", **said} for name, said in _PARAMETERS.items()
+                },
                 "schemas": schemas,
                 "securitySchemes": {
                     "token": {

@@ -13,7 +13,10 @@ from .answers import ProblemDetails
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
+#: Of every answer. It says what answers, and not in which version: whoever scans for known flaws has to try
+#: them.
 HEADERS: Final = {
+    "Server": "mqnamesrv",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",

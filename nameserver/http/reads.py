@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from nameserver.handlers import route_of
 from nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
@@ -33,11 +34,6 @@ class Reads:
         self._settings = settings
         self._waits: set[asyncio.Timeout] = set()
         self._ended = False
-
-    @property
-    def blocked(self) -> int:
-        """How many queries wait for a change."""
-        return len(self._waits)
 
     def end(self) -> None:
         """Have every blocking query answered with what there is; from here on none waits."""
@@ -86,20 +82,21 @@ class Reads:
         )
         return json_answer(answer)
 
-    @read("/v1/topics", "Names of all topics, sorted", "The topics.", answers.Topics)
+    @read("/v1/topics", "The topics.", answers.Topics)
     async def list_topics(self, request: web.Request) -> web.Response:
+        """Names of all topics, sorted."""
         view = await self._view(request)
         return self._answer(answers.Topics, view, topics=view.topics())
 
     @read(
         "/v1/topics/{topic}/route",
-        "Where a topic lives, as RocketMQ's request 105 answers it",
         "The route.",
         answers.Route,
         query="index epoch wait",
         gone="No broker lists the topic; events and likely_causes say why.",
     )
     async def get_route(self, request: web.Request) -> web.Response:
+        """Where a topic lives, as RocketMQ's request 105 answers it."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
         view = await self._view(request, blocking=True)
@@ -107,10 +104,7 @@ class Reads:
         if after is not None and same and view.topic_revision(topic) <= after:
             await self._change(topic, after, wait_s)
             view = await self._view(request, blocking=True)
-        settings = self._settings.current
-        route = view.route(
-            topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
-        )
+        route = route_of(view, topic, self._settings.current)
         if route is None:
             explanation = self._consistency.explain(topic)
             raise Problem(
@@ -141,13 +135,9 @@ class Reads:
         finally:
             self._waits.discard(limit)
 
-    @read(
-        "/v1/topics/{topic}/explain",
-        "Why a topic has the route it has, or none",
-        "The explanation.",
-        answers.Explanation,
-    )
+    @read("/v1/topics/{topic}/explain", "The explanation.", answers.Explanation)
     async def explain_topic(self, request: web.Request) -> web.Response:
+        """Why a topic has the route it has, or none."""
         topic = request.match_info["topic"]
         view = await self._view(request)
         explanation = self._consistency.explain(topic)
@@ -162,8 +152,9 @@ class Reads:
             likely_causes=explanation.likely_causes,
         )
 
-    @read("/v1/brokers", "All registered brokers, by cluster and address", "The brokers.", answers.Brokers)
+    @read("/v1/brokers", "The brokers.", answers.Brokers)
     async def list_brokers(self, request: web.Request) -> web.Response:
+        """All registered brokers, by cluster and address."""
         view = await self._view(request)
         brokers = [
             answers.Broker(
@@ -182,13 +173,9 @@ class Reads:
         ]
         return self._answer(answers.Brokers, view, brokers=brokers)
 
-    @read(
-        "/v1/clusters",
-        "Clusters, their broker names and addresses by broker id",
-        "The clusters.",
-        answers.Clusters,
-    )
+    @read("/v1/clusters", "The clusters.", answers.Clusters)
     async def list_clusters(self, request: web.Request) -> web.Response:
+        """Clusters, their broker names and addresses by broker id."""
         view = await self._view(request)
         info = view.cluster_info()
         brokers = {}
@@ -202,13 +189,10 @@ class Reads:
         return self._answer(answers.Clusters, view, clusters=clusters)
 
     @read(
-        "/v1/kv/{namespace}",
-        "One namespace of the KV configuration",
-        "The values by key.",
-        answers.KvNamespace,
-        gone="The namespace never existed.",
+        "/v1/kv/{namespace}", "The values by key.", answers.KvNamespace, gone="The namespace never existed."
     )
     async def get_kv_namespace(self, request: web.Request) -> web.Response:
+        """One namespace of the KV configuration."""
         namespace = request.match_info["namespace"]
         view = await self._view(request)
         table = view.kv(namespace)

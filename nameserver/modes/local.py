@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nameserver.handlers import HeardOver
+from functools import partial
+
+from nameserver.handlers import Heard
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
@@ -46,5 +48,5 @@ class Local:
             keeps_routes=self._keeps_routes,
         )
 
-    def heard_over(self, origin: ConnectionId) -> HeardOver:
-        return HeardOver(self._liveness, origin)
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        return Heard(self._liveness.clock, partial(self._liveness.standing, origin=origin))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from nameserver.commands import Command, CommandFormatError, CommandTooLarge
-from nameserver.handlers import Heard, Renewal, SettingsChange, Unregister, answer_for, decide
+from nameserver.handlers import DONE, Heard, Renewal, SettingsChange, Unregister, answer_for, decide
 from nameserver.modes.interface import (
     NO_QUORUM_TAG,
     OUTCOME_UNKNOWN_TAG,
@@ -79,7 +79,7 @@ async def serve(mode: Mode, request: Request, origin: ConnectionId, *, deadline:
                     note_late_unregister(decision, origin)
                 else:
                     mode.withdrawn(decision.broker, origin)
-                return decision.answer
+                return DONE
             if isinstance(decision, SettingsChange):
                 return await mode.change_settings(decision)
             verdict = await mode.propose(decision, deadline=deadline)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nameserver.handlers import SettingsChange
+from nameserver.handlers import DONE, SettingsChange
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.files import save_settings_file
 from nameserver.types import Answer, refusal
@@ -32,7 +32,7 @@ class SettingsFile:
             logger.info("setting changed key=%s value=%s", key, value)
         self._file.changed()
         failure = await self._file.keep()
-        return change.answer if failure is None else refusal(failure)
+        return DONE if failure is None else refusal(failure)
 
     async def close(self) -> None:
         """Keep what is not kept yet, if the disk takes it."""

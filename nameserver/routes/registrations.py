@@ -158,27 +158,25 @@ def _take_place(store: RouteStore, command: RegisterBroker, facts: Facts) -> Nam
 def _take_topics(store: RouteStore, command: RegisterBroker, entry: NameEntry, facts: Facts) -> bool:
     """Put the body's topics; return whether any queue data changed."""
     name = command.broker_name
-    changed = False
+    absent: tuple[str, ...] = ()
     if command.delete_absent and not command.incremental and not command.mappings:
         kept = {queues.topic for queues in command.topics}
         absent = tuple(topic for topic in store.topics.of_name(name) if topic not in kept)
-        if absent:
-            changed = True
-            store.topics.remove(absent, name, store.revision)
-            facts.topics.update(dict.fromkeys(absent))
-            facts.lost.append(
-                TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
-            )
+    if absent:
+        store.topics.remove(absent, name, store.revision)
+        facts.topics.update(dict.fromkeys(absent))
+        facts.lost.append(
+            TopicsLost(topics=absent, reason=LeaveReason.ABSENT, broker_name=name, broker=command.broker)
+        )
     taken = _differing(store, command, entry.addrs)
     if taken:
-        changed = True
         store.topics.put(name, taken, store.revision)
         facts.topics.update(dict.fromkeys(taken))
     for mapping in command.mappings:
         if _new_mapping(store, name, mapping):
             store.topics.put_mapping(name, mapping, store.revision)
             facts.topics[mapping.topic] = None
-    return changed
+    return bool(absent or taken)
 
 
 def _differing(

@@ -10,7 +10,7 @@ from nameserver.types import KvEntry
 
 from .brokers import BrokerStore
 from .entries import MASK, NameEntry, Record, mark_of
-from .image import Image, ImageError, decode_image, encode_image
+from .image import Image, ImageError, decode_image
 from .kv import KvStore
 from .listings import Listings
 from .tombstones import Tombstones
@@ -133,21 +133,3 @@ class RouteStore:
         self.brokers, other.brokers = other.brokers, self.brokers
         self.topics, other.topics = other.topics, self.topics
         self.kv, other.kv = other.kv, self.kv
-
-    # -- checks
-
-    def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        self.brokers.check(self.revision)
-        self.topics.check(self.brokers.names)
-        floor = self.tombstones.floor
-        for kind, removals in self.tombstones.by_kind.items():
-            for key, removed_at in removals.items():
-                assert self.present(kind, key) is None, f"{kind} {key} is both there and removed"
-                # At the floor: removed by the very change that raised it.
-                assert floor <= removed_at <= self.revision, f"{kind} {key} removed at {removed_at}"
-        again = RouteStore(self.tombstones.max)
-        again.take(encode_image(self.copy_for_snapshot()))
-        assert again.state_digest() == self.state_digest(), (
-            "the digest kept differs from the digest made anew"
-        )

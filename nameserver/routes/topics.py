@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from nameserver.commands import QueueMapping, TopicQueues
 from nameserver.types import BrokerName
@@ -36,6 +37,7 @@ for over all topics, which may cost next to nothing per change."""
 NO_SHARES: Final[Mapping[str, Share]] = {}
 
 
+@dataclass(slots=True)
 class Pool:
     """What is derived from the topics for one broker name.
 
@@ -45,11 +47,8 @@ class Pool:
             one object serves all of them, and unequal objects are unequal shares.
     """
 
-    __slots__ = ("shares", "topics")
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Share] = {}
-        self.shares: dict[tuple[int, ...], Share] = {}
+    topics: dict[str, Share] = field(default_factory=dict)
+    shares: dict[tuple[int, ...], Share] = field(default_factory=dict)
 
     def bound(self) -> None:
         """Forget shares without a topic if there are too many."""
@@ -77,7 +76,7 @@ class TopicStore:
     def __init__(self, tombstones: Tombstones) -> None:
         self._tombstones = tombstones
         self.entries: dict[str, TopicEntry] = {}
-        self.pools: dict[str, Pool] = {}
+        self.pools: defaultdict[str, Pool] = defaultdict(Pool)
         # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
         self._sets: dict[int, QueueSet] = {}
         self.shown = 0
@@ -85,16 +84,9 @@ class TopicStore:
 
     # -- looking
 
-    def pool(self, name: str) -> Pool:
-        """Return what is derived for a broker name, made anew if there is nothing."""
-        pool = self.pools.get(name)
-        if pool is None:
-            pool = self.pools[name] = Pool()
-        return pool
-
     def share(self, name: str, *numbers: int) -> Share:
         """Return the one share with this content: read queues, write queues, permission, flag."""
-        shares = self.pool(name).shares
+        shares = self.pools[name].shares
         share = shares.get(numbers)
         if share is None:
             share = shares[numbers] = Share.of(made_of(QueueData, name, *numbers))
@@ -108,7 +100,7 @@ class TopicStore:
         Args:
             mask: Bits of permissions that are stored.
         """
-        shares = self.pool(name).shares
+        shares = self.pools[name].shares
         found = {}
         for queues in topics:
             key = queues.read_queue_nums, queues.write_queue_nums, queues.perm & mask, queues.topic_sys_flag
@@ -137,7 +129,7 @@ class TopicStore:
 
     def put(self, name: BrokerName, shares: Mapping[str, Share], revision: int) -> None:
         """Give a broker name other queue data of some topics, by topic."""
-        pool = self.pool(name)
+        pool = self.pools[name]
         entries, listed, gone = self.entries, pool.topics, self._tombstones.by_kind["topic"]
         digest = rest = back = 0
         # Topics that had the same set get the same set, and mostly stand one behind the other: what can be
@@ -181,7 +173,7 @@ class TopicStore:
         pool = self.pools[name]
         queue_set, change = self._step(before.queue_set, pool.topics.get(topic), share)
         self.shown = (self.shown + before.mark * change) & MASK
-        self._put_entry(topic, before, queue_set, before.mappings, revision)
+        self._put_entry(topic, before, TopicEntry(queue_set, before.mappings, revision, before.mark))
         pool.topics[topic] = share
         pool.bound()
         return True
@@ -230,26 +222,19 @@ class TopicStore:
         change = _mapping_mark(name, mapping) - (0 if old is None else _mapping_mark(name, old))
         self.shown = (self.shown + change) & MASK
         mappings = {**before.mappings, name: mapping}
-        self._put_entry(mapping.topic, before, before.queue_set, mappings, revision)
+        self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 
     def renew(self, topic: str, revision: int) -> bool:
         """Note that something changed which only this topic's route shows; return whether it is there."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
-        self._put_entry(topic, entry, entry.queue_set, entry.mappings, revision)
+        self._put_entry(topic, entry, replace(entry, revision=revision))
         return True
 
-    def _put_entry(
-        self,
-        topic: str,
-        before: TopicEntry,
-        queue_set: QueueSet,
-        mappings: Mapping[str, QueueMapping],
-        revision: int,
-    ) -> None:
-        self.rest = (self.rest + before.mark * (revision - before.revision)) & MASK
-        self.entries[topic] = TopicEntry(queue_set, mappings, revision, before.mark)
+    def _put_entry(self, topic: str, before: TopicEntry, entry: TopicEntry) -> None:
+        self.rest = (self.rest + before.mark * (entry.revision - before.revision)) & MASK
+        self.entries[topic] = entry
 
     def forget_name(self, name: str) -> None:
         """Forget what is kept for a broker name that has no queue data any more."""
@@ -280,7 +265,7 @@ class TopicStore:
         made = self._sets[mark] = QueueSet(by_name, mark)
         return made
 
-    # -- images and checks
+    # -- images
 
     def take(self, entries: Mapping[str, TopicEntry]) -> None:
         """Take over an image's topics, and derive what is kept beside them."""
@@ -290,7 +275,7 @@ class TopicStore:
         for queue_set, topics in members.items():
             self._sets[queue_set.mark] = queue_set
             for name, data in queue_set.by_name.items():
-                pool, numbers = self.pool(name), astuple(data)[1:]
+                pool, numbers = self.pools[name], astuple(data)[1:]
                 share = pool.shares.get(numbers) or pool.shares.setdefault(numbers, Share.of(data))
                 for start in range(0, len(topics), SLICE):
                     pool.topics.update(dict.fromkeys(topics[start : start + SLICE], share))
@@ -302,27 +287,6 @@ class TopicStore:
             if entry.mappings:
                 self.shown += sum(_mapping_mark(name, kept) for name, kept in entry.mappings.items())
         self.entries = dict(entries)
-
-    def check(self, names: Container[str]) -> None:
-        """Raise AssertionError if an invariant is broken.
-
-        Args:
-            names: The registered broker names.
-        """
-        members: dict[str, set[str]] = {}
-        for topic, kept in self.entries.items():
-            assert kept.queues, f"{topic} has no queue data"
-            assert set(kept.mappings) <= set(kept.queues), f"{topic} has a mapping without queue data"
-            for name, data in kept.queues.items():
-                assert name in names, f"{topic} names {name}, which is not registered"
-                assert data.broker_name == name, f"{topic} has {data} under {name}"
-                members.setdefault(name, set()).add(topic)
-            assert self._sets.get(kept.queue_set.mark) is kept.queue_set, f"{topic} has a set of its own"
-        derived = {name: set(pool.topics) for name, pool in self.pools.items() if pool.topics}
-        assert derived == members, "topics by broker name differ from the topics"
-        for name, pool in self.pools.items():
-            for topic, share in pool.topics.items():
-                assert self.entries[topic].queues[name] == share.data, f"{name} has other queues of {topic}"
 
 
 def _mapping_mark(name: str, mapping: QueueMapping) -> int:

@@ -95,37 +95,34 @@ class RouteView:
                 data = replace(data, broker_addrs=addrs)
             brokers.append(data)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
+        mappings = {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
         return TopicRouteData(
             queue_datas=tuple(entry.queues[name] for name in listed),
             broker_datas=tuple(brokers),
             filter_server_table=filters,
             order_topic_conf=None if order is None else order.value,
-            topic_queue_mapping_by_broker=(
-                {name: orjson.loads(entry.mappings[name].info) for name in sorted(entry.mappings)}
-                if entry.mappings
-                else None
-            ),
+            topic_queue_mapping_by_broker=mappings or None,
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
         """Return what a topic's route is made of; equal shapes, also of another time, have equal routes.
 
-        None if there is no route, or if something in it is the topic's own: mappings, an order configuration.
-        Shapes refer to values of this table, so they do not last beyond it.
+        None if there is no route. Shapes refer to values of this table, so they do not last beyond it.
 
         Args:
             order_conf: As of the route; its ``acting_master`` must be the same for all.
         """
-        store = self._store
-        entry = store.topics.entries.get(topic)
-        if entry is None or entry.mappings:
+        entry = self._store.topics.entries.get(topic)
+        if entry is None:
             return None
-        if order_conf and self.kv_value(ORDER_TOPIC_NAMESPACE, topic) is not None:
-            return None
-        names = store.brokers.names
+        if entry.mappings:
+            return topic, self.topic_revision(topic)
+        order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
+        names = self._store.brokers.names
         # Whatever all routes of a name show moves its revision above all that there were.
         latest = max(names[BrokerName(name)].route_revision for name in entry.queues)
-        return entry.queue_set, latest, topic.startswith(ACTING_MASTER_EXEMPT)
+        exempt = topic.startswith(ACTING_MASTER_EXEMPT)
+        return entry.queue_set, latest, exempt, None if order is None else order.value
 
     def topics(self) -> list[str]:
         """Return all topics, sorted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -39,21 +40,14 @@ class AuditLog:
             log.info("%s", line_about(peer, change, result, fields))
 
     def close(self) -> None:
-        """Say what was left out so far."""
+        """End the window if there is one, and say what was left out in it."""
         if self._turn is not None:
             self._turn.cancel()
-            self._begin_window(self._loop.time() + WINDOW_S)
+            self._turn = None
+            if suppressed := self._limit.turn(math.inf):  # when it is over, the timer says
+                log.info("audit lines left out suppressed=%d", suppressed)
 
     def _allowed(self, peer: str) -> bool:
         if self._turn is None:
-            self._begin_window(self._loop.time())
-            self._turn = self._loop.call_later(WINDOW_S, self._end_window)
+            self._turn = self._loop.call_later(WINDOW_S, self.close)
         return self._limit.allow(peer.rpartition(":")[0] or peer)
-
-    def _end_window(self) -> None:
-        self._turn = None
-        self._begin_window(self._loop.time())
-
-    def _begin_window(self, now: float) -> None:
-        if suppressed := self._limit.turn(now):
-            log.info("audit lines left out suppressed=%d", suppressed)

@@ -11,8 +11,9 @@ but for the opaque. Two tables follow from that:
 
 A client's requests all end alike (release, codec, and as many digits of opaque as in its last request): that
 is a lane, and a connection remembers the one it is in. So the bytes of a request need no search: what stands
-before the opaque is the key, what stands behind it is compared. Topics whose answers are the same bytes, as
-topics on the same brokers with as many queues are, share them, in memory and in the processor's caches.
+before the opaque is the key, what stands behind it is compared. Binary requests are one lane, of which the
+key is all but the opaque. Topics whose routes are made of the same, as topics on the same brokers with as
+many queues are, share one answer, in memory and in the processor's caches.
 
 Both tables are bounded. Nothing here awaits, and nothing here knows the mode: the view comes from the caller.
 """
@@ -22,10 +23,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from nameserver.handlers import route_of
 from nameserver.routes.view import RouteView
 from nameserver.settings.declared import NamesrvSettings
 from remoting.codes import FLAG_RESPONSE, VERSION, HeaderCodec, LanguageCode, RequestCode, ResponseCode
@@ -46,9 +49,6 @@ _LEARNING: Final = 16
 TAIL_MAX: Final = 1024 * 1024
 #: Requests of one generation; two are kept.
 REQUESTS_MAX: Final = 50_000
-#: Shapes of routes whose answers are remembered, in all and of one answer.
-ALIKE_MAX: Final = 10_000
-_SHAPES_MAX: Final = 64
 #: Bytes held in all: answers, and what is known of requests.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
@@ -64,7 +64,7 @@ _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
 _BINARY_SIZE_MAX: Final = 4 + 256  # longer data is not looked up as one binary request
 _TAIL_COST: Final = 400  # bytes that a tail costs
-_SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its shape
+_SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its key
 _KNOWN_COST: Final = 600  # bytes that a known request costs beside its own; a lane of its own is among it
 
 
@@ -76,23 +76,20 @@ class _Asked(NamedTuple):
     codec: HeaderCodec
 
 
+@dataclass(slots=True, eq=False)
 class _Shared:
-    """What some answers end with, after the opaque; one for all topics with the same bytes.
+    """What some answers end with, after the opaque; one for all topics whose routes are made of the same.
 
     Attributes:
+        made_of: Header codec, dialect and the route's shape.
         heads: What answers begin with, before the opaque, by its size.
         users: Tails made of it, and requests whose last answer it was: while there are some it is held.
-        shapes: Under which it is remembered.
     """
 
-    __slots__ = ("codec", "content", "heads", "shapes", "users")
-
-    def __init__(self, codec: HeaderCodec, content: bytes) -> None:
-        self.codec = codec
-        self.content = content
-        self.shapes: list[tuple[HeaderCodec, RouteDialect, Hashable]] = []
-        self.heads: dict[int, bytes] = {}
-        self.users = 0
+    made_of: tuple[HeaderCodec, RouteDialect, Hashable]
+    content: bytes
+    heads: dict[int, bytes] = field(default_factory=dict)
+    users: int = 0
 
 
 class _Tail(NamedTuple):
@@ -102,25 +99,24 @@ class _Tail(NamedTuple):
     shared: _Shared
 
 
+@dataclass(slots=True, eq=False)
 class _Known:
     """The pieces of one answer, right at one table revision; brought up to date in place."""
 
-    __slots__ = ("asked", "cost", "head", "revision", "shared", "tail")
-
-    def __init__(self, asked: _Asked, cost: int) -> None:
-        self.cost = cost
-        self.shared: _Shared | None = None
-        self.revision = -1
-        self.head = b""
-        self.tail = b""
-        self.asked = asked
+    asked: _Asked
+    cost: int
+    shared: _Shared | None = None
+    revision: int = -1
+    head: bytes = b""
+    tail: bytes = b""
 
 
 class _Lane:
-    """Requests that end alike after an opaque of one number of digits.
+    """Requests that end alike after an opaque of one number of digits; without both, all binary ones.
 
     Attributes:
-        starts: All that stands before the opaque, length words included, to the answer.
+        starts: All that stands before the opaque, length words included, to the answer. In binary what
+            stands behind it follows.
         old: The same of the last generation, but for what was asked for again since.
         opaque_at, rest_at: Where opaque and rest begin, counted from the end of a request.
         size_max: Bytes of the longest request known.
@@ -128,7 +124,7 @@ class _Lane:
 
     __slots__ = ("old", "opaque_at", "rest", "rest_at", "size_max", "starts")
 
-    def __init__(self, digits: int, rest: bytes) -> None:
+    def __init__(self, digits: int = 0, rest: bytes = b"") -> None:
         self.starts: dict[bytes, _Known] = {}
         self.old: dict[bytes, _Known] = {}
         self.rest = rest
@@ -165,11 +161,11 @@ class RouteReader:
         lane = self._lane
         if lane is None:
             if len(data) < _BINARY_SIZE_MAX:
-                known = cache.binary.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
+                known = cache.binary.starts.get(data[:_BINARY_OPAQUE] + data[_BINARY_REST:])
                 if known is not None and known.revision == revision:
                     cache.hits += 1
                     return known.head + data[_BINARY_OPAQUE:_BINARY_REST] + known.tail
-            pieces = _binary_batch(data, cache.binary, revision)
+            pieces = _binary_batch(data, cache.binary.starts, revision)
         else:
             if len(data) <= lane.size_max:
                 known = lane.starts.get(data[: lane.opaque_at])
@@ -279,20 +275,20 @@ class RouteCache:
     ) -> None:
         self.view = view
         self.gate = gate
-        #: Binary requests without their opaque, to their answers. For readers.
-        self.binary: dict[bytes, _Known] = {}
-        self._binary_old: dict[bytes, _Known] = {}
+        #: Binary requests. For readers.
+        self.binary = _Lane()
         self._settings = settings
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._lanes: dict[tuple[int, bytes], _Lane] = {}
         self._tails: dict[_Asked, _Tail] = {}
-        self._shared: dict[tuple[HeaderCodec, bytes], _Shared] = {}
-        # Answers by what they are made of, so that what many topics share is encoded once per change of it.
-        self._alike: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
+        # By what they are made of, so that what many topics share is encoded once per change of it.
+        self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._young = self._old = 0  # requests of each generation
         self._young_bytes = 0  # what they are counted as, but for what was forgotten alone
-        self._bytes = 0
+        #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
+        #: is known of requests.
+        self.held_bytes = 0
         #: Bytes of the longest answer that was ever held since all was forgotten. For readers.
         self.longest = 0
         #: Route queries answered from here.
@@ -305,13 +301,6 @@ class RouteCache:
         """Requests known."""
         return self._young + self._old
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes held: answers, also such as only a request that is not asked any more still knows, and
-        what is known of requests.
-        """
-        return self._bytes
-
     def reader(self) -> RouteReader:
         """Return what answers the queries of a new connection."""
         return RouteReader(self)
@@ -320,14 +309,11 @@ class RouteCache:
         """Forget everything."""
         self._tails.clear()
         self._shared.clear()
-        self._alike.clear()
-        for lane in self._lanes.values():
+        for lane in (self.binary, *self._lanes.values()):
             lane.starts.clear()  # readers remember lanes
             lane.old.clear()
         self._lanes.clear()
-        self.binary.clear()
-        self._binary_old.clear()
-        self._young = self._old = self._young_bytes = self._bytes = self.longest = 0
+        self._young = self._old = self._young_bytes = self.held_bytes = self.longest = 0
 
     def answer_each(
         self, data: bytes, position: int, answers: list[bytes], view: RouteView
@@ -345,30 +331,23 @@ class RouteCache:
             stop = position + 4 + _LENGTH.unpack_from(data, position)[0]
             if stop > end:
                 break
-            known: _Known | None = None
             if data[position + 4] == HeaderCodec.JSON:
                 if not data.startswith(_START, position + 8):
                     lane = None  # a registration, say: what is learnt starts like this
                     break
                 opaque_at = data.find(_OPAQUE, position, position + HEADER_MAX) + _OPAQUE_SIZE
                 rest_at = data.find(b",", opaque_at, stop)
-                opaque = data[opaque_at:rest_at]
-                lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
-                if lane is not None:
-                    known = lane.starts.get(data[position:opaque_at])
-                    if known is None and lane.old:
-                        known = self._again(lane.old, lane.starts, data[position:opaque_at])
-                    # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
-                    if known is not None and (not opaque.isdigit() or opaque < b"1"):
-                        break
+                lane = asked_in = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
+                key = data[position:opaque_at]
             else:
-                lane = None
+                lane, asked_in = None, self.binary
                 opaque_at, rest_at = position + _BINARY_OPAQUE, position + _BINARY_REST
-                opaque = data[opaque_at:rest_at]
                 key = data[position:opaque_at] + data[rest_at:stop]
-                known = self.binary.get(key)
-                if known is None and self._binary_old:
-                    known = self._again(self._binary_old, self.binary, key)
+            opaque = data[opaque_at:rest_at]
+            known = None if asked_in is None else asked_in.starts.get(key) or self._again(asked_in, key)
+            # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+            if lane is not None and known is not None and (not opaque.isdigit() or opaque < b"1"):
+                break
             if known is None:
                 known = self._learn(data, position, stop, opaque_at, rest_at, view)
                 if known is None:
@@ -376,7 +355,8 @@ class RouteCache:
                 work += _LEARNING
                 lane = self._lanes.get((rest_at - opaque_at, data[rest_at:stop]))
             elif known.revision != revision and not self._refresh(known, view, len(opaque)):
-                self._forget(data, position, stop, opaque_at, rest_at)  # the topic is gone
+                assert asked_in is not None
+                self._forget(asked_in, key)  # the topic is gone
                 break
             answers += (known.head, opaque, known.tail)
             position = stop
@@ -406,17 +386,17 @@ class RouteCache:
         if self._young >= self._requests_max or self._young_bytes > self._bytes_max // 4:
             self._next_generation()
         self._young_bytes += known.cost
-        self._bytes += known.cost
-        rest = data[rest_at:stop]
+        self.held_bytes += known.cost
+        start, rest = data[position:opaque_at], data[rest_at:stop]
         if is_json:
-            key = rest_at - opaque_at, rest
-            lane = self._lanes.get(key)
+            kind = rest_at - opaque_at, rest
+            lane = self._lanes.get(kind)
             if lane is None:
-                lane = self._lanes[key] = _Lane(*key)
-            lane.starts[data[position:opaque_at]] = known
+                lane = self._lanes[kind] = _Lane(*kind)
+            lane.starts[start] = known
             lane.size_max = max(lane.size_max, stop - position)
         else:
-            self.binary[data[position:opaque_at] + rest] = known
+            self.binary.starts[start + rest] = known
         self._young += 1
         self.learnt += 1
         return known
@@ -450,100 +430,72 @@ class RouteCache:
             if tail.topic_revision == topic_revision:
                 return tail.shared
             del self._tails[asked]
-            self._bytes -= _TAIL_COST
+            self.held_bytes -= _TAIL_COST
             self._release(tail.shared)
         settings = self._settings()
-        order_conf = settings.order_message_enable
-        shape = view.shape(asked.topic, order_conf=order_conf)
-        alike = None if shape is None else (asked.codec, asked.dialect, shape)
-        shared = None if alike is None else self._alike.get(alike)
-        if shared is None or not shared.users:
-            route = view.route(
-                asked.topic, acting_master=settings.support_acting_master, order_conf=order_conf
-            )
+        shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
+        made_of = asked.codec, asked.dialect, shape
+        if self.held_bytes > self._bytes_max:
+            self.clear()
+        shared = self._shared.get(made_of)
+        if shared is None:
+            route = route_of(view, asked.topic, settings)
             if route is None:
                 return None
             _, rest = _ANSWER_HEADERS[asked.codec]
             content = rest + encode_route(route, asked.dialect)
             if len(content) > TAIL_MAX:
                 return None
-            if self._bytes + len(content) > self._bytes_max:
+            if self.held_bytes + len(content) > self._bytes_max:
                 self.clear()
-            key = asked.codec, content
-            shared = self._shared.get(key)
-            if shared is None:
-                shared = self._shared[key] = _Shared(asked.codec, content)
-                self.longest = max(self.longest, len(content))
-                self._bytes += _SHARED_COST + len(content)
-            if alike is not None and len(shared.shapes) < _SHAPES_MAX:
-                if len(self._alike) >= ALIKE_MAX:
-                    self._forget_shapes()
-                self._alike[alike] = shared
-                shared.shapes.append(alike)
-        elif self._bytes > self._bytes_max:
-            self.clear()
-            return self._tail(asked, view)
+            shared = self._shared[made_of] = _Shared(made_of, content)
+            self.longest = max(self.longest, len(content))
+            self.held_bytes += _SHARED_COST + len(content)
         shared.users += 1
         self._tails[asked] = _Tail(topic_revision, shared)
-        self._bytes += _TAIL_COST
+        self.held_bytes += _TAIL_COST
         return shared
 
     def _release(self, shared: _Shared) -> None:
         """Note that somebody does not use shared content any more; forget it after the last one."""
         shared.users -= 1
         if shared.users == 0:
-            del self._shared[shared.codec, shared.content]
-            for shape in shared.shapes:
-                if self._alike.get(shape) is shared:
-                    del self._alike[shape]
-            self._bytes -= _SHARED_COST + len(shared.content)
+            del self._shared[shared.made_of]
+            self.held_bytes -= _SHARED_COST + len(shared.content)
 
     def _release_last(self, known: _Known) -> None:
         """Have a request hold its last answer no longer."""
         shared, known.shared = known.shared, None
-        if shared is not None and self._shared.get((shared.codec, shared.content)) is shared:
+        if shared is not None and self._shared.get(shared.made_of) is shared:
             self._release(shared)
 
-    def _forget_shapes(self) -> None:
-        self._alike.clear()
-        for shared in self._shared.values():
-            shared.shapes.clear()
-
-    def _again(self, old: dict[bytes, _Known], young: dict[bytes, _Known], key: bytes) -> _Known | None:
+    def _again(self, lane: _Lane, key: bytes) -> _Known | None:
         """Return a request of the last generation, which is one of this generation from now on."""
-        known = old.pop(key, None)
+        known = lane.old.pop(key, None)
         if known is not None:
-            young[key] = known
+            lane.starts[key] = known
             self._old -= 1
             self._young += 1
             self._young_bytes += known.cost
         return known
 
-    def _forget(self, data: bytes, position: int, stop: int, opaque_at: int, rest_at: int) -> None:
-        rest = data[rest_at:stop]
-        known = self.binary.pop(data[position:opaque_at] + rest, None)
-        if known is None:
-            key = rest_at - opaque_at, rest
-            lane = self._lanes[key]
-            known = lane.starts.pop(data[position:opaque_at])
-            if not lane.starts and not lane.old:
-                del self._lanes[key]
+    def _forget(self, lane: _Lane, key: bytes) -> None:
+        known = lane.starts.pop(key)
+        if not lane.starts and not lane.old:
+            self._lanes.pop((lane.rest_at - lane.opaque_at, lane.rest), None)
         self._young -= 1
         self._young_bytes -= known.cost
-        self._bytes -= known.cost
+        self.held_bytes -= known.cost
         self._release_last(known)
 
     def _next_generation(self) -> None:
         """Forget the requests of the last generation that were not asked again; this one is the last now."""
-        for gone in (self._binary_old, *(lane.old for lane in self._lanes.values())):
-            for known in gone.values():
-                self._bytes -= known.cost
+        for lane in (self.binary, *self._lanes.values()):
+            for known in lane.old.values():
+                self.held_bytes -= known.cost
                 self._release_last(known)
-        self._binary_old, self.binary = self.binary, {}
-        for key, lane in list(self._lanes.items()):
             lane.old, lane.starts = lane.starts, {}
-            if not lane.old:
-                del self._lanes[key]
+        self._lanes = {kind: lane for kind, lane in self._lanes.items() if lane.old}
         self._old, self._young, self._young_bytes = self._young, 0, 0
 
 

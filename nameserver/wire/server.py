@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from nameserver.handlers import DONE, READS, SERVED, decide, must_wait
+from nameserver.handlers import DONE, READS, SERVED, Heard, decide, must_wait
 from nameserver.liveness import Standing
 from nameserver.modes.interface import (
     NO_QUORUM_TAG,
-    BarrierPassed,
     Consistency,
     Freshness,
     FreshnessNotOffered,
@@ -25,7 +24,7 @@ from nameserver.modes.interface import (
 from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, ConnectionId, Request
+from nameserver.types import Answer, ConnectionId, Request
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.transport.server import Connection, DeferredReply, RemotingServer, ServerLimits
@@ -56,12 +55,8 @@ class NameServer:
         self._started_at = self._loop.time()
         self._mode: Consistency  # connections exist only after start
         self._view: Callable[[Freshness], RouteView]
-        self._join_barrier: Callable[[BarrierPassed], int]
-        self._take: Callable[..., Answer | None]
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = Freshness.DEFAULT
-        self._waits_for_barriers = False
-        self._may_wait = False
         # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
         self._barrier_view: RouteView | None = None
         self._epoch_seen = 0
@@ -93,10 +88,6 @@ class NameServer:
         """Seconds since this process began to serve."""
         return self._loop.time() - self._started_at
 
-    def standing(self, broker: BrokerKey) -> Standing:
-        """What a reader is to a broker: nothing. Only reads are decided here."""
-        return Standing.STRANGER
-
     async def start(self, consistency: Consistency) -> str:
         """Bind and serve; return the bound ``host:port``.
 
@@ -105,8 +96,6 @@ class NameServer:
         """
         self._mode = consistency
         self._view = consistency.view
-        self._join_barrier = consistency.join_barrier
-        self._take = consistency.register
         host, port = self._settings.current.listen
         return await self.wire.start(host, port)
 
@@ -144,13 +133,11 @@ class NameServer:
         if settings is not self._settings_seen:
             self._settings_seen = settings
             self._freshness = Freshness(settings.route_freshness)
-            self._waits_for_barriers = self._freshness is Freshness.LINEARIZABLE
-            self._may_wait = settings.need_wait_for_service
             self.cache.clear()
-        if self._may_wait and must_wait(settings, self.uptime_s):
+        if settings.need_wait_for_service and must_wait(settings, self.uptime_s):
             return None
         view = self._barrier_view
-        if not self._waits_for_barriers:
+        if self._freshness is not Freshness.LINEARIZABLE:
             try:
                 view = self._view(self._freshness)
             except (NoQuorum, FreshnessNotOffered):
@@ -166,13 +153,13 @@ class NameServer:
         Everything that arrives before the barrier is sent, on whatever connection, joins the same one.
         """
         if (
-            not self._waits_for_barriers
+            self._freshness is not Freshness.LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
-            or (self._may_wait and must_wait(self._settings.current, self.uptime_s))
+            or must_wait(self._settings.current, self.uptime_s)
         ):
             return 0
-        return self._join_barrier(self._passed)
+        return self._mode.join_barrier(self._passed)
 
     def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
         """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
@@ -196,7 +183,9 @@ class NameServer:
                 return _reply(command, answer)
             return self._execute(connection, command)
         request = Request.of(command, peer=connection.peer)
-        decision = decide(view, request, self._settings.current, self)
+        # Only reads are decided here, and what a reader is to a broker is no matter.
+        heard = Heard(self.uptime_s, lambda broker: Standing.STRANGER)
+        decision = decide(view, request, self._settings.current, heard)
         assert isinstance(decision, Answer), "a read changes nothing"
         return _reply(command, decision)
 
@@ -218,7 +207,7 @@ class NameServer:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
         later = _DeferredRegistration(connection, command)
-        answer = self._take(
+        answer = self._mode.register(
             Request.of(command, peer=connection.peer),
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
@@ -245,10 +234,7 @@ class _DeferredRegistration(DeferredReply):
     __slots__ = ()
 
     def __call__(self, answer: Answer) -> None:
-        if answer is DONE:
-            self.connection.send_deferred(self.request, None)
-        else:
-            self.send(_reply(self.request, answer))
+        self.send(None if answer is DONE else _reply(self.request, answer))
 
 
 def _reply(command: RemotingCommand, answer: Answer) -> RemotingCommand:

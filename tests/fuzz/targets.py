@@ -5,13 +5,12 @@ each code, and what stands behind the ports of a nameserver: wire, HTTP, raft.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from nameserver.commands import CommandFormatError
 from nameserver.commands import decode_batch as decode_commands
 from nameserver.commands import decode_command as decode_one
-from nameserver.handlers import SERVED, decide
+from nameserver.handlers import SERVED, Heard, decide
 from nameserver.liveness import Standing
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus.members import decode_configuration
@@ -20,7 +19,7 @@ from nameserver.replicated import peer_messages
 from nameserver.routes.image import ImageError, decode_image
 from nameserver.routes.table import RouteTable
 from nameserver.settings.declared import NamesrvSettings
-from nameserver.types import Answer, BrokerKey, Request
+from nameserver.types import Answer, Request
 from remoting import bodies
 from remoting.codes import HeaderCodec
 from remoting.command import decode_command, read_command
@@ -45,16 +44,8 @@ REFUSALS: Final = (
 MESSAGE_MAX: Final = 4096
 
 
-@dataclass(frozen=True)
-class Stranger:
-    """A sender of whom nothing is known."""
-
-    uptime_s: float = 1000.0
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return Standing.STRANGER
-
-
+#: A sender of whom nothing is known.
+STRANGER: Final = Heard(1000.0, lambda broker: Standing.STRANGER)
 _TABLE: Final = RouteTable()
 _SETTINGS: Final = NamesrvSettings()
 _ARGUMENTS: Final = {
@@ -71,7 +62,7 @@ _ARGUMENTS: Final = {
 def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
     def ask(body: bytes) -> object:
         ext = {**_ARGUMENTS, "compressed": "true"} if compressed else _ARGUMENTS
-        decision = decide(_TABLE.view, Request(code=code, ext_fields=ext, body=body), _SETTINGS, Stranger())
+        decision = decide(_TABLE.view, Request(code=code, ext_fields=ext, body=body), _SETTINGS, STRANGER)
         if isinstance(decision, Answer) and len(decision.remark or "") > MESSAGE_MAX:
             raise AssertionError(f"remark of {len(decision.remark or '')} characters")
         return decision
@@ -86,7 +77,7 @@ def _request(frame: bytes) -> object:
         _TABLE.view,
         Request(code=request.code, ext_fields=request.ext_fields, body=request.body, version=request.version),
         _SETTINGS,
-        Stranger(),
+        STRANGER,
     )
 
 
@@ -134,7 +125,7 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "batch": decode_batch,
     "properties": lambda data: decode_properties(data.decode("utf-8", "replace")),
     "message-zlib": lambda data: decompress_body(data, 1),
-    **{f"asked-{code}": arguments.asked(code, _TABLE, Stranger()) for code in arguments.CODES},
+    **{f"asked-{code}": arguments.asked(code, _TABLE, STRANGER) for code in arguments.CODES},
     **{f"broker-{code}": broker.served(code) for code in broker.CODES},
     "wire": STACK.wire,
     "http": STACK.http,

@@ -31,6 +31,7 @@ from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, Lea
 from nameserver.verdicts import Applied, Moved
 from remoting.route import DataVersion
 from tests.registrations import as_it_came
+from tests.tables import check_table
 
 CLUSTER = ClusterName("c1")
 OTHER_CLUSTER = ClusterName("c2")
@@ -395,7 +396,7 @@ class UpdateMachine(RuleBasedStateMachine):
             assert self.short.view.topic_revision(topic) == self.whole.view.topic_revision(topic)
 
     def teardown(self) -> None:
-        self.short.check()
+        check_table(self.short)
 
 
 def copy_of(table: RouteTable) -> RouteTable:

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
-from nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, Unregister, answer_for, decide
+from nameserver.handlers import (
+    SERVED,
+    Decision,
+    Heard,
+    Renewal,
+    SettingsChange,
+    Unregister,
+    answer_for,
+    decide,
+)
 from nameserver.liveness import Standing
 from nameserver.modes.explain import explain_route
 from nameserver.modes.history import History, Note, note_applied
@@ -52,7 +61,7 @@ class Sender:
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
     ) -> Decision:
         request = Request(code=code, ext_fields=ext or {}, body=body, version=version)
-        return decide(self.table.view, request, self.settings, self)
+        return decide(self.table.view, request, self.settings, Heard(self.uptime_s, self.standing))
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
@@ -61,8 +70,10 @@ class Sender:
         match decision:
             case Answer():
                 return decision
-            case Renewal() | Unregister() | SettingsChange():
+            case Renewal():
                 return decision.answer
+            case Unregister() | SettingsChange():
+                return Answer()
         verdict = self.table.apply(decision)
         self.applied.append((decision, verdict))
         assert not isinstance(verdict, Moved)
@@ -493,17 +504,13 @@ def test_role_switch_lists_an_address_once() -> None:
 def test_unregistration_over_the_own_connection_says_that_the_broker_leaves() -> None:
     sender = Sender(standings={A: Standing.OWNER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
-        broker=A, late=False, answer=Answer()
-    )
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=False)
 
 
 def test_regression_late_unregistration_of_a_former_process_is_ignored() -> None:
     sender = Sender(standings={A: Standing.OLDER})
     sender.register()
-    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(
-        broker=A, late=True, answer=Answer()
-    )
+    assert sender.decide(RequestCode.UNREGISTER_BROKER, unregistration()) == Unregister(broker=A, late=True)
 
 
 def test_unregistration_by_a_stranger_is_a_command_that_matches_by_address() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import re
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import msgspec
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from nameserver.http.app import HttpServer
-from nameserver.http.metrics import Samples, add_raft_figures
+from nameserver.http.metrics import family, raft_families
 from nameserver.modes.group import GroupStatus
 from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
@@ -156,17 +159,22 @@ def status_of(**figures: object) -> GroupStatus:
     return msgspec.convert(given, GroupStatus)
 
 
-def text_of(samples: Samples) -> str:
+def text_of(families: Iterable[Metric]) -> str:
+    class Given(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return families
+
+        def describe(self) -> Iterable[Metric]:
+            return ()
+
     registry = CollectorRegistry()
-    registry.register(samples)
+    registry.register(Given())
     return generate_latest(registry).decode()
 
 
 def test_links_are_told_per_peer_and_never_to_oneself() -> None:
-    samples = Samples()
     status = status_of(members=["a:1", "b:1", "c:1"], learners=["c:1"], linked=["b:1"])
-    add_raft_figures(samples, status)
-    text = text_of(samples)
+    text = text_of(raft_families(status))
     assert 'mqnamesrv_raft_link_up{peer="b:1"} 1.0\n' in text
     assert 'mqnamesrv_raft_link_up{peer="c:1"} 0.0\n' in text
     assert 'peer="a:1"' not in text
@@ -174,18 +182,16 @@ def test_links_are_told_per_peer_and_never_to_oneself() -> None:
 
 
 def test_figure_that_is_not_known_is_left_out_and_units_are_seconds() -> None:
-    samples = Samples()
-    add_raft_figures(samples, status_of(last_contact_ms=None, contact_limit_ms=300, storage_stalled=True))
-    text = text_of(samples)
+    status = status_of(last_contact_ms=None, contact_limit_ms=300, storage_stalled=True)
+    text = text_of(raft_families(status))
     assert "last_contact" not in text
     assert "mqnamesrv_raft_contact_limit_seconds 0.3\n" in text
     assert "mqnamesrv_raft_storage_stalled 1.0\n" in text
 
 
 def test_label_values_are_escaped() -> None:
-    samples = Samples()
-    samples.add("m", "Help.", 1, text='a"b\\c\nd')
-    assert text_of(samples).splitlines()[-1] == 'm{text="a\\"b\\\\c\\nd"} 1.0'
+    labelled = family("m", "Help.", [({"text": 'a"b\\c\nd'}, 1)])
+    assert text_of([labelled]).splitlines()[-1] == 'm{text="a\\"b\\\\c\\nd"} 1.0'
 
 
 def alert_rules() -> list[dict[str, Any]]:

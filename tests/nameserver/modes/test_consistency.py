@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from nameserver.commands import Command, CommandTooLarge, PutKv, Update
-from nameserver.handlers import Renewal, SettingsChange
+from nameserver.handlers import Heard, Renewal, SettingsChange
 from nameserver.liveness import Standing
 from nameserver.modes.interface import (
     ConsistencyError,
@@ -43,8 +43,6 @@ HEADER = {
 class Delayed:
     """A mode in which something else may happen between a decision and its verdict."""
 
-    uptime_s = 0.0
-
     def __init__(self, meanwhile: Callable[[RouteTable], None] = lambda table: None) -> None:
         self.table = RouteTable()
         self.settings = LiveSettings(NamesrvSettings())
@@ -59,11 +57,8 @@ class Delayed:
             raise self.failure
         return self.table.view
 
-    def heard_over(self, origin: ConnectionId) -> Delayed:
-        return self
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return Standing.OWNER
+    def heard_over(self, origin: ConnectionId) -> Heard:
+        return Heard(0.0, lambda broker: Standing.OWNER)
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         self.calls.append("renew")
@@ -82,7 +77,7 @@ class Delayed:
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         self.calls.append("change settings")
-        return change.answer
+        return Answer()
 
     def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         mode: Mode = self

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nameserver.commands import DeleteTopic, RegisterBroker, TopicQueues
-from nameserver.handlers import decide
+from nameserver.handlers import Heard, decide
 from nameserver.liveness import Standing
 from nameserver.routes.table import RouteTable
 from nameserver.routes.view import RouteView
@@ -32,13 +32,8 @@ SETTINGS = NamesrvSettings()
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-class Nobody:
-    """A sender that is no broker."""
-
-    uptime_s = 1000.0
-
-    def standing(self, broker: BrokerKey) -> Standing:
-        return Standing.STRANGER
+#: A sender that is no broker.
+NOBODY = Heard(1000.0, lambda broker: Standing.STRANGER)
 
 
 def register(table: RouteTable, name: str, topics: tuple[str, ...], *, counter: int = 1) -> None:
@@ -98,7 +93,7 @@ def in_full(table: RouteTable, data: bytes) -> bytes:
     """Answer one frame by the parser and the handlers."""
     (frame,) = FrameDecoder().feed(data)
     command = decode_command(frame)
-    answer = decide(table.view, Request.of(command), SETTINGS, Nobody())
+    answer = decide(table.view, Request.of(command), SETTINGS, NOBODY)
     assert isinstance(answer, Answer)
     reply = command.reply(answer.code, remark=answer.remark, ext_fields=answer.ext_fields, body=answer.body)
     return reply.encode()
@@ -196,8 +191,8 @@ def test_a_connection_is_answered_as_the_full_parser_answers_it_while_topics_cha
                 if whole is not None:
                     assert whole == b"".join(in_full(table, frame) for frame in step)
                 lead(reader, data, [])
-    assert cache.entries == len(cache.binary) + len(cache._binary_old) + sum(
-        len(lane.starts) + len(lane.old) for lane in cache._lanes.values()
+    assert cache.entries == sum(
+        len(lane.starts) + len(lane.old) for lane in (cache.binary, *cache._lanes.values())
     )
 
 
@@ -559,7 +554,7 @@ def test_what_old_answers_hold_is_counted_and_bounded() -> None:
         register(table, "m" * (500 + round_), ("T",))
         held = {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.starts.values()}
         held |= {id(line.tail): line.tail for lane in cache._lanes.values() for line in lane.old.values()}
-        held |= {id(shared.content): shared.content for shared in cache._alike.values()}
+        held |= {id(shared.content): shared.content for shared in cache._shared.values()}
         assert sum(map(len, held.values())) <= cache.held_bytes <= 2_000_000 + 50_000
     cache.clear()
     assert cache.held_bytes == 0
@@ -588,5 +583,5 @@ def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
     for round_ in range(20):
         assert check(cache, table, [request("T", 100)]) == 1
         register(table, "m" * (100 + round_), ("T",))
-    assert len(cache._alike) == 1
+    assert len(cache._shared) == 1
     assert cache.held_bytes < 2 * len(in_full(table, request("T"))) + 5_000
