@@ -13,10 +13,9 @@ from nameserver.settings.declared import (
     ConfigError,
     NamesrvSettings,
     parse_value,
-    split_address,
     validate,
 )
-from remoting.addresses import join_address
+from remoting.addresses import join_address, split_address
 from remoting.properties import REQUEST_SIZE_MAX, parse_properties
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -92,7 +91,7 @@ class LiveSettings:
 
     def bound(self, *, listen: str, http: str) -> None:
         """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
-        changes: dict[str, Any] = {"listen_port": split_address("--listen", listen)[1]}
+        changes: dict[str, Any] = {"listen_port": split_address(listen)[1]}
         if (asked := self.current.http_listen) is not None:
-            changes["http"] = join_address(asked[0], split_address("--http", http)[1])
+            changes["http"] = join_address(asked[0], split_address(http)[1])
         self.current = replace(self.current, **changes)

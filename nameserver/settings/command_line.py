@@ -13,8 +13,8 @@ from nameserver.settings.declared import (
     INERT,
     SETTINGS,
     ConfigError,
+    read_address,
     spell_value,
-    split_address,
 )
 
 
@@ -69,6 +69,6 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     given = vars(parser.parse_args(argv))
     flags = {key: text for key, text in given.items() if (key in BY_KEY or key in INERT) and text is not None}
     if given["listen"] is not None:
-        host, port = split_address("--listen", given["listen"])
+        host, port = read_address("--listen", given["listen"])
         flags |= {"bindAddress": host, "listenPort": str(port)}
     return CommandLine(flags=flags, config_file=given["config_file"], print_config=given["print_config"])

@@ -12,8 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from remoting import addresses
-from remoting.addresses import is_loopback, join_address
+from remoting.addresses import FORM, is_loopback, join_address, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
@@ -201,7 +200,7 @@ class NamesrvSettings:
     @property
     def http_listen(self) -> tuple[str, int] | None:
         """Host and port of HTTP, None if it is off."""
-        return None if self.http == "off" else split_address("--http", self.http)
+        return None if self.http == "off" else read_address("--http", self.http)
 
     @property
     def http_told(self) -> str:
@@ -212,7 +211,7 @@ class NamesrvSettings:
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""
         host, port = self.http_listen
-        member = split_address("--raft", self.raft)[0]
+        member = read_address("--raft", self.raft)[0]
         if host in ("", "0.0.0.0", "::"):
             return join_address(member, port)
         return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
@@ -259,16 +258,16 @@ def spell_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def split_address(what: str, text: str) -> tuple[str, int]:
+def read_address(what: str, text: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[v6]:port``.
 
     Raises:
         ConfigError: If it is neither.
     """
     try:
-        host, port = addresses.split_address(text)
+        host, port = split_address(text)
     except LocalProtocolError:
-        raise ConfigError(f"{what} {text[:300]} is not {addresses.FORM}") from None
+        raise ConfigError(f"{what} {text[:300]} is not {FORM}") from None
     if ":" in host and not text.startswith(f"[{host}]"):
         raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
     return host, port
@@ -324,7 +323,7 @@ def _validate_raft(settings: NamesrvSettings) -> None:
     if not settings.raft or not settings.members:
         raise ConfigError("--mode raft needs --raft HOST:PORT and --peers HOST:PORT,HOST:PORT,...")
     for member in settings.members:
-        if not split_address("--peers", member)[1] and len(settings.members) > 1:
+        if not read_address("--peers", member)[1] and len(settings.members) > 1:
             raise ConfigError(f"--peers {member} needs a port of 1 to 65535: the others dial it")
     if len(set(settings.members)) != len(settings.members):
         raise ConfigError(f"--peers {settings.peers} names a member twice")
@@ -338,7 +337,7 @@ def _validate_raft(settings: NamesrvSettings) -> None:
     missing = [flag for flag, file in tls.items() if not file]
     if missing and len(missing) < len(tls):
         raise ConfigError(f"{', '.join(tls)} go together: {', '.join(missing)} is missing")
-    host, _ = split_address("--raft-listen", settings.raft_listen or settings.raft)
+    host, _ = read_address("--raft-listen", settings.raft_listen or settings.raft)
     if not is_loopback(host) and not settings.raft_secret_file and missing:
         raise ConfigError(
             f"raft address {settings.raft_listen or settings.raft} is reachable from other machines: "

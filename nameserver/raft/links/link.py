@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from nameserver.raft.types import RaftStartError, split_address
+from remoting.addresses import split_address
 
 from .auth import NONCE_SIZE, AuthError, Handshake, Session
 from .tls import Pipe, TlsError, names, names_host
@@ -133,10 +133,7 @@ class Link(asyncio.Protocol):
         return plain
 
     def _check_name(self, pipe: Pipe, member: str) -> None:
-        try:
-            host, _ = split_address(member)
-        except RaftStartError as error:
-            raise AuthError(str(error)) from error
+        host, _ = split_address(member)
         certificate = pipe.certificate()
         if not names_host(certificate, host):
             raise AuthError(f"certificate names {names(certificate)}, not {host} as {member} must")

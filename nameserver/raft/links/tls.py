@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from nameserver.raft.types import RaftStartError, split_address
+from nameserver.raft.types import RaftStartError
+from remoting.addresses import split_address
 from remoting.transport.tls import no_password, reason
 
 _READ: Final = 256 * 1024

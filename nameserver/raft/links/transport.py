@@ -14,8 +14,8 @@ import socket
 from collections import Counter
 from typing import Final
 
-from nameserver.raft.types import RaftStartError, split_address
-from remoting.addresses import is_loopback, join_address
+from nameserver.raft.types import RaftStartError
+from remoting.addresses import is_loopback, join_address, split_address
 from remoting.line_limit import LimitedLog, LineLimit
 
 from .auth import Credentials

@@ -12,7 +12,7 @@ import pytest
 from nameserver.disk.files import DISK
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.journal import Journal
-from nameserver.raft.types import RaftConfig, RaftStartError, split_address
+from nameserver.raft.types import RaftConfig, RaftStartError
 
 PEERS = ("a:1", "b:1", "c:1")
 
@@ -144,9 +144,3 @@ def test_a_short_secret_is_one_line(config: RaftConfig) -> None:
     with pytest.raises(RaftStartError, match="the secret has 31 bytes, at least 32 are needed"):
         replace(config, secret=b"x" * 31).validate()
     replace(config, secret=b"x" * 32).validate()
-
-
-@pytest.mark.parametrize("port", ["", "65536", "-1", pytest.param(5000 * "9", id="digits")])
-def test_a_members_address_without_a_port_in_its_range_is_refused(port: str) -> None:
-    with pytest.raises(RaftStartError, match="port of 0 to 65535"):
-        split_address(f"127.0.0.1:{port}")
