@@ -13,15 +13,12 @@ import logging
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from remoting.addresses import split_address
 
-from .auth import NONCE_SIZE, AuthError, Handshake, Session
-from .tls import Pipe, TlsError, names, names_host
-
-if TYPE_CHECKING:
-    from .transport import Transport
+from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
+from .tls import Pipe, TlsContexts, TlsError, names, names_host
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +55,20 @@ class Owner(Protocol):
     def fatal(self, reason: str) -> None: ...
 
 
+class Links(Protocol):
+    """All links of this member as one of them sees them (:class:`.transport.Transport`)."""
+
+    credentials: Credentials
+    tls: TlsContexts | None
+    owner: Owner
+    frame_size_max: int
+
+    def unproven(self, link: Link) -> None: ...
+    def joined(self, link: Link, peer: str) -> None: ...
+    def left(self, link: Link) -> None: ...
+    def report(self, link: Link, what: str) -> None: ...
+
+
 class LinkError(Exception):
     """What the peer sent cannot be used: its link must be closed."""
 
@@ -65,14 +76,14 @@ class LinkError(Exception):
 class Link(asyncio.Protocol):
     """One connection, first unproven, then of one member."""
 
-    def __init__(self, transport: Transport, dialled: str | None) -> None:
-        self._owner = transport
+    def __init__(self, links: Links, dialled: str | None) -> None:
+        self._links = links
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
-        self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._handshake = Handshake(links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
         self._session: Session | None = None
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
-        self._pipe = Pipe(transport.tls, accepts=dialled is None) if transport.tls is not None else None
+        self._pipe = Pipe(links.tls, accepts=dialled is None) if links.tls is not None else None
         self._buffer = bytearray()
         self._wire: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +104,7 @@ class Link(asyncio.Protocol):
             self.address = self.dialled or f"{name[0]}:{name[1]}"
         _tune(transport.get_extra_info("socket"))
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
-        self._owner.unproven(self)
+        self._links.unproven(self)
         if self.dialled is None or self._closed:
             return
         if self._pipe is None:
@@ -113,7 +124,7 @@ class Link(asyncio.Protocol):
                 and data[4] == APPLICATION
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
             ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
-                self._owner.owner.application_message(peer, data[5:])
+                self._links.owner.application_message(peer, data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
         except (AuthError, LinkError, TlsError) as error:
@@ -147,7 +158,7 @@ class Link(asyncio.Protocol):
         with memoryview(buffer) as view:
             while end - position >= 4 and not self._closed:
                 (size,) = _SIZE.unpack_from(view, position)
-                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
+                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._links.frame_size_max
                 if size > limit:
                     raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
                 if end - position - 4 < size:
@@ -160,7 +171,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed and (why := self._why_it_left()):
-            self._owner.report(self, why)
+            self._links.report(self, why)
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -180,7 +191,7 @@ class Link(asyncio.Protocol):
 
     def _refuse(self, error: Exception) -> None:
         """Close the connection; what was written before still leaves, if the peer reads."""
-        self._owner.report(self, str(error))
+        self._links.report(self, str(error))
         self.close(flush=True)
 
     # ---- frames
@@ -204,9 +215,9 @@ class Link(asyncio.Protocol):
         session.incoming.check(body, frame[body_size:])
         match body[0]:
             case kind if kind == RAFT:
-                self._owner.owner.raft_message(session.peer, body[1:])
+                self._links.owner.raft_message(session.peer, body[1:])
             case kind if kind == APPLICATION:
-                self._owner.owner.application_message(session.peer, bytes(body[1:]))
+                self._links.owner.application_message(session.peer, bytes(body[1:]))
             case kind if kind == PING:
                 pass
             case kind:
@@ -219,7 +230,7 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
-        self._owner.joined(self, session.peer)
+        self._links.joined(self, session.peer)
 
     def _write_frame(self, frame: bytes) -> None:
         if self._wire is not None and not self._closed:
@@ -231,14 +242,14 @@ class Link(asyncio.Protocol):
         session, wire = self._session, self._wire
         if session is None or wire is None or self._closed:
             return False
-        if 1 + len(payload) + session.outgoing.size > self._owner.frame_size_max:
+        if 1 + len(payload) + session.outgoing.size > self._links.frame_size_max:
             # The peer would end the link over it, and over the next one, for as long as it is sent again.
             logger.error(
                 "message refused peer=%s kind=%d bytes=%d limit=%d",
                 session.peer,
                 kind,
                 len(payload),
-                self._owner.frame_size_max,
+                self._links.frame_size_max,
             )
             return False
         waiting = wire.get_write_buffer_size()
@@ -246,7 +257,7 @@ class Link(asyncio.Protocol):
             return False
         if waiting > BUFFER_MAX:
             # Never leave out a message on a link that stays: the peer could not know.
-            self._owner.report(self, f"{waiting} bytes unsent")
+            self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
         kind_byte = kind.to_bytes(1, "big")
@@ -269,7 +280,7 @@ class Link(asyncio.Protocol):
             return
         self._silent_checks = 0 if self._received_since_check else self._silent_checks + 1
         if self._silent_checks >= SILENT_CHECKS_MAX:
-            self._owner.report(self, f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
+            self._links.report(self, f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
             self.close()
             return
         if not self._sent_since_check:
@@ -279,7 +290,7 @@ class Link(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         if self._session is None and not self._closed:
-            self._owner.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
+            self._links.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
             self.close()
 
     def close(self, *, flush: bool = False) -> None:
@@ -296,7 +307,7 @@ class Link(asyncio.Protocol):
                 self._wire.close()
             else:
                 self._wire.abort()
-        self._owner.left(self)
+        self._links.left(self)
 
 
 def _tune(connection: socket.socket) -> None:
