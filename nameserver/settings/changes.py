@@ -7,16 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from nameserver.settings.declared import (
-    BY_KEY,
-    RUNTIME_KEYS,
-    ConfigError,
-    NamesrvSettings,
-    parse_value,
-    validate,
-)
 from remoting.addresses import join_address, split_address
 from remoting.properties import REQUEST_SIZE_MAX, parse_properties
+
+from .declared import BY_KEY, RUNTIME_KEYS, ConfigError, NamesrvSettings, parse_values, validate
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
@@ -62,10 +56,7 @@ def check_changes(
         raise ChangeRefused(f"Can not update config {', '.join(fixed)}: it is read at start only.")
     counted = {key: text.strip() for key, text in changes.items() if key in RUNTIME_KEYS}
     try:
-        values: dict[str, Any] = {
-            BY_KEY[key].name: parse_value(key, text, BY_KEY[key].default) for key, text in counted.items()
-        }
-        after = replace(settings, **values)
+        after = replace(settings, **parse_values(counted))
         validate(after)
     except ConfigError as error:
         raise ChangeInvalid(str(error)) from None

@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from nameserver.settings.declared import (
-    BY_KEY,
-    CHOICES,
-    INERT,
-    SETTINGS,
-    ConfigError,
-    read_address,
-    spell_value,
-)
+from .declared import BY_KEY, CHOICES, INERT, ConfigError, read_address, spell_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +44,18 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
     )
-    for declared in SETTINGS:
+    for key, declared in BY_KEY.items():
         meta = declared.metadata
         default = spell_value(declared.default) or "none"
         unit = f" {meta['unit']}" if meta["unit"] else ""
         help_ = f"{meta['help']} (default {default}{unit})"
-        choices = CHOICES.get(meta["key"])
+        choices = CHOICES.get(key)
         metavar = "|".join(choices) if choices else "VALUE"
-        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
+        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or key, key))]
         if declared.name == "force_new_cluster":
-            parser.add_argument(*names, dest=meta["key"], action="store_const", const="true", help=help_)
+            parser.add_argument(*names, dest=key, action="store_const", const="true", help=help_)
         else:
-            parser.add_argument(*names, dest=meta["key"], metavar=metavar, help=help_)
+            parser.add_argument(*names, dest=key, metavar=metavar, help=help_)
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
     given = vars(parser.parse_args(argv))

@@ -7,9 +7,9 @@ Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 from remoting.addresses import FORM, is_loopback, join_address, split_address
@@ -24,31 +24,29 @@ FRESHNESSES: Final = ("stale", "default", "linearizable")
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
-INERT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "rocketmqHome": "",
-        "clusterTest": "false",
-        "clientRequestThreadPoolNums": "8",
-        "clientRequestThreadPoolQueueCapacity": "50000",
-        "defaultThreadPoolNums": "16",
-        "defaultThreadPoolQueueCapacity": "10000",
-        "unRegisterBrokerQueueCapacity": "3000",
-        "enableControllerInNamesrv": "false",
-        "serverWorkerThreads": "8",
-        "serverCallbackExecutorThreads": "0",
-        "serverSelectorThreads": "3",
-        "serverOnewaySemaphoreValue": "256",
-        "serverAsyncSemaphoreValue": "64",
-        "serverSocketSndBufSize": "0",
-        "serverSocketRcvBufSize": "0",
-        "writeBufferHighWaterMark": "0",
-        "writeBufferLowWaterMark": "0",
-        "serverPooledByteBufAllocatorEnable": "true",
-        "useEpollNativeSelector": "false",
-        "serverNettyWorkerGroupEnable": "true",
-        "enableShutdownGracefully": "false",
-    }
-)
+INERT: Final[Mapping[str, str]] = {
+    "rocketmqHome": "",
+    "clusterTest": "false",
+    "clientRequestThreadPoolNums": "8",
+    "clientRequestThreadPoolQueueCapacity": "50000",
+    "defaultThreadPoolNums": "16",
+    "defaultThreadPoolQueueCapacity": "10000",
+    "unRegisterBrokerQueueCapacity": "3000",
+    "enableControllerInNamesrv": "false",
+    "serverWorkerThreads": "8",
+    "serverCallbackExecutorThreads": "0",
+    "serverSelectorThreads": "3",
+    "serverOnewaySemaphoreValue": "256",
+    "serverAsyncSemaphoreValue": "64",
+    "serverSocketSndBufSize": "0",
+    "serverSocketRcvBufSize": "0",
+    "writeBufferHighWaterMark": "0",
+    "writeBufferLowWaterMark": "0",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "useEpollNativeSelector": "false",
+    "serverNettyWorkerGroupEnable": "true",
+    "enableShutdownGracefully": "false",
+}
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
 
 
@@ -64,10 +62,14 @@ def _setting(
     Args:
         key: Its name in files, in 318 and 319, and as a long flag.
         flag: Its own flag, without dashes; the key works as a flag in any case.
-        runtime: Request 318 may change it.
+        runtime: Request 318 may change it, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
     return field(default=default, metadata=metadata)
+
+
+_runtime: Final = partial(_setting, runtime=True)
+"""Declares one that request 318 may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +87,9 @@ class NamesrvSettings:
     config_store_path: str = _setting(
         "configStorePath", "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
     )
-    route_freshness: str = _setting(
-        "routeFreshness", "default", "freshness of reads on the wire", runtime=True
-    )
-    scan_interval_ms: int = _setting(
-        "scanNotActiveBrokerInterval",
-        10_000,
-        "time between scans for silent brokers",
-        runtime=True,
-        unit="ms",
+    route_freshness: str = _runtime("routeFreshness", "default", "freshness of reads on the wire")
+    scan_interval_ms: int = _runtime(
+        "scanNotActiveBrokerInterval", 10_000, "time between scans for silent brokers", unit="ms"
     )
     idle_timeout_s: int = _setting(
         "serverChannelMaxIdleTimeSeconds", 120, "silence after which a connection is closed", unit="s"
@@ -108,34 +104,27 @@ class NamesrvSettings:
     frame_size_max: int = _setting(
         "frameMaxLength", 16_777_216, "largest frame, length word included", unit="bytes"
     )
-    product_env_name: str = _setting("productEnvName", "center", "name of this environment", runtime=True)
-    order_message_enable: bool = _setting(
-        "orderMessageEnable", False, "routes carry orderTopicConf", runtime=True
+    product_env_name: str = _runtime("productEnvName", "center", "name of this environment")
+    order_message_enable: bool = _runtime("orderMessageEnable", False, "routes carry orderTopicConf")
+    return_order_topic_config_to_broker: bool = _runtime(
+        "returnOrderTopicConfigToBroker", True, "registrations are answered with order topics"
     )
-    return_order_topic_config_to_broker: bool = _setting(
-        "returnOrderTopicConfigToBroker", True, "registrations are answered with order topics", runtime=True
+    support_acting_master: bool = _runtime(
+        "supportActingMaster", False, "the smallest slave id stands in for a missing master"
     )
-    support_acting_master: bool = _setting(
-        "supportActingMaster", False, "the smallest slave id stands in for a missing master", runtime=True
-    )
-    enable_all_topic_list: bool = _setting("enableAllTopicList", True, "request 206 is served", runtime=True)
-    enable_topic_list: bool = _setting(
-        "enableTopicList", True, "requests 224 and 311 to 313 are served", runtime=True
-    )
+    enable_all_topic_list: bool = _runtime("enableAllTopicList", True, "request 206 is served")
+    enable_topic_list: bool = _runtime("enableTopicList", True, "requests 224 and 311 to 313 are served")
     notify_min_broker_id_changed: bool = _setting(
         "notifyMinBrokerIdChanged", False, "brokers are told by request 905"
     )
-    need_wait_for_service: bool = _setting(
-        "needWaitForService", False, "routes are refused shortly after the start", runtime=True
+    need_wait_for_service: bool = _runtime(
+        "needWaitForService", False, "routes are refused shortly after the start"
     )
-    wait_seconds_for_service: int = _setting(
-        "waitSecondsForService", 45, "how long needWaitForService refuses", runtime=True, unit="s"
+    wait_seconds_for_service: int = _runtime(
+        "waitSecondsForService", 45, "how long needWaitForService refuses", unit="s"
     )
-    delete_topic_with_broker_registration: bool = _setting(
-        "deleteTopicWithBrokerRegistration",
-        False,
-        "a full registration removes topics that it lacks",
-        runtime=True,
+    delete_topic_with_broker_registration: bool = _runtime(
+        "deleteTopicWithBrokerRegistration", False, "a full registration removes topics that it lacks"
     )
     config_black_list: str = _setting(
         "configBlackList", "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
@@ -230,17 +219,26 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-SETTINGS: Final = tuple(f for f in fields(NamesrvSettings) if "key" in f.metadata)
-BY_KEY: Final = {f.metadata["key"]: f for f in SETTINGS}
+BY_KEY: Final = {of.metadata["key"]: of for of in fields(NamesrvSettings) if "key" in of.metadata}
 
-RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in SETTINGS if f.metadata["runtime"])
+RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
-RAFT_ONLY: Final = frozenset(f.name for f in SETTINGS if f.metadata["key"].startswith("raft"))
+_RAFT_ONLY: Final = frozenset(key for key in BY_KEY if key.startswith("raft"))
 """Settings that mean nothing in another mode, so naming them there is an error."""
 
 
-def parse_value(key: str, text: str, default: object) -> object:
+def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the texts of known keys say, by the names of their fields.
+
+    Raises:
+        ConfigError: If a value is of the wrong kind.
+    """
+    known = {key: BY_KEY[key] for key in texts if key in BY_KEY}
+    return {of.name: _parse(key, texts[key], of.default) for key, of in known.items()}
+
+
+def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
@@ -306,17 +304,22 @@ def validate(settings: NamesrvSettings) -> None:
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
     if settings.mode == "independent":
-        for declared in SETTINGS:
-            if declared.name in RAFT_ONLY and getattr(settings, declared.name) != declared.default:
-                raise needs_raft(declared)
+        refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":
             raise ConfigError("routeFreshness=linearizable needs --mode raft")
         return
     _validate_raft(settings)
 
 
-def needs_raft(declared: Field[Any]) -> ConfigError:
-    return ConfigError(f"--{declared.metadata['flag']} needs --mode raft")
+def refuse_raft_only(keys: Iterable[str]) -> None:
+    """Check that none of these settings needs the raft mode.
+
+    Raises:
+        ConfigError: On the first that does.
+    """
+    for key in keys:
+        if key in _RAFT_ONLY:
+            raise ConfigError(f"--{BY_KEY[key].metadata['flag']} needs --mode raft")
 
 
 def _validate_raft(settings: NamesrvSettings) -> None:
