@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
 
+from nameserver.disk.directory import DirectoryError, hold_directory
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency
 from nameserver.raft import RaftStartError
@@ -26,13 +27,7 @@ from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.command_line import CommandLine, parse_command_line
 from nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
-from nameserver.settings.files import (
-    DirectoryError,
-    FileError,
-    hold_directory,
-    load_settings_file,
-    load_token,
-)
+from nameserver.settings.files import FileError, load_settings_file, load_token
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
