@@ -104,7 +104,7 @@ class Transport:
             await asyncio.wait([self._dialling])
         if self._server is not None:
             self._server.close()
-        links = list(dict.fromkeys([*self._links.values(), *self._open]))
+        links = list(self._open)
         for link in links:
             link.close()
         if links:

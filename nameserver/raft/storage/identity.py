@@ -281,11 +281,8 @@ class DataDirectory:
             return False
         if state.voter or state.founders or state.doubtful or state.forcing or state.forced:
             return False
-        logger.warning(
-            "peers corrected before the first start former=%s peers=%s",
-            ",".join(state.members),
-            ",".join(members),
-        )
+        former, peers_now = ",".join(state.members), ",".join(members)
+        logger.warning("peers corrected before the first start former=%s peers=%s", former, peers_now)
         self._change(members=members, cluster=cluster_id(members))
         return True
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from nameserver.disk.files import DISK
+from nameserver.raft.consensus.members import Standing
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.journal import Journal
+from nameserver.raft.storage.slots import Slots
 from nameserver.raft.types import RaftConfig, RaftStartError
 
 PEERS = ("a:1", "b:1", "c:1")
@@ -78,6 +80,37 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
     assert second.state.members == PEERS
     assert second.state.cluster == cluster
     second.close()
+
+
+def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig) -> None:
+    """As programs did that kept the same fields, of which ``formats`` may be missing."""
+    DataDirectory(config).close()
+    kept = {
+        "members": ["a:1", "b:1"],
+        "cluster": "c",
+        "instance": "i",
+        "voter": False,
+        "doubtful": True,
+        "founders": {"a:1": "i", "b:1": "j"},
+        "removed": False,
+        "forced": True,
+        "boot": "life",
+        "synced": True,
+    }
+    slots = Slots(DISK, config.data_dir / "raft" / "standing", size=64 * 1024)
+    slots.load()
+    slots.save(json.dumps(kept).encode())
+    slots.close()
+    directory = DataDirectory(config)
+    directory.close()
+    assert directory.standing == Standing(
+        instance="i", founders={"a:1": "i", "b:1": "j"}, cluster="c", doubtful=True
+    )
+    assert (directory.state.members, directory.state.boot, directory.state.synced) == (
+        ("a:1", "b:1"),
+        "life",
+        True,
+    )
 
 
 @pytest.mark.parametrize("slot", [0, 1])
