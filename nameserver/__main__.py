@@ -8,6 +8,7 @@ end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
 # ruff: noqa: E402
 
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -19,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
 
+from nameserver.disk.directory import DirectoryError, hold_directory
 from nameserver.modes.independent import Independent
 from nameserver.modes.interface import Consistency
 from nameserver.raft import RaftStartError
@@ -26,13 +28,7 @@ from nameserver.replicated import Replicated
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.command_line import CommandLine, parse_command_line
 from nameserver.settings.declared import ConfigError, NamesrvSettings, format_settings
-from nameserver.settings.files import (
-    DirectoryError,
-    FileError,
-    hold_directory,
-    load_settings_file,
-    load_token,
-)
+from nameserver.settings.files import FileError, load_settings_file, load_token
 from nameserver.settings.ranking import load_settings
 from nameserver.wire.server import NameServer
 from remoting.addresses import is_loopback, join_address
@@ -43,13 +39,11 @@ log = logging.getLogger("nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
+#: What keeps the process from serving; the message is the one line printed before exit 2.
+_REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError)
 #: Allocations before the youngest generation is collected; how many of its collections before the older ones.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-
-
-class StartError(Exception):
-    """The process cannot serve; the message is the one line printed before exit 2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,9 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         for warning in warnings:
             log.warning("setting ignored reason=%s", warning)
-        token = _token(settings)
+        token = None
+        if settings.http_token_file:
+            token, warning = load_token(Path(settings.http_token_file))
+            if warning:
+                log.warning("token file warning=%s", warning)
         return _run(serve(LiveSettings(settings, stored), token=token))
-    except (ConfigError, DirectoryError, FileError, RaftStartError, StartError) as error:
+    except _REFUSALS as error:
         print(f"mqnamesrv: {error}", file=sys.stderr)
         return _EXIT_SETTING
 
@@ -111,7 +109,7 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
         token: What changes of the group over HTTP must prove they know; None leaves them off.
 
     Raises:
-        StartError: If an address cannot be bound.
+        ConfigError: If an address cannot be bound.
     """
     current = settings.current
     if current.http_listen is not None:
@@ -121,35 +119,31 @@ async def serve(settings: LiveSettings, *, token: str | None = None) -> int:
     ending = _Ending()
     for number in ending_signals():
         loop.add_signal_handler(number, ending.signal, number)
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)
         boot_id = int.from_bytes(os.urandom(6), "big")  # JavaScript reads it, too
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
-        http = None
-        try:
-            listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
-            http_listen = "off"
-            if current.http_listen is not None:
-                version = f"routekeeper {metadata.version('routekeeper')}"
-                http = HttpServer(
-                    consistency=consistency, server=server, settings=settings, version=version, token=token
-                )
-                http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
-            settings.bound(listen=listen, http=http_listen)
-            if is_loopback(host := current.listen[0]):
-                log.info("only this machine can reach the nameserver listen=%s; --listen names another", host)
-            status = consistency.status()
-            _spare_collector()
-            print(
-                f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
-                flush=True,
+        at_end.push_async_callback(consistency.close)
+        at_end.push_async_callback(server.close, drain_s=float(current.drain_s))
+        listen = await _bind(f"--listen {join_address(*current.listen)}", server.start(consistency))
+        http_listen = "off"
+        if current.http_listen is not None:
+            version = f"routekeeper {metadata.version('routekeeper')}"
+            http = HttpServer(
+                consistency=consistency, server=server, settings=settings, version=version, token=token
             )
-            await ending.begun.wait()
-        finally:
-            if http is not None:
-                await http.close()
-            await server.close(drain_s=float(current.drain_s))
-            await consistency.close()
+            at_end.push_async_callback(http.close)
+            http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
+        settings.bound(listen=listen, http=http_listen)
+        if is_loopback(host := current.listen[0]):
+            log.info("only this machine can reach the nameserver listen=%s; --listen names another", host)
+        status = consistency.status()
+        _spare_collector()
+        print(
+            f"mqnamesrv ready listen={listen} http={http_listen} mode={status.mode} role={status.role}",
+            flush=True,
+        )
+        await ending.begun.wait()
     log.info("stopped abandoned=%s", server.wire.stats.tasks_abandoned)
     return ending.code
 
@@ -184,9 +178,9 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
         return await start
     except OSError as error:
         # asyncio's own text says the address once more.
-        is_errno = error.errno is not None and error.errno in errno.errorcode
-        reason = os.strerror(error.errno) if is_errno and error.errno else error.strerror or error
-        raise StartError(f"{what} cannot be bound: {reason}") from None
+        number = error.errno or 0
+        reason = os.strerror(number) if number in errno.errorcode else error.strerror or error
+        raise ConfigError(f"{what} cannot be bound: {reason}") from None
 
 
 def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str, ...]]:
@@ -205,15 +199,6 @@ def _load(line: CommandLine) -> tuple[NamesrvSettings, dict[str, str], tuple[str
     return loaded.settings, stored, loaded.warnings
 
 
-def _token(settings: NamesrvSettings) -> str | None:
-    if not settings.http_token_file:
-        return None
-    token, warning = load_token(Path(settings.http_token_file))
-    if warning:
-        log.warning("token file warning=%s", warning)
-    return token
-
-
 def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop  # does not exist everywhere
@@ -225,7 +210,7 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(body)
     except ExceptionGroup as group:  # what except* raises is a group again in Python 3.11.2
-        refusals, others = group.split((StartError, DirectoryError, FileError, RaftStartError))
+        refusals, others = group.split(_REFUSALS)
         if refusals is None or others is not None:
             raise
         error: Exception = refusals

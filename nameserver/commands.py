@@ -358,10 +358,9 @@ def encode_command(command: Command) -> bytes:
     data = _encoder.encode(command)
     if len(data) > INFLATED_BYTES_MAX:
         raise CommandTooLarge(len(data), INFLATED_BYTES_MAX)
-    packing = _PLAIN
-    if len(data) >= _PACK_FROM:
+    packing = _PLAIN if len(data) < _PACK_FROM else _ZLIB
+    if packing == _ZLIB:
         data = zlib.compress(data, _ZLIB_LEVEL)
-        packing = _ZLIB
     if len(data) + 2 > COMMAND_BYTES_MAX:
         raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
     return bytes((UPDATE_FORMAT if type(command) is Update else FIRST_FORMAT, packing)) + data
@@ -399,9 +398,7 @@ def decode_command(data: bytes) -> Command:
         )
     if len(data) > COMMAND_BYTES_MAX:
         raise CommandFormatError(f"command of {len(data)} bytes is above the limit of {COMMAND_BYTES_MAX}")
-    payload = data[2:]
-    if data[1] == _ZLIB:
-        payload = _inflate(payload)
+    payload = _inflate(data[2:]) if data[1] == _ZLIB else data[2:]
     try:
         command: Command = _command_decoder.decode(payload)
     except UNREADABLE as error:

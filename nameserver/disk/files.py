@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -101,11 +101,8 @@ class Files:
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with closing(self.open(path)) as directory:
+            os.fsync(directory.descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
         """Within one directory, over what is there."""
@@ -118,11 +115,9 @@ class Files:
         """
         spare = other.with_name(f"{other.name}.tmp")
         self.unlink(spare)
-        try:
+        with suppress(FileNotFoundError):
             os.link(path, spare)
-        except FileNotFoundError:
-            return
-        self.rename(spare, other)
+            self.rename(spare, other)
 
     def unlink(self, path: Path) -> None:
         """Nothing if it is not there."""
@@ -146,10 +141,9 @@ class Files:
         """Name the life of this machine's kernel: what was not synced in another one may be lost; "" if it
         cannot be told apart.
         """
-        try:
+        with suppress(OSError):
             return Path(_BOOT_ID).read_text(encoding="ascii").strip()
-        except OSError:
-            return ""
+        return ""
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:

@@ -23,7 +23,7 @@ from aiohttp import web
 from nameserver.modes.group import GroupStatus, Operations
 from nameserver.modes.interface import Consistency, NoQuorum
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader, RaftMember
-from nameserver.settings.declared import ConfigError, split_address
+from nameserver.settings.declared import ConfigError, read_address
 from remoting.disk_threads import DiskThreads
 
 from . import answers
@@ -264,7 +264,7 @@ def _deadline(request: web.Request) -> float:
 
 def _member(address: str) -> str:
     try:
-        _, port = split_address("member", address[:300])
+        _, port = read_address("member", address[:300])
     except ConfigError as error:
         raise Problem(400, str(error)) from None
     if not port:

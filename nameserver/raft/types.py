@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from remoting import addresses
-from remoting.errors import LocalProtocolError
-
 Durability = Literal["memory", "journal", "fsync"]
 
 #: N in milliseconds. A leader that falls silent is replaced after N..2N (4/3 N on average, the smaller of two
@@ -171,15 +168,3 @@ class RaftConfig:
             raise RaftStartError(
                 f"raft: the secret has {len(self.secret)} bytes, at least {SECRET_SIZE_MIN} are needed"
             )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split a member's address, see :func:`remoting.addresses.split_address`.
-
-    Raises:
-        RaftStartError: It is none.
-    """
-    try:
-        return addresses.split_address(address)
-    except LocalProtocolError:
-        raise RaftStartError(f"raft: {address[:300]!r} is not {addresses.FORM}") from None

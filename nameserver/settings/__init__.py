@@ -6,5 +6,5 @@ Here belongs what a setting is and where its value comes from; nothing that acts
     command_line.py    flags
     ranking.py         which source wins
     changes.py         request 318, and the settings in force
-    files.py           the small files beside them: settings kept, KV configuration, token, directory lock
+    files.py           the small files beside them: settings kept, KV configuration, token
 """

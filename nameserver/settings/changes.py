@@ -7,17 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from nameserver.settings.declared import (
-    BY_KEY,
-    RUNTIME_KEYS,
-    ConfigError,
-    NamesrvSettings,
-    parse_value,
-    split_address,
-    validate,
-)
-from remoting.addresses import join_address
+from remoting.addresses import join_address, split_address
 from remoting.properties import REQUEST_SIZE_MAX, parse_properties
+
+from .declared import BY_KEY, RUNTIME_KEYS, ConfigError, NamesrvSettings, parse_values, validate
 
 _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
@@ -63,10 +56,7 @@ def check_changes(
         raise ChangeRefused(f"Can not update config {', '.join(fixed)}: it is read at start only.")
     counted = {key: text.strip() for key, text in changes.items() if key in RUNTIME_KEYS}
     try:
-        values: dict[str, Any] = {
-            BY_KEY[key].name: parse_value(key, text, BY_KEY[key].default) for key, text in counted.items()
-        }
-        after = replace(settings, **values)
+        after = replace(settings, **parse_values(counted))
         validate(after)
     except ConfigError as error:
         raise ChangeInvalid(str(error)) from None
@@ -92,7 +82,7 @@ class LiveSettings:
 
     def bound(self, *, listen: str, http: str) -> None:
         """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
-        changes: dict[str, Any] = {"listen_port": split_address("--listen", listen)[1]}
+        changes: dict[str, Any] = {"listen_port": split_address(listen)[1]}
         if (asked := self.current.http_listen) is not None:
-            changes["http"] = join_address(asked[0], split_address("--http", http)[1])
+            changes["http"] = join_address(asked[0], split_address(http)[1])
         self.current = replace(self.current, **changes)

@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from nameserver.settings.declared import (
-    BY_KEY,
-    CHOICES,
-    INERT,
-    SETTINGS,
-    ConfigError,
-    spell_value,
-    split_address,
-)
+from .declared import BY_KEY, CHOICES, INERT, ConfigError, read_address, spell_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +44,23 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="address for RocketMQ's protocol (default 127.0.0.1:9876)"
     )
-    for declared in SETTINGS:
+    for key, declared in BY_KEY.items():
         meta = declared.metadata
         default = spell_value(declared.default) or "none"
         unit = f" {meta['unit']}" if meta["unit"] else ""
         help_ = f"{meta['help']} (default {default}{unit})"
-        choices = CHOICES.get(meta["key"])
+        choices = CHOICES.get(key)
         metavar = "|".join(choices) if choices else "VALUE"
-        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or meta["key"], meta["key"]))]
+        names = [f"--{name}" for name in dict.fromkeys((meta["flag"] or key, key))]
         if declared.name == "force_new_cluster":
-            parser.add_argument(*names, dest=meta["key"], action="store_const", const="true", help=help_)
+            parser.add_argument(*names, dest=key, action="store_const", const="true", help=help_)
         else:
-            parser.add_argument(*names, dest=meta["key"], metavar=metavar, help=help_)
+            parser.add_argument(*names, dest=key, metavar=metavar, help=help_)
     for key in INERT:
         parser.add_argument(f"--{key}", metavar="VALUE", help=argparse.SUPPRESS)
     given = vars(parser.parse_args(argv))
     flags = {key: text for key, text in given.items() if (key in BY_KEY or key in INERT) and text is not None}
     if given["listen"] is not None:
-        host, port = split_address("--listen", given["listen"])
+        host, port = read_address("--listen", given["listen"])
         flags |= {"bindAddress": host, "listenPort": str(port)}
     return CommandLine(flags=flags, config_file=given["config_file"], print_config=given["print_config"])

@@ -7,13 +7,12 @@ Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
-from remoting import addresses
-from remoting.addresses import is_loopback, join_address
+from remoting.addresses import FORM, is_loopback, join_address, split_address
 from remoting.errors import LocalProtocolError
 from remoting.properties import format_properties
 
@@ -25,31 +24,29 @@ FRESHNESSES: Final = ("stale", "default", "linearizable")
 FIRST_SCAN_S: Final = 5.0
 """Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
-INERT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "rocketmqHome": "",
-        "clusterTest": "false",
-        "clientRequestThreadPoolNums": "8",
-        "clientRequestThreadPoolQueueCapacity": "50000",
-        "defaultThreadPoolNums": "16",
-        "defaultThreadPoolQueueCapacity": "10000",
-        "unRegisterBrokerQueueCapacity": "3000",
-        "enableControllerInNamesrv": "false",
-        "serverWorkerThreads": "8",
-        "serverCallbackExecutorThreads": "0",
-        "serverSelectorThreads": "3",
-        "serverOnewaySemaphoreValue": "256",
-        "serverAsyncSemaphoreValue": "64",
-        "serverSocketSndBufSize": "0",
-        "serverSocketRcvBufSize": "0",
-        "writeBufferHighWaterMark": "0",
-        "writeBufferLowWaterMark": "0",
-        "serverPooledByteBufAllocatorEnable": "true",
-        "useEpollNativeSelector": "false",
-        "serverNettyWorkerGroupEnable": "true",
-        "enableShutdownGracefully": "false",
-    }
-)
+INERT: Final[Mapping[str, str]] = {
+    "rocketmqHome": "",
+    "clusterTest": "false",
+    "clientRequestThreadPoolNums": "8",
+    "clientRequestThreadPoolQueueCapacity": "50000",
+    "defaultThreadPoolNums": "16",
+    "defaultThreadPoolQueueCapacity": "10000",
+    "unRegisterBrokerQueueCapacity": "3000",
+    "enableControllerInNamesrv": "false",
+    "serverWorkerThreads": "8",
+    "serverCallbackExecutorThreads": "0",
+    "serverSelectorThreads": "3",
+    "serverOnewaySemaphoreValue": "256",
+    "serverAsyncSemaphoreValue": "64",
+    "serverSocketSndBufSize": "0",
+    "serverSocketRcvBufSize": "0",
+    "writeBufferHighWaterMark": "0",
+    "writeBufferLowWaterMark": "0",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "useEpollNativeSelector": "false",
+    "serverNettyWorkerGroupEnable": "true",
+    "enableShutdownGracefully": "false",
+}
 """RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
 
 
@@ -65,10 +62,14 @@ def _setting(
     Args:
         key: Its name in files, in 318 and 319, and as a long flag.
         flag: Its own flag, without dashes; the key works as a flag in any case.
-        runtime: Request 318 may change it.
+        runtime: Request 318 may change it, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
     return field(default=default, metadata=metadata)
+
+
+_runtime: Final = partial(_setting, runtime=True)
+"""Declares one that request 318 may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +87,9 @@ class NamesrvSettings:
     config_store_path: str = _setting(
         "configStorePath", "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
     )
-    route_freshness: str = _setting(
-        "routeFreshness", "default", "freshness of reads on the wire", runtime=True
-    )
-    scan_interval_ms: int = _setting(
-        "scanNotActiveBrokerInterval",
-        10_000,
-        "time between scans for silent brokers",
-        runtime=True,
-        unit="ms",
+    route_freshness: str = _runtime("routeFreshness", "default", "freshness of reads on the wire")
+    scan_interval_ms: int = _runtime(
+        "scanNotActiveBrokerInterval", 10_000, "time between scans for silent brokers", unit="ms"
     )
     idle_timeout_s: int = _setting(
         "serverChannelMaxIdleTimeSeconds", 120, "silence after which a connection is closed", unit="s"
@@ -109,34 +104,27 @@ class NamesrvSettings:
     frame_size_max: int = _setting(
         "frameMaxLength", 16_777_216, "largest frame, length word included", unit="bytes"
     )
-    product_env_name: str = _setting("productEnvName", "center", "name of this environment", runtime=True)
-    order_message_enable: bool = _setting(
-        "orderMessageEnable", False, "routes carry orderTopicConf", runtime=True
+    product_env_name: str = _runtime("productEnvName", "center", "name of this environment")
+    order_message_enable: bool = _runtime("orderMessageEnable", False, "routes carry orderTopicConf")
+    return_order_topic_config_to_broker: bool = _runtime(
+        "returnOrderTopicConfigToBroker", True, "registrations are answered with order topics"
     )
-    return_order_topic_config_to_broker: bool = _setting(
-        "returnOrderTopicConfigToBroker", True, "registrations are answered with order topics", runtime=True
+    support_acting_master: bool = _runtime(
+        "supportActingMaster", False, "the smallest slave id stands in for a missing master"
     )
-    support_acting_master: bool = _setting(
-        "supportActingMaster", False, "the smallest slave id stands in for a missing master", runtime=True
-    )
-    enable_all_topic_list: bool = _setting("enableAllTopicList", True, "request 206 is served", runtime=True)
-    enable_topic_list: bool = _setting(
-        "enableTopicList", True, "requests 224 and 311 to 313 are served", runtime=True
-    )
+    enable_all_topic_list: bool = _runtime("enableAllTopicList", True, "request 206 is served")
+    enable_topic_list: bool = _runtime("enableTopicList", True, "requests 224 and 311 to 313 are served")
     notify_min_broker_id_changed: bool = _setting(
         "notifyMinBrokerIdChanged", False, "brokers are told by request 905"
     )
-    need_wait_for_service: bool = _setting(
-        "needWaitForService", False, "routes are refused shortly after the start", runtime=True
+    need_wait_for_service: bool = _runtime(
+        "needWaitForService", False, "routes are refused shortly after the start"
     )
-    wait_seconds_for_service: int = _setting(
-        "waitSecondsForService", 45, "how long needWaitForService refuses", runtime=True, unit="s"
+    wait_seconds_for_service: int = _runtime(
+        "waitSecondsForService", 45, "how long needWaitForService refuses", unit="s"
     )
-    delete_topic_with_broker_registration: bool = _setting(
-        "deleteTopicWithBrokerRegistration",
-        False,
-        "a full registration removes topics that it lacks",
-        runtime=True,
+    delete_topic_with_broker_registration: bool = _runtime(
+        "deleteTopicWithBrokerRegistration", False, "a full registration removes topics that it lacks"
     )
     config_black_list: str = _setting(
         "configBlackList", "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change"
@@ -201,7 +189,7 @@ class NamesrvSettings:
     @property
     def http_listen(self) -> tuple[str, int] | None:
         """Host and port of HTTP, None if it is off."""
-        return None if self.http == "off" else split_address("--http", self.http)
+        return None if self.http == "off" else read_address("--http", self.http)
 
     @property
     def http_told(self) -> str:
@@ -212,7 +200,7 @@ class NamesrvSettings:
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""
         host, port = self.http_listen
-        member = split_address("--raft", self.raft)[0]
+        member = read_address("--raft", self.raft)[0]
         if host in ("", "0.0.0.0", "::"):
             return join_address(member, port)
         return "" if is_loopback(host) and not is_loopback(member) else join_address(host, port)
@@ -231,17 +219,26 @@ class NamesrvSettings:
         return self.config_store_path or f"{self.data_dir}/namesrv.properties"
 
 
-SETTINGS: Final = tuple(f for f in fields(NamesrvSettings) if "key" in f.metadata)
-BY_KEY: Final = {f.metadata["key"]: f for f in SETTINGS}
+BY_KEY: Final = {of.metadata["key"]: of for of in fields(NamesrvSettings) if "key" in of.metadata}
 
-RUNTIME_KEYS: Final = frozenset(f.metadata["key"] for f in SETTINGS if f.metadata["runtime"])
+RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
 """What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
-RAFT_ONLY: Final = frozenset(f.name for f in SETTINGS if f.metadata["key"].startswith("raft"))
+_RAFT_ONLY: Final = frozenset(key for key in BY_KEY if key.startswith("raft"))
 """Settings that mean nothing in another mode, so naming them there is an error."""
 
 
-def parse_value(key: str, text: str, default: object) -> object:
+def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the texts of known keys say, by the names of their fields.
+
+    Raises:
+        ConfigError: If a value is of the wrong kind.
+    """
+    known = {key: BY_KEY[key] for key in texts if key in BY_KEY}
+    return {of.name: _parse(key, texts[key], of.default) for key, of in known.items()}
+
+
+def _parse(key: str, text: str, default: object) -> object:
     value = text.strip()
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
@@ -259,16 +256,16 @@ def spell_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def split_address(what: str, text: str) -> tuple[str, int]:
+def read_address(what: str, text: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[v6]:port``.
 
     Raises:
         ConfigError: If it is neither.
     """
     try:
-        host, port = addresses.split_address(text)
+        host, port = split_address(text)
     except LocalProtocolError:
-        raise ConfigError(f"{what} {text[:300]} is not {addresses.FORM}") from None
+        raise ConfigError(f"{what} {text[:300]} is not {FORM}") from None
     if ":" in host and not text.startswith(f"[{host}]"):
         raise ConfigError(f"{what} {text} needs brackets around its IPv6 address")
     return host, port
@@ -307,24 +304,29 @@ def validate(settings: NamesrvSettings) -> None:
     if settings.http_listen is not None and settings.http_listen == settings.listen and settings.listen_port:
         raise ConfigError(f"--listen and --http are both {settings.http}")
     if settings.mode == "independent":
-        for declared in SETTINGS:
-            if declared.name in RAFT_ONLY and getattr(settings, declared.name) != declared.default:
-                raise needs_raft(declared)
+        refuse_raft_only(key for key, of in BY_KEY.items() if getattr(settings, of.name) != of.default)
         if settings.route_freshness == "linearizable":
             raise ConfigError("routeFreshness=linearizable needs --mode raft")
         return
     _validate_raft(settings)
 
 
-def needs_raft(declared: Field[Any]) -> ConfigError:
-    return ConfigError(f"--{declared.metadata['flag']} needs --mode raft")
+def refuse_raft_only(keys: Iterable[str]) -> None:
+    """Check that none of these settings needs the raft mode.
+
+    Raises:
+        ConfigError: On the first that does.
+    """
+    for key in keys:
+        if key in _RAFT_ONLY:
+            raise ConfigError(f"--{BY_KEY[key].metadata['flag']} needs --mode raft")
 
 
 def _validate_raft(settings: NamesrvSettings) -> None:
     if not settings.raft or not settings.members:
         raise ConfigError("--mode raft needs --raft HOST:PORT and --peers HOST:PORT,HOST:PORT,...")
     for member in settings.members:
-        if not split_address("--peers", member)[1] and len(settings.members) > 1:
+        if not read_address("--peers", member)[1] and len(settings.members) > 1:
             raise ConfigError(f"--peers {member} needs a port of 1 to 65535: the others dial it")
     if len(set(settings.members)) != len(settings.members):
         raise ConfigError(f"--peers {settings.peers} names a member twice")
@@ -338,7 +340,7 @@ def _validate_raft(settings: NamesrvSettings) -> None:
     missing = [flag for flag, file in tls.items() if not file]
     if missing and len(missing) < len(tls):
         raise ConfigError(f"{', '.join(tls)} go together: {', '.join(missing)} is missing")
-    host, _ = split_address("--raft-listen", settings.raft_listen or settings.raft)
+    host, _ = read_address("--raft-listen", settings.raft_listen or settings.raft)
     if not is_loopback(host) and not settings.raft_secret_file and missing:
         raise ConfigError(
             f"raft address {settings.raft_listen or settings.raft} is reachable from other machines: "

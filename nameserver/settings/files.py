@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import orjson
 
-from nameserver.disk.files import DISK, File, make_directories, replace_file
+from nameserver.disk.files import DISK, make_directories, replace_file
 from remoting.properties import escape_properties, parse_properties
 
 logger = logging.getLogger(__name__)
@@ -36,49 +36,6 @@ class FileError(Exception):
 
 KvTable = Mapping[str, Mapping[str, str | None]]
 """Namespace to key to value; RocketMQ stores a missing value as null."""
-
-
-class DirectoryError(Exception):
-    """A data directory cannot be used, is in use, or belongs to another mode."""
-
-
-def hold_directory(root: Path, *, mode: str) -> File:
-    """Lock a data directory for this process and bind it to ``mode``; return what holds the lock.
-
-    ``ROOT/lock`` is locked, ``ROOT/identity.json`` names the mode. Raft members hold theirs by themselves,
-    with more in the same two files.
-
-    Raises:
-        DirectoryError: If another process holds it, it belongs to another mode, or it cannot be written.
-    """
-    try:
-        make_directories(DISK, root)
-        lock = DISK.lock(root / "lock")
-        try:
-            _claim(root / "identity.json", mode)
-        except BaseException:
-            lock.close()
-            raise
-    except BlockingIOError:
-        raise DirectoryError(f"data directory {root} is in use by another process") from None
-    except OSError as error:
-        raise DirectoryError(f"data directory {root} cannot be used: {error.strerror}") from None
-    return lock
-
-
-def _claim(path: Path, mode: str) -> None:
-    try:
-        content = orjson.loads(path.read_bytes())
-        found = content["mode"]
-    except FileNotFoundError:
-        write_atomic(path, orjson.dumps({"format": 1, "mode": mode}) + b"\n")
-        return
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        raise DirectoryError(
-            f"{path} is damaged; it must name the mode that the directory belongs to"
-        ) from None
-    if found != mode:
-        raise DirectoryError(f"data directory {path.parent} belongs to mode {found}, not {mode}")
 
 
 def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from nameserver.settings.declared import (
-    BY_KEY,
-    INERT,
-    RAFT_ONLY,
-    RUNTIME_KEYS,
-    NamesrvSettings,
-    needs_raft,
-    parse_value,
-    validate,
-)
+from .declared import BY_KEY, INERT, RUNTIME_KEYS, NamesrvSettings, parse_values, refuse_raft_only, validate
 
 _ASKS_FOR_MORE: Final = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
@@ -48,22 +39,15 @@ def load_settings(
     kept = {key: value for key, value in stored.items() if key in RUNTIME_KEYS}
     warnings += [f"key {key} in the stored settings is ignored" for key in stored if key not in kept]
     merged = {**file, **kept, **flags}
-    values: dict[str, Any] = {
-        BY_KEY[key].name: parse_value(key, text, BY_KEY[key].default)
-        for key, text in merged.items()
-        if key in BY_KEY
-    }
     inert = {key: text.strip() for key, text in merged.items() if key in INERT}
     more = [key for key, text in inert.items() if key in _ASKS_FOR_MORE and text.lower() == "true"]
     warnings += [f"{key}=true has no effect here" for key in more]
-    settings = NamesrvSettings(**values, inert=MappingProxyType(inert))
+    settings = NamesrvSettings(**parse_values(merged), inert=MappingProxyType(inert))
     validate(settings)
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
-        for key in flags:  # also one that names the default: whoever writes it expects it to matter
-            if key in BY_KEY and BY_KEY[key].name in RAFT_ONLY:
-                raise needs_raft(BY_KEY[key])
+        refuse_raft_only(flags)  # also one that names the default: whoever writes it expects it to matter
         if settings.http_token_file:
             warnings.append(
                 "httpTokenFile has no effect without --mode raft: nothing over HTTP needs a token"

@@ -292,7 +292,7 @@ def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
 
     def begin(directory: DataDirectory) -> None:
         if directory.state.doubtful:
-            directory.state = msgspec.structs.replace(directory.state, voter=True, doubtful=False)
+            directory.state = dataclasses.replace(directory.state, voter=True, doubtful=False)
         real(directory)
 
     patch.setattr(DataDirectory, "begin", begin)

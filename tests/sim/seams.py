@@ -216,7 +216,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.storage.journal, "urandom", _Os.urandom),
     (nameserver.raft.storage.identity, "secrets", _Secrets),
     (nameserver.raft.links.link, "os", _Os),
-    (nameserver.raft.links.transport, "_bind", lambda found: Listener(found[4])),
+    (nameserver.raft.links.transport, "_bind", lambda family, address: Listener(address)),
     (nameserver.modes.notes, "time", _Time),
     (nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (nameserver.raft.storage.journal, "ZEROS", 4_000),

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from nameserver.raft.library import LEADER
-from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader, RaftStartError, split_address
+from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader
+from remoting.addresses import split_address
+from remoting.errors import LocalProtocolError
 
 from .effects import Follow, Leave
 from .greetings import Greetings
@@ -108,7 +110,7 @@ class Membership(Part):
             return None
         try:
             split_address(member)
-        except RaftStartError as error:
+        except LocalProtocolError as error:
             raise ChangeRefused(str(error)) from error
         return self._change(configuration.with_learner(member))
 

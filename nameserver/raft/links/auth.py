@@ -125,9 +125,7 @@ class Handshake:
 
     @property
     def refusal(self) -> str:
-        """What it means, at the dialler, if the other end closes the connection now; empty if nothing."""
-        if not self._dials or self.session is not None:
-            return ""
+        """What it means, at the dialler, if the other end closes the connection before it is proven."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"
@@ -180,20 +178,14 @@ class Handshake:
         self.peer, self._their_nonce = hello.sender, hello.nonce
         return self._nonce
 
-    def _transcript(self) -> bytes:
-        me, peer = self._mine.me, self.peer
-        ends = (
-            (me, peer, self._nonce, self._their_nonce)
-            if self._dials
-            else (peer, me, self._their_nonce, self._nonce)
-        )
-        return msgspec.msgpack.encode((MAGIC, self._cluster, *ends))
-
     def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
         """Nothing without a secret."""
         if self._mine.secret is None:
             return b""
-        return hmac.digest(self._mine.secret, purpose + role.encode() + self._transcript(), "sha256")
+        ours, theirs = (self._mine.me, self._nonce), (self.peer, self._their_nonce)
+        (dialler, first), (acceptor, second) = (ours, theirs) if self._dials else (theirs, ours)
+        transcript = msgspec.msgpack.encode((MAGIC, self._cluster, dialler, acceptor, first, second))
+        return hmac.digest(self._mine.secret, purpose + role.encode() + transcript, "sha256")
 
     def _seal(self, role: str) -> Seal:
         return Seal(self._proof(role, b"key ") or None)

@@ -13,15 +13,12 @@ import logging
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
-from nameserver.raft.types import RaftStartError, split_address
+from remoting.addresses import split_address
 
-from .auth import NONCE_SIZE, AuthError, Handshake, Session
-from .tls import Pipe, TlsError, names, names_host
-
-if TYPE_CHECKING:
-    from .transport import Transport
+from .auth import NONCE_SIZE, AuthError, Credentials, Handshake, Session
+from .tls import Pipe, TlsContexts, TlsError, names, names_host
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +55,20 @@ class Owner(Protocol):
     def fatal(self, reason: str) -> None: ...
 
 
+class Links(Protocol):
+    """All links of this member as one of them sees them (:class:`.transport.Transport`)."""
+
+    credentials: Credentials
+    tls: TlsContexts | None
+    owner: Owner
+    frame_size_max: int
+
+    def unproven(self, link: Link) -> None: ...
+    def joined(self, link: Link, peer: str) -> None: ...
+    def left(self, link: Link) -> None: ...
+    def report(self, link: Link, what: str) -> None: ...
+
+
 class LinkError(Exception):
     """What the peer sent cannot be used: its link must be closed."""
 
@@ -65,21 +76,20 @@ class LinkError(Exception):
 class Link(asyncio.Protocol):
     """One connection, first unproven, then of one member."""
 
-    def __init__(self, transport: Transport, dialled: str | None) -> None:
-        self._owner = transport
+    def __init__(self, links: Links, dialled: str | None) -> None:
+        self._links = links
         self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
-        self._handshake = Handshake(transport.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
+        self._handshake = Handshake(links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE))
         self._session: Session | None = None
         self.peer: str | None = None  # once it is proven
         self._plain_peer: str | None = None  # the proven one, if frames are neither sealed nor encrypted
-        self._pipe = Pipe(transport.tls, accepts=dialled is None) if transport.tls is not None else None
+        self._pipe = Pipe(links.tls, accepts=dialled is None) if links.tls is not None else None
         self._buffer = bytearray()
-        self._wire: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._wire: asyncio.Transport  # this and the timer from the first call on
+        self._timer: asyncio.TimerHandle
         self._closed = False
         self._sent_since_check = False
-        self._received_since_check = False
-        self._silent_checks = 0
+        self._silent_checks = 0  # since something was received
         self.host = ""  # of the other end
         self.address = dialled or "unknown"
         self.ended = asyncio.get_running_loop().create_future()
@@ -92,8 +102,9 @@ class Link(asyncio.Protocol):
             self.host = str(name[0])
             self.address = self.dialled or f"{name[0]}:{name[1]}"
         _tune(transport.get_extra_info("socket"))
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
-        self._owner.unproven(self)
+        late = f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s"
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.end, late)
+        self._links.unproven(self)
         if self.dialled is None or self._closed:
             return
         if self._pipe is None:
@@ -103,7 +114,7 @@ class Link(asyncio.Protocol):
             self._wire.write(self._pipe.pending())
 
     def data_received(self, data: bytes) -> None:
-        self._received_since_check = True
+        self._silent_checks = 0
         peer = self._plain_peer
         try:
             if (
@@ -113,30 +124,26 @@ class Link(asyncio.Protocol):
                 and data[4] == APPLICATION
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
             ):  # one message by itself, neither sealed nor encrypted: the short way for those that hurry most
-                self._owner.owner.application_message(peer, data[5:])
+                self._links.owner.application_message(peer, data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
         except (AuthError, LinkError, TlsError) as error:
-            self._refuse(error)
+            self.end(str(error), flush=True)
 
     def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
-        wire, before = self._wire, pipe.established
-        assert wire is not None
+        before = pipe.established
         try:
             plain = pipe.receive(data)
         finally:
             if answer := pipe.pending():  # in a failure it tells the peer what is wrong
-                wire.write(answer)
+                self._wire.write(answer)
         if pipe.established and not before and self.dialled is not None:
             self._check_name(pipe, self.dialled)
             self._write_frame(self._handshake.begin())
         return plain
 
     def _check_name(self, pipe: Pipe, member: str) -> None:
-        try:
-            host, _ = split_address(member)
-        except RaftStartError as error:
-            raise AuthError(str(error)) from error
+        host, _ = split_address(member)
         certificate = pipe.certificate()
         if not names_host(certificate, host):
             raise AuthError(f"certificate names {names(certificate)}, not {host} as {member} must")
@@ -150,7 +157,7 @@ class Link(asyncio.Protocol):
         with memoryview(buffer) as view:
             while end - position >= 4 and not self._closed:
                 (size,) = _SIZE.unpack_from(view, position)
-                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._owner.frame_size_max
+                limit = HANDSHAKE_FRAME_MAX if self._session is None else self._links.frame_size_max
                 if size > limit:
                     raise LinkError(f"frame of {size} bytes, at most {limit} are allowed")
                 if end - position - 4 < size:
@@ -163,7 +170,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed and (why := self._why_it_left()):
-            self._owner.report(self, why)
+            self._links.report(self, why)
         self.close()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -180,11 +187,6 @@ class Link(asyncio.Protocol):
         if pipe is None or not pipe.established or self._handshake.peer is not None:
             return ""
         return f"{names(pipe.certificate())} left without a word: does our certificate name this member?"
-
-    def _refuse(self, error: Exception) -> None:
-        """Close the connection; what was written before still leaves, if the peer reads."""
-        self._owner.report(self, str(error))
-        self.close(flush=True)
 
     # ---- frames
 
@@ -205,60 +207,52 @@ class Link(asyncio.Protocol):
             raise LinkError(f"frame of {len(frame)} bytes is too short")
         body = frame[:body_size]
         session.incoming.check(body, frame[body_size:])
-        match body[0]:
-            case kind if kind == RAFT:
-                self._owner.owner.raft_message(session.peer, body[1:])
-            case kind if kind == APPLICATION:
-                self._owner.owner.application_message(session.peer, bytes(body[1:]))
-            case kind if kind == PING:
-                pass
-            case kind:
-                raise LinkError(f"frame of unknown kind {kind}")
+        kind, payload = body[0], body[1:]
+        if kind == RAFT:
+            self._links.owner.raft_message(session.peer, payload)
+        elif kind == APPLICATION:
+            self._links.owner.application_message(session.peer, bytes(payload))
+        elif kind != PING:
+            raise LinkError(f"frame of unknown kind {kind}")
 
     def _proven(self, session: Session) -> None:
         self._session, self.peer = session, session.peer
         if self._pipe is None and not session.incoming.size:
             self._plain_peer = session.peer
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
-        self._owner.joined(self, session.peer)
+        self._links.joined(self, session.peer)
 
     def _write_frame(self, frame: bytes) -> None:
-        if self._wire is not None and not self._closed:
+        if not self._closed:
             data = _SIZE.pack(len(frame)) + frame
             self._wire.write(data if self._pipe is None else self._pipe.send(data))
 
     def send(self, kind: int, payload: bytes) -> bool:
         """Send one frame to the proven peer; False if the link is down or its buffer is full."""
         session, wire = self._session, self._wire
-        if session is None or wire is None or self._closed:
+        if session is None or self._closed:
             return False
-        if 1 + len(payload) + session.outgoing.size > self._owner.frame_size_max:
+        size, limit = len(payload), self._links.frame_size_max
+        if 1 + size + session.outgoing.size > limit:
             # The peer would end the link over it, and over the next one, for as long as it is sent again.
-            logger.error(
-                "message refused peer=%s kind=%d bytes=%d limit=%d",
-                session.peer,
-                kind,
-                len(payload),
-                self._owner.frame_size_max,
-            )
+            logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
         waiting = wire.get_write_buffer_size()
         if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
             return False
         if waiting > BUFFER_MAX:
             # Never leave out a message on a link that stays: the peer could not know.
-            self._owner.report(self, f"{waiting} bytes unsent")
+            self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
         kind_byte = kind.to_bytes(1, "big")
         mac = session.outgoing.next(kind_byte, payload)
         self._sent_since_check = True
-        parts = (_SIZE.pack(1 + len(payload) + len(mac)), kind_byte, payload, mac)
+        parts = (_SIZE.pack(1 + size + len(mac)), kind_byte, payload, mac)
         if self._pipe is not None:
             wire.write(self._pipe.send(b"".join(parts)))
-        elif len(payload) < _JOIN_MAX:
+        elif size < _JOIN_MAX:
             wire.write(b"".join(parts))
         else:
             wire.writelines(parts)
@@ -268,22 +262,19 @@ class Link(asyncio.Protocol):
 
     def _check(self) -> None:
         """D24: an idle link is kept in use: its death is noticed, its first message not lost."""
-        if self._closed:
-            return
-        self._silent_checks = 0 if self._received_since_check else self._silent_checks + 1
         if self._silent_checks >= SILENT_CHECKS_MAX:
-            self._owner.report(self, f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
-            self.close()
+            self.end(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
             return
         if not self._sent_since_check:
             self.send(PING, b"")
-        self._received_since_check = self._sent_since_check = False
+        self._sent_since_check = False
+        self._silent_checks += 1
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
-    def _too_slow(self) -> None:
-        if self._session is None and not self._closed:
-            self._owner.report(self, f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s")
-            self.close()
+    def end(self, why: str, *, flush: bool = False) -> None:
+        """Say why, and close."""
+        self._links.report(self, why)
+        self.close(flush=flush)
 
     def close(self, *, flush: bool = False) -> None:
         """Drop the connection at once; what is unsent is lost, unless ``flush`` and the peer reads on."""
@@ -292,14 +283,12 @@ class Link(asyncio.Protocol):
         self._closed = True
         self._plain_peer = None
         self._buffer = bytearray()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._wire is not None:
-            if flush:
-                self._wire.close()
-            else:
-                self._wire.abort()
-        self._owner.left(self)
+        self._timer.cancel()
+        if flush:
+            self._wire.close()
+        else:
+            self._wire.abort()
+        self._links.left(self)
 
 
 def _tune(connection: socket.socket) -> None:

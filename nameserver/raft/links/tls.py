@@ -11,13 +11,16 @@ import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from nameserver.raft.types import RaftStartError, split_address
+from nameserver.raft.types import RaftStartError
+from remoting.addresses import split_address
 from remoting.transport.tls import no_password, reason
 
 _READ: Final = 256 * 1024
+_reason: Final = partial(reason, who="the peer", whose="the peer's")
 
 
 class TlsError(Exception):
@@ -57,10 +60,8 @@ class Pipe:
         try:
             while part := self._tls.read(_READ):
                 parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            pass  # the peer closes; what follows is the connection's end
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            pass  # no more yet; or the peer closes, and what follows is the connection's end
         except ssl.SSLError as error:
             raise TlsError(_reason(error)) from error
         return b"".join(parts)
@@ -152,7 +153,3 @@ def _canonical(host: str) -> tuple[str, str]:
         return "IP Address", str(ipaddress.ip_address(host))
     except ValueError:
         return "DNS", host.rstrip(".").lower()
-
-
-def _reason(error: Exception) -> str:
-    return reason(error, "the peer", "the peer's")

@@ -14,8 +14,8 @@ import socket
 from collections import Counter
 from typing import Final
 
-from nameserver.raft.types import RaftStartError, split_address
-from remoting.addresses import is_loopback, join_address
+from nameserver.raft.types import RaftStartError
+from remoting.addresses import is_loopback, join_address, split_address
 from remoting.line_limit import LimitedLog, LineLimit
 
 from .auth import Credentials
@@ -52,8 +52,7 @@ class Transport:
         self.owner = owner
         self.frame_size_max = frame_size_max
         self._links: dict[str, Link] = {}
-        self._unproven: dict[Link, str] = {}  # accepted ones, oldest first, with the host that each came from
-        self._being_dialled: set[Link] = set()
+        self._open: dict[Link, None] = {}  # all connections, oldest first
         self._hosts_of_members: set[str] = set()  # where members are, as far as is known
         self._strangers = Strangers()
         self._server: asyncio.Server | None = None
@@ -76,7 +75,8 @@ class Transport:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            listener = _bind(found[0])
+            family, *_, at = found[0]
+            listener = _bind(family, at)
         except OSError as error:
             raise RaftStartError(f"raft: cannot listen on {address}: {error.strerror or error}") from error
         bound_host, bound_port = listener.getsockname()[:2]
@@ -104,7 +104,7 @@ class Transport:
             await asyncio.wait([self._dialling])
         if self._server is not None:
             self._server.close()
-        links = [*self._links.values(), *self._unproven, *self._being_dialled]
+        links = list(self._open)
         for link in links:
             link.close()
         if links:
@@ -140,44 +140,40 @@ class Transport:
         if self._closing:
             link.close()
             return
+        self._open[link] = None
         if link.dialled is not None:
-            self._being_dialled.add(link)
             return
         host = link.host
         known = host in self._hosts_of_members
         now = asyncio.get_running_loop().time()
         if self.tls is not None and not known and not self._strangers.allow(host, now):
-            self._refuse(link, f"more than {STRANGERS_PER_SECOND} connections a second from there")
+            link.end(f"more than {STRANGERS_PER_SECOND} connections a second from there")
             return
-        self._unproven[link] = host
-        of_host = [other for other, from_host in self._unproven.items() if from_host == host]
+        accepted = self._accepted()
+        of_host = [other for other in accepted if other.host == host]
         if len(of_host) > UNPROVEN_PER_ADDRESS and not known:
-            self._refuse(of_host[0], f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
-        elif len(self._unproven) > UNPROVEN_MAX:
-            most, _ = Counter(self._unproven.values()).most_common(1)[0]
-            oldest = next(other for other, from_host in self._unproven.items() if from_host == most)
-            self._refuse(oldest, f"more than {UNPROVEN_MAX} unproven connections")
+            of_host[0].end(f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
+        elif len(accepted) > UNPROVEN_MAX:
+            most, _ = Counter(other.host for other in accepted).most_common(1)[0]
+            oldest = next(other for other in accepted if other.host == most)
+            oldest.end(f"more than {UNPROVEN_MAX} unproven connections")
 
-    def _refuse(self, link: Link, why: str) -> None:
-        self.report(link, why)
-        link.close()
+    def _accepted(self) -> list[Link]:
+        """Unproven connections that others opened, oldest first."""
+        return [link for link in self._open if link.dialled is None and link.peer is None]
 
     def joined(self, link: Link, peer: str) -> None:
-        self._unproven.pop(link, None)
-        self._being_dialled.discard(link)
         old = self._links.get(peer)
         members = self.credentials.members
         if old is None and peer not in members and len(self._links.keys() - members) >= OUTSIDERS_MAX:
-            self._refuse(link, f"more than {OUTSIDERS_MAX} links to peers that are no members")
+            link.end(f"more than {OUTSIDERS_MAX} links to peers that are no members")
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
             link.close(flush=True)  # both dialled at once: both keep the same connection
             return
-        self._links.pop(peer, None)
         if old is not None:  # nothing of the old connection may arrive after the new one is up
             old.close()
-            self.owner.link_down(peer)
         self._links[peer] = link
         self.owner.link_up(peer)
 
@@ -186,8 +182,7 @@ class Transport:
         return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:
-        self._unproven.pop(link, None)
-        self._being_dialled.discard(link)
+        self._open.pop(link, None)
         if link.peer is not None and self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.owner.link_down(link.peer)
@@ -277,11 +272,8 @@ class Transport:
         raise last
 
 
-def _bind(
-    found: tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]],
-) -> socket.socket:
-    family, kind, protocol, _, address = found
-    listener = socket.socket(family, kind, protocol)
+def _bind(family: int, address: tuple[str | int | bytes, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setblocking(False)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -183,7 +183,7 @@ class ImageFiles:
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         snapshots = self._storage.snapshots
-        await self._in_thread(lambda: snapshots.publish(snapshots.store(index, term, configuration, data)))
+        await self._in_thread(lambda: snapshots.store(index, term, configuration, data))
         self._storage.image_date = time.time()
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:

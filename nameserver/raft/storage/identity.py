@@ -11,13 +11,13 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from nameserver.disk.directory import IDENTITY, DirectoryError, check_mode, lock_directory
 from nameserver.disk.files import DISK, File, Files, make_directories, replace_file
 from nameserver.raft.consensus.members import Standing, cluster_id
 from nameserver.raft.types import RaftConfig, RaftStartError
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 2
 VOTE_FORMAT: Final = 2
+#: What a standing says, and what of it still holds in a life that finds no data.
+_STANDING: Final = tuple(field.name for field in fields(Standing))
+_WITHOUT_DATA: Final = ("cluster", "formats", "removed")
 #: Room for what is known of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
@@ -43,8 +46,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What this member is, as :class:`Standing` has it, and what became of its last life.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State(Standing):
+    """What this member is, and what became of its last life. Kept as JSON, by the names of the fields.
 
     Attributes:
         members: The founders, or those whom this member was started to join; the log knows who takes part.
@@ -56,13 +60,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     members: tuple[str, ...]
-    cluster: str
-    instance: str
-    voter: bool = False
-    doubtful: bool = False
-    founders: dict[str, str] = {}
-    formats: dict[str, int] = {}
-    removed: bool = False
     forced: bool = False
     forcing: bool = False
     boot: str = ""
@@ -110,7 +107,7 @@ class DataDirectory:
         self._slots = Slots(files, self.raft / "standing", size=_STANDING_SIZE)
         try:
             make_directories(files, self.raft)
-            self._lock = files.lock(self._root / "lock")
+            self._lock = lock_directory(files, self._root)
             self._claim()
             self._consider_forcing()
             # A former life may have been killed between a change of names and its sync.
@@ -118,9 +115,9 @@ class DataDirectory:
                 files.sync_directory(directory)
             with contextlib.suppress(PermissionError):  # it is somebody else's, and was there before
                 files.sync_directory(self._root.parent)
-        except BlockingIOError as error:
+        except DirectoryError as error:
             self.close()
-            raise self._refused("is in use by another process") from error
+            raise RaftStartError(f"raft: {error}") from error
         except OSError as error:
             self.close()
             raise RaftStartError(f"raft: data directory {self._root}: {error.strerror}") from error
@@ -128,13 +125,13 @@ class DataDirectory:
             self.close()
             raise
 
-    def _refused(self, what: str) -> RaftStartError:
-        return RaftStartError(f"raft: data directory {self._root} {what}")
+    def _refused(self, what: str) -> DirectoryError:
+        return DirectoryError(f"data directory {self._root} {what}")
 
-    def _change(self, **changes: object) -> None:
-        self.state = msgspec.structs.replace(self.state, **changes)
+    def _change(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
 
-    def _store(self, **changes: object) -> None:
+    def _store(self, **changes: Any) -> None:
         """Durable on return."""
         self._change(**changes)
         self._slots.save(msgspec.json.encode(self.state))
@@ -168,15 +165,15 @@ class DataDirectory:
 
     def _claim(self) -> None:
         """Read whose directory this is, or make it ours."""
-        config, path = self._config, self._root / "identity.json"
+        config = self._config
         volatile = config.durability == "memory"
         segments = bool(Journal.segments_in(self._files, self.raft))
-        if "identity.json" not in self._files.names(self._root):
+        if IDENTITY not in self._files.names(self._root):
             if segments:
                 raise self._refused("holds a journal but no identity.json")
-            self._make(path, durability="memory" if volatile else "journal")
+            self._make(durability="memory" if volatile else "journal")
             return
-        identity = self._load(path)
+        identity = self._load_identity()
         if identity.me != config.me:
             raise self._refused(f"belongs to member {identity.me}, not {config.me}")
         if (identity.durability == "memory") != volatile:
@@ -205,7 +202,7 @@ class DataDirectory:
                 config.me,
             )
 
-    def _make(self, path: Path, *, durability: str) -> None:
+    def _make(self, *, durability: str) -> None:
         """Begin a directory. Its identity comes last: from then on, whatever else is missing is damage."""
         config = self._config
         self.state = State(
@@ -218,17 +215,17 @@ class DataDirectory:
         self._slots.create(msgspec.json.encode(self.state))
         self._slots.load()
         identity = Identity(format=FORMAT, mode="raft", me=config.me, durability=durability)
-        replace_file(self._files, path, [msgspec.json.format(msgspec.json.encode(identity)) + b"\n"])
+        text = msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
+        replace_file(self._files, self._root / IDENTITY, [text])
         self.fresh = True
 
-    def _load(self, path: Path) -> Identity:
+    def _load_identity(self) -> Identity:
+        path = self._root / IDENTITY
         raw = self._files.read(path)
         try:
-            known = msgspec.json.decode(raw)
-            known = known if isinstance(known, dict) else {}
-            mode, version = known.get("mode"), known.get("format")
-            if isinstance(mode, str) and mode != "raft":
-                raise self._refused(f"belongs to mode {mode}, not raft")
+            known = msgspec.json.decode(raw, type=dict[str, object])
+            check_mode(self._root, known.get("mode", "raft"), "raft")
+            version = known.get("format")
             if isinstance(version, int) and version != FORMAT:
                 raise RaftStartError(
                     f"raft: {path} has format {version}, this program knows {FORMAT}: go on with the program "
@@ -269,7 +266,7 @@ class DataDirectory:
 
     @property
     def standing(self) -> Standing:
-        return Standing(**{field.name: getattr(self.state, field.name) for field in fields(Standing)})
+        return Standing(**{name: getattr(self.state, name) for name in _STANDING})
 
     def found_with(self, peers: tuple[str, ...]) -> bool:
         """Take other peers for the group that is yet to be founded; stored by :meth:`begin`.
@@ -284,11 +281,8 @@ class DataDirectory:
             return False
         if state.voter or state.founders or state.doubtful or state.forcing or state.forced:
             return False
-        logger.warning(
-            "peers corrected before the first start former=%s peers=%s",
-            ",".join(state.members),
-            ",".join(members),
-        )
+        former, peers_now = ",".join(state.members), ",".join(members)
+        logger.warning("peers corrected before the first start former=%s peers=%s", former, peers_now)
         self._change(members=members, cluster=cluster_id(members))
         return True
 
@@ -300,11 +294,9 @@ class DataDirectory:
             Whether anything was promised by that: nobody relies on the rest.
         """
         before = self.state
-        self._change(cluster=standing.cluster, formats=dict(standing.formats), removed=standing.removed)
-        if self._config.durability != "memory":
-            founders = dict(standing.founders)
-            self._change(voter=standing.voter, doubtful=standing.doubtful, founders=founders)
-        return msgspec.structs.replace(self.state, formats=before.formats) != before
+        outlives = _WITHOUT_DATA if self._config.durability == "memory" else _STANDING
+        self._change(**{name: getattr(standing, name) for name in outlives})
+        return replace(self.state, formats=before.formats) != before
 
     def follow(self, members: tuple[str, ...]) -> None:
         """Remember who takes part, for a member that has no log to tell it after a restart."""
@@ -317,7 +309,7 @@ class DataDirectory:
     def abandon(self) -> None:
         """A first start that came to nothing, before anything was promised, leaves nothing behind."""
         if self.fresh:
-            self._files.unlink(self._root / "identity.json")
+            self._files.unlink(self._root / IDENTITY)
             for name in self._files.names(self.raft):
                 self._files.unlink(self.raft / name)
             self._files.sync_directory(self._root)

@@ -94,8 +94,8 @@ class Snapshots:
     def _names(self) -> list[str]:
         return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
 
-    def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> Image:
-        """Write an image durably.
+    def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
+        """Write an image durably. It becomes the newest, if it is, and what nobody needs is deleted.
 
         Raises:
             OSError: Nothing changed.
@@ -105,17 +105,13 @@ class Snapshots:
         members = _SIZE.pack(len(configuration)) + configuration
         checksum = _CRC.pack(zlib.crc32(data, zlib.crc32(head + members)))
         replace_file(self._files, path, (head + checksum + members, data))
-        return Image(index, term, len(data), path, configuration)
-
-    def publish(self, image: Image) -> None:
-        """Make a stored image the newest and delete what nobody needs."""
-        if self.newest is not None and self.newest.index >= image.index:
+        if self.newest is not None and self.newest.index >= index:
             return
-        self.newest = image
+        self.newest = Image(index, term, len(data), path, configuration)
         for name in self._names()[:-_KEEP]:
             self._files.unlink(self._directory / name)
-        for index in sorted(self._open)[:-_KEEP]:
-            self._open.pop(index)[0].close()
+        for held in sorted(self._open)[:-_KEEP]:
+            self._open.pop(held)[0].close()
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the image at ``index``; None if it is gone."""

@@ -10,6 +10,7 @@ Here that is a thread; in the simulator it is the virtual time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -35,16 +36,12 @@ DISK: Final = 0.0
 Steps: TypeAlias = Generator[float | None, Item, None]
 
 
-class WriterThread:
-    """A thread that runs steps, and the way to it."""
+class WriterThread(queue.SimpleQueue[Item]):
+    """A queue, and a thread that runs steps with what is put there."""
 
     def __init__(self) -> None:
-        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.put = self._items.put
-        self.empty = self._items.empty
-        self.get_nowait = self._items.get_nowait
+        self._thread: threading.Thread
 
     def start(self, steps: Steps) -> None:
         self._thread = threading.Thread(target=self._run, args=(steps,), name="raft journal", daemon=True)
@@ -58,22 +55,15 @@ class WriterThread:
         """Have the steps end once all items are done; blocking."""
         self._closing.set()
         self.put(None)
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _run(self, steps: Steps) -> None:
-        get, send = self._items.get, steps.send
-        try:
+        with contextlib.suppress(StopIteration):
             waits = next(steps)
             while True:
-                if waits is NEXT_ITEM:
-                    waits = send(get())
-                else:
-                    if waits:
-                        self._closing.wait(waits)
-                    waits = send(None)
-        except StopIteration:
-            pass
+                if waits:
+                    self._closing.wait(waits)
+                waits = steps.send(self.get() if waits is NEXT_ITEM else None)
 
 
 class Writer:

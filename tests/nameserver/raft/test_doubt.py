@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from nameserver.raft import RaftStartError, Role
@@ -18,8 +18,7 @@ from tests.nameserver.raft.cluster import Cluster, cluster_of, run, until
 def cut_power(cluster: Cluster, name: str) -> None:
     """As if its machine had restarted since, without a clean stop; the last page of its journal is gone."""
     directory = DataDirectory(cluster.config(name))
-    state = msgspec.structs.replace(directory.state, boot="another", synced=False)
-    directory.state = state
+    directory.state = replace(directory.state, boot="another", synced=False)
     directory.standing_to_save()()
     path = sorted(directory.raft.glob("journal-*"))[-1]
     directory.close()

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from nameserver.disk.files import DISK
+from nameserver.raft.consensus.members import Standing
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.journal import Journal
-from nameserver.raft.types import RaftConfig, RaftStartError, split_address
+from nameserver.raft.storage.slots import Slots
+from nameserver.raft.types import RaftConfig, RaftStartError
 
 PEERS = ("a:1", "b:1", "c:1")
 
@@ -80,6 +82,37 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
     second.close()
 
 
+def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig) -> None:
+    """As programs did that kept the same fields, of which ``formats`` may be missing."""
+    DataDirectory(config).close()
+    kept = {
+        "members": ["a:1", "b:1"],
+        "cluster": "c",
+        "instance": "i",
+        "voter": False,
+        "doubtful": True,
+        "founders": {"a:1": "i", "b:1": "j"},
+        "removed": False,
+        "forced": True,
+        "boot": "life",
+        "synced": True,
+    }
+    slots = Slots(DISK, config.data_dir / "raft" / "standing", size=64 * 1024)
+    slots.load()
+    slots.save(json.dumps(kept).encode())
+    slots.close()
+    directory = DataDirectory(config)
+    directory.close()
+    assert directory.standing == Standing(
+        instance="i", founders={"a:1": "i", "b:1": "j"}, cluster="c", doubtful=True
+    )
+    assert (directory.state.members, directory.state.boot, directory.state.synced) == (
+        ("a:1", "b:1"),
+        "life",
+        True,
+    )
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("damage", ["torn", "rotten"])
 def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slot: int, damage: str) -> None:
@@ -144,9 +177,3 @@ def test_a_short_secret_is_one_line(config: RaftConfig) -> None:
     with pytest.raises(RaftStartError, match="the secret has 31 bytes, at least 32 are needed"):
         replace(config, secret=b"x" * 31).validate()
     replace(config, secret=b"x" * 32).validate()
-
-
-@pytest.mark.parametrize("port", ["", "65536", "-1", pytest.param(5000 * "9", id="digits")])
-def test_a_members_address_without_a_port_in_its_range_is_refused(port: str) -> None:
-    with pytest.raises(RaftStartError, match="port of 0 to 65535"):
-        split_address(f"127.0.0.1:{port}")

@@ -430,7 +430,7 @@ def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> 
     snapshots = Snapshots(tmp_path)
     assert snapshots.recover() is None
     for index in (5, 9, 14):
-        snapshots.publish(snapshots.store(index, 2, b"members", b"state %d" % index * 100))
+        snapshots.store(index, 2, b"members", b"state %d" % index * 100)
     assert snapshots.newest is not None
     assert (snapshots.newest.index, snapshots.newest.size) == (14, 800)
     assert snapshots.read(14, 8, 8) == b"state 14"
@@ -446,16 +446,18 @@ def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> 
 
 def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path)
-    snapshots.publish(snapshots.store(5, 1, b"members", b"a" * 100))
+    snapshots.store(5, 1, b"members", b"a" * 100)
     assert snapshots.read(5, 0, 10) == b"a" * 10
-    snapshots.publish(snapshots.store(6, 1, b"other members", b"b" * 100))
+    snapshots.store(6, 1, b"other members", b"b" * 100)
     assert snapshots.read(5, 10, 10) == b"a" * 10
     snapshots.close()
 
 
 def test_d15_a_damaged_image_is_refused_at_any_byte(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path)
-    path = snapshots.store(5, 1, b"members", b"0123456789").path
+    snapshots.store(5, 1, b"members", b"0123456789")
+    assert snapshots.newest is not None
+    path = snapshots.newest.path
     whole = path.read_bytes()
     for at in range(len(whole)):
         damaged = bytearray(whole)

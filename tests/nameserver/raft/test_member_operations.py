@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from nameserver.raft import (
@@ -265,7 +265,7 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
             for name in cluster.peers:
                 await cluster.close(name)
             directory = DataDirectory(cluster.config(one))
-            directory.state = msgspec.structs.replace(directory.state, forcing=True)
+            directory.state = dataclasses.replace(directory.state, forcing=True)
             directory.standing_to_save()()
             directory.close()
             await cluster.start(one)

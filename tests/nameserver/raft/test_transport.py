@@ -385,11 +385,11 @@ def test_a_flood_of_strangers_is_bounded_and_does_not_keep_a_member_out() -> Non
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
             strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 3)]
-            await _until(lambda: len(transport._unproven) <= UNPROVEN_MAX)
+            await _until(lambda: len(transport._accepted()) <= UNPROVEN_MAX)
             peer = await _Raw.connect(port)
             await peer.prove()
             await _until(lambda: owner.linked.get("b:1") == 1)
-            assert len(transport._unproven) <= UNPROVEN_MAX
+            assert len(transport._accepted()) <= UNPROVEN_MAX
             for raw in (*strangers, peer):
                 raw.writer.close()
 
@@ -915,11 +915,11 @@ def test_strangers_do_not_push_out_what_this_member_dials() -> None:
         bound = await transport.listen("127.0.0.1:0")
         await transport.go()
         try:
-            await _until(lambda: len(transport._being_dialled) == 1)
-            (dialled,) = transport._being_dialled
+            await _until(lambda: len(transport._open) == 1)
+            (dialled,) = transport._open
             port = int(bound.rpartition(":")[2])
             strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 2)]
-            await _until(lambda: 0 < len(transport._unproven) <= UNPROVEN_MAX)
+            await _until(lambda: 0 < len(transport._accepted()) <= UNPROVEN_MAX)
             assert not dialled.ended.done()
             assert not dialled._closed
             for raw in strangers:
@@ -935,8 +935,8 @@ def test_one_host_of_strangers_holds_few_places() -> None:
         async with _transport() as (transport, _, port):
             first = await _from("127.0.0.3", port)
             flood = [await _from("127.0.0.2", port) for _ in range(UNPROVEN_MAX + 10)]
-            await _until(lambda: len(transport._unproven) == UNPROVEN_PER_ADDRESS + 1)
-            assert "127.0.0.3" in transport._unproven.values()
+            await _until(lambda: len(transport._accepted()) == UNPROVEN_PER_ADDRESS + 1)
+            assert "127.0.0.3" in {link.host for link in transport._accepted()}
             for raw in (first, *flood):
                 raw.writer.close()
 
@@ -954,8 +954,8 @@ def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.Mo
             too_many = len(flood) - UNPROVEN_MAX
             assert too_many > 0
             await _until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
-            assert len(transport._unproven) == UNPROVEN_MAX
-            assert set(transport._unproven.values()) == set(hosts)
+            assert len(transport._accepted()) == UNPROVEN_MAX
+            assert {link.host for link in transport._accepted()} == set(hosts)
             for raw in flood:
                 raw.writer.close()
 
@@ -995,7 +995,7 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
         try:
             for _ in range(2):
                 await _until(lambda: all(1 in owner.linked.values() for owner in owners))
-                await _until(lambda: all(len(one._unproven) > UNPROVEN_MAX // 2 for one in members))
+                await _until(lambda: all(len(one._accepted()) > UNPROVEN_MAX // 2 for one in members))
                 members[0].drop(names[1])
                 await _until(lambda: 0 in owners[0].linked.values())
         finally:

@@ -17,7 +17,7 @@ from nameserver.settings.declared import (
     ConfigError,
     NamesrvSettings,
     format_settings,
-    split_address,
+    read_address,
 )
 from nameserver.settings.ranking import load_settings
 from remoting.addresses import is_loopback
@@ -228,7 +228,7 @@ def test_help_names_each_flag_with_its_default(capsys: pytest.CaptureFixture[str
     [("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:2", ("::1", 2)), ("host:0", ("host", 0))],
 )
 def test_address_is_split(text: str, address: tuple[str, int]) -> None:
-    assert split_address("x", text) == address
+    assert read_address("x", text) == address
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_address_is_split(text: str, address: tuple[str, int]) -> None:
 )
 def test_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        split_address("x", text)
+        read_address("x", text)
 
 
 def test_loopback_is_known_by_its_text() -> None:

@@ -1,0 +1,63 @@
+"""A data directory: one process at a time holds it, and it belongs to one mode for good.
+
+``ROOT/lock`` is locked, and ``ROOT/identity.json`` names the mode; raft members say more there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from .files import DISK, File, Files, make_directories, replace_file
+
+IDENTITY: Final = "identity.json"
+
+
+class DirectoryError(Exception):
+    """A data directory cannot be used, is in use, or belongs to another mode."""
+
+
+def lock_directory(files: Files, root: Path) -> File:
+    """Hold a directory until what is returned is closed, or the process ends.
+
+    Raises:
+        DirectoryError: Another process holds it.
+    """
+    try:
+        return files.lock(root / "lock")
+    except BlockingIOError as error:
+        raise DirectoryError(f"data directory {root} is in use by another process") from error
+
+
+def check_mode(root: Path, found: object, mode: str) -> None:
+    """Check what a directory's identity says.
+
+    Raises:
+        DirectoryError: It belongs to another mode.
+    """
+    if found != mode:
+        raise DirectoryError(f"data directory {root} belongs to mode {found}, not {mode}")
+
+
+def hold_directory(root: Path, *, mode: str) -> None:
+    """Make a directory, lock it until this process ends, and bind it to ``mode``.
+
+    Raises:
+        DirectoryError: Another process holds it, it belongs to another mode, or it cannot be written.
+    """
+    path = root / IDENTITY
+    try:
+        make_directories(DISK, root)
+        lock_directory(DISK, root)
+        if not path.exists():
+            replace_file(DISK, path, [orjson.dumps({"format": 1, "mode": mode}) + b"\n"])
+        found = orjson.loads(DISK.read(path))["mode"]
+    except OSError as error:
+        raise DirectoryError(f"data directory {root} cannot be used: {error.strerror}") from None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise DirectoryError(
+            f"{path} is damaged; it must name the mode that the directory belongs to"
+        ) from None
+    check_mode(root, found, mode)
