@@ -39,20 +39,9 @@ class _Repeat(NamedTuple):
     process is asked anew each time.
     """
 
-    request: Request
-    table_revision: int
-    settings: NamesrvSettings
+    decided_on: tuple[int, NamesrvSettings, Request]
     lease_ms: int
     renewal: Renewal
-
-    def is_made_by(self, request: Request, table_revision: int, settings: NamesrvSettings) -> bool:
-        return (
-            self.table_revision == table_revision
-            and self.settings is settings
-            and self.request.body == request.body
-            and self.request.version == request.version
-            and self.request.ext_fields == request.ext_fields
-        )
 
 
 class Registrations(Part):
@@ -74,7 +63,7 @@ class Registrations(Part):
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
-        if repeat is not None and repeat.is_made_by(request, self.table.revision, self.settings.current):
+        if repeat is not None and repeat.decided_on == self._decides_on(request):
             self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
             renewed = self.renew(repeat.renewal, origin)
             if isinstance(renewed, Answer):
@@ -83,17 +72,12 @@ class Registrations(Part):
         if isinstance(decoded, Answer):
             return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        registering = Registering(self, request, decoded, origin, deadline, answered)
-        self._in_flight[decoded.broker, origin] += 1  # until answered()
         self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
-        waits = False
-        try:
-            answer = registering.decide()
-            waits = answer is None
-        finally:
-            if not waits:
-                self.answered(decoded.broker, origin)
-        if registering.renewal is not None:
+        registering = Registering(self, request, decoded, origin, deadline, answered)
+        answer = registering.decide()
+        if answer is None:
+            self._in_flight[decoded.broker, origin] += 1  # until answered()
+        elif registering.renewal is not None:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
@@ -126,7 +110,7 @@ class Registrations(Part):
         """Forget what a connection sent that changed nothing."""
         repeat = self._repeats.pop(origin, None)
         if repeat is not None:
-            self._repeats_bytes -= len(repeat.request.body)
+            self._repeats_bytes -= len(repeat.decided_on[-1].body)
 
     def forget_repeats(self) -> None:
         """Forget it of all connections: another table may have the same revision."""
@@ -150,12 +134,12 @@ class Registrations(Part):
         """Keep a registration that changed nothing: the next one over this connection will be the same."""
         self.forget_repeat(origin)
         size = len(request.body)
-        if size > REPEAT_BYTES_MAX or self._repeats_bytes + size > REPEATS_BYTES_MAX:
-            return
-        self._repeats_bytes += size
-        self._repeats[origin] = _Repeat(
-            request, self.table.revision, self.settings.current, lease_ms, renewal
-        )
+        if size <= REPEAT_BYTES_MAX and self._repeats_bytes + size <= REPEATS_BYTES_MAX:
+            self._repeats_bytes += size
+            self._repeats[origin] = _Repeat(self._decides_on(request), lease_ms, renewal)
+
+    def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, Request]:
+        return self.table.revision, self.settings.current, request
 
 
 @dataclass(slots=True)
@@ -179,21 +163,18 @@ class Registering:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
         mode, decoded, origin = self.mode, self.decoded, self.origin
         try:
-            command: Command | None = mode.shortened(decoded)  # nearly all
-            if command is None:
-                # As stale as it may be: it is decided again if that was too stale.
-                decision = decide_registration(mode.table.view, decoded, mode.settings.current)
-                if isinstance(decision, Renewal):
-                    renewed = mode.renew(decision, origin)
-                    if isinstance(renewed, Answer):
-                        self.renewal = decision
-                        return renewed
-                    command = renewed
-                else:
-                    command = decision
-            told = partial(self._told, command)
+            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences.
+            decision: Command | Renewal | Answer = mode.shortened(decoded) or decide_registration(
+                mode.table.view, decoded, mode.settings.current
+            )
+            if isinstance(decision, Renewal):
+                renewal, decision = decision, mode.renew(decision, origin)
+                if isinstance(decision, Answer):
+                    self.renewal = renewal
+                    return decision
+            told = partial(self._told, decision)
             mode.writes.enter(
-                command, deadline=self.deadline, told=told, registration=(decoded.broker, origin)
+                decision, deadline=self.deadline, told=told, registration=(decoded.broker, origin)
             )
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(self.request, error)
