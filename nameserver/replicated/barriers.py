@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from nameserver.raft.consensus.members import majority
+
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
 
@@ -200,7 +202,7 @@ class Confirmations:
             voters: Of the configuration in force; this leader counts, whether or not it is one.
         """
         confirmed: list[Confirmed] = []
-        enough = len(voters) // 2  # voters beside the leader
+        enough = majority(len(voters)) - 1  # voters beside the leader
         if self._round:
             confirming = {member for member in self._confirmed_by if member in voters}
             for member, question in list(self._round.items()):

@@ -1,4 +1,4 @@
-"""Links to the other members, contact with a leader, and who waits for it."""
+"""Contact with a leader, and who waits for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ContactWatch(Part):
             return "no leader"
         if not member.in_contact():
             return f"no leader with a majority, {member.leader} was the last one"
-        if member.leader != self._me and member.leader not in self._links.up:
+        if member.leader != self._me and member.leader not in self._links:
             return f"no link to leader {member.leader}"
         return f"too much is under way at leader {member.leader}"
 

@@ -26,7 +26,7 @@ from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
 
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
 """Hearings in one acknowledgement take about this many bytes at most."""
@@ -215,15 +215,10 @@ class FailureDetector:
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
         """Return hearings that changed after a version, and up to which: what is more follows later."""
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
-        found: list[Hearing] = []
-        size = 0
-        for broker in reversed(later):
-            size += size_of(broker)
-            if found and size > HEARINGS_BYTES:
-                return tuple(found), version
-            at, version = self._hearings[broker]
-            found.append(hearing_of(broker, at))
-        return tuple(found), self._version
+        hearings = (hearing_of(broker, self._hearings[broker][0]) for broker in reversed(later))
+        found = next(in_parts(hearings, size_of, HEARINGS_BYTES), [])
+        up_to = self._version if len(found) == len(later) else self._hearings[found[-1].broker][1]
+        return tuple(found), up_to
 
 
 def judge(

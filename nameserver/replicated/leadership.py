@@ -21,10 +21,11 @@ from nameserver.commands import (
     format_of,
 )
 from nameserver.raft import Role
+from remoting.line_limit import LimitedLog
 
 from .barriers import Confirmations
 from .failure_detector import FailureDetector
-from .peer_messages import Deferral, Deferred, Report
+from .peer_messages import Deferral, Deferred, Propose, Report
 from .proposals import ProposalBook, Sequencer
 from .surroundings import Part, Surroundings
 
@@ -45,7 +46,7 @@ class Leadership(Part):
             given up. Those of other processes only while it leads.
     """
 
-    def __init__(self, given: Surroundings, book: ProposalBook) -> None:
+    def __init__(self, given: Surroundings, book: ProposalBook, peer_log: LimitedLog) -> None:
         self.sequencer: Sequencer | None = None
         self.rounds: Confirmations | None = None
         self.failure_detector: FailureDetector | None = None
@@ -53,12 +54,13 @@ class Leadership(Part):
         self.decoded: dict[tuple[int, int], Command] = {}
         super().__init__(given)
         self._book = book
+        self._peer_log = peer_log
         self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:
         """Lead if this member leads, in its present term.
 
-        Also called when a proposal arrives: members may know of a new leader before its own loop turns.
+        Also called when others ask: they may know of a new leader before its own loop turns.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -92,10 +94,24 @@ class Leadership(Part):
         self.rounds = None
         self.failure_detector = None
         self.early.clear()
-        for mark in [mark for mark in self.decoded if mark[0] != self._boot_id]:
+        for mark in [mark for mark in self.decoded if mark[0] != self._book.boot_id]:
             del self.decoded[mark]
 
     # -- proposals
+
+    def take(self, member: str, message: Propose) -> None:
+        """Take another member's proposals, if this one leads in the term that they name."""
+        self.follow()
+        if self.sequencer is not None and self.sequencer.term == message.term:
+            for proposal, attempt in zip(message.proposals, message.attempts, strict=True):
+                self.offer(proposal, member, attempt=attempt)
+            self._work_soon()
+
+    def deferred(self, member: str, message: Deferred) -> None:
+        """Take a leader's answer to proposals of this process."""
+        for deferral in message.deferrals:
+            self._book.defer(deferral, term=message.term)
+        self._work_soon()
 
     def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
         """Take a proposal into the queue, or say when to decide again. Only while this member leads.
@@ -142,13 +158,13 @@ class Leadership(Part):
         """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
         sequence = self._book.next_sequence()
         data = encode_command(command)
-        self.offer(Proposal(boot_id=self._boot_id, sequence=sequence, command=data), self._me)
+        self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data), self._me)
         return sequence
 
     def withdraw(self, sequence: int) -> None:
         """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
         if self.sequencer is not None:
-            self.sequencer.withdraw(self._boot_id, sequence)
+            self.sequencer.withdraw(self._book.boot_id, sequence)
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
@@ -164,7 +180,7 @@ class Leadership(Part):
                 self.end()
             return
         for proposal in batch.proposals:
-            if proposal.boot_id == self._boot_id:
+            if proposal.boot_id == self._book.boot_id:
                 self._book.appended(proposal.sequence)
         self._send_deferrals(sequencer.appended(index))
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -48,7 +49,7 @@ from .reads import Reads
 from .registrations import Registrations
 from .reporter import Reporter
 from .reports import Reports
-from .surroundings import Links, Surroundings
+from .surroundings import Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -105,10 +106,9 @@ class Replicated(Local):
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
-        self._links = Links(member)
+        self._links: dict[str, int] = {}
         given = Surroundings(
             me=raft.me,
-            boot_id=boot_id,
             loop=self._loop,
             member=member,
             links=self._links,
@@ -116,18 +116,27 @@ class Replicated(Local):
             liveness=self._liveness,
             settings=settings,
             observer=self._observer,
-            peer_log=self._peer_log,
             work_soon=self._work_soon,
         )
         reporter = Reporter(self._liveness, boot_id=boot_id)
         book = self._book = ProposalBook(boot_id=boot_id)
         contact = self._contact = ContactWatch(given)
-        leadership = self._leadership = Leadership(given, book)
+        leadership = self._leadership = Leadership(given, book, self._peer_log)
         reports = self._reports = Reports(given, leadership, reporter)
         writes = self._writes = Writes(given, leadership, book, reporter, reports, contact)
         reads = self._reads = Reads(given, leadership, reporter, contact)
         registrations = self._registrations = Registrations(given, reporter, reports, writes)
         self._kv_file = KvFile(given, writes)
+        self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
+            peer_messages.ReadIndex: reads.rounds.asked,
+            peer_messages.ReadIndexReply: reads.answered,
+            peer_messages.ReadIndexCheck: reads.rounds.questioned,
+            peer_messages.ReadIndexCheckReply: reads.rounds.confirmed_by,
+            peer_messages.Report: reports.receive,
+            peer_messages.Acknowledgement: self._acknowledged,
+            peer_messages.Propose: leadership.take,
+            peer_messages.Deferred: leadership.deferred,
+        }
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
         self.refuse_read = reads.refuse
@@ -274,11 +283,12 @@ class Replicated(Local):
         """Follow the member's role, term, leader and links."""
         if self._closed:
             return
-        linked_anew = self._links.follow()
+        self._links.clear()
+        self._links.update({peer: self._member.link_number(peer) for peer in self._member.linked})
         self._reads.route_may_differ()
-        self._reads.rounds.links_are(self._links.up)
+        self._reads.rounds.follow_links()
         self._leadership.follow()
-        self._reports.follow_leader(linked_anew=self._member.leader in linked_anew)
+        self._reports.follow_leader()
         self._contact.follow()
         self._reads.rounds.settle()
         self._work_soon()
@@ -293,30 +303,11 @@ class Replicated(Local):
                 logging.ERROR, member, "peer message refused member=%s error=%s", member, error
             )
             return
-        match message:
-            case peer_messages.ReadIndex():
-                self._reads.rounds.asked(member, message)
-            case peer_messages.ReadIndexReply():
-                self._reads.answered(message)
-            case peer_messages.ReadIndexCheck():
-                self._reads.rounds.questioned(member, message)
-            case peer_messages.ReadIndexCheckReply():
-                self._reads.rounds.confirmed_by(member, message)
-            case peer_messages.Report():
-                self._reports.receive(member, message)
-            case peer_messages.Acknowledgement():
-                self._reports.acknowledged(member, message)
-                self._reads.leader_has_said()
-            case peer_messages.Propose(term=term, proposals=proposals, attempts=attempts):
-                self._leadership.follow()
-                if self._leadership.sequencer is not None and self._leadership.sequencer.term == term:
-                    for proposal, attempt in zip(proposals, attempts, strict=True):
-                        self._leadership.offer(proposal, member, attempt=attempt)
-                    self._work_soon()
-            case peer_messages.Deferred(term=term, deferrals=deferrals):
-                for deferral in deferrals:
-                    self._book.defer(deferral, term=term)
-                self._work_soon()
+        self._takes[type(message)](member, message)
+
+    def _acknowledged(self, member: str, answer: peer_messages.Acknowledgement) -> None:
+        self._reports.acknowledged(member, answer)
+        self._reads.leader_has_said()
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
         """Apply one entry, see :class:`StateMachine`."""
@@ -325,9 +316,7 @@ class Replicated(Local):
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
             commands = [
-                decode_command(proposal.command)
-                if (command := kept.pop((proposal.boot_id, proposal.sequence), None)) is None
-                else command
+                kept.pop((proposal.boot_id, proposal.sequence), None) or decode_command(proposal.command)
                 for proposal in batch.proposals
             ]
         except CommandFormatError as error:

@@ -11,7 +11,8 @@ ages, then into instants of its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +25,9 @@ FORMAT: Final = 2
 
 BARRIER_FORMAT: Final = 2
 """From which format on a member knows barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
+
+
+_Item = TypeVar("_Item")
 
 
 class PeerMessageError(Exception):
@@ -74,9 +78,23 @@ class Hearing(_OfBroker, frozen=True):
     heard_at: Instant
 
 
-def size_of(broker: BrokerKey) -> int:
+def size_of(told: _OfBroker) -> int:
     """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
-    return 4 * (len(broker.cluster_name) + len(broker.broker_addr)) + 64
+    return 4 * (len(told.cluster_name) + len(told.broker_addr)) + 64
+
+
+def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_bytes: int) -> Iterator[list[_Item]]:
+    """Yield items in their order, as many at a time as have so many bytes; none is split, or left out."""
+    part: list[_Item] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if part and total > part_bytes:
+            yield part
+            part, total = [], size(item)
+        part.append(item)
+    if part:
+        yield part
 
 
 class Report(_Wire, frozen=True, tag=1):

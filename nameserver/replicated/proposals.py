@@ -36,7 +36,7 @@ from nameserver.modes.interface import ConsistencyError
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Verdict
 
-from .peer_messages import Deferral
+from .peer_messages import Deferral, in_parts
 
 WRITE_DEADLINE_S: Final = 2.5
 """A write is answered within this time, whatever happens."""
@@ -271,6 +271,10 @@ class _Queued(msgspec.Struct, frozen=True):
         )
 
 
+def _size_of(queued: _Queued) -> int:
+    return len(queued.proposal.command) + _PROPOSAL_OVERHEAD
+
+
 class Sequencer:
     """What the leader of one term appends next.
 
@@ -336,14 +340,10 @@ class Sequencer:
         """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
-        size = _BATCH_OVERHEAD
-        taken: list[_Queued] = []
-        while self._queue:
-            size += len(self._queue[0].proposal.command) + _PROPOSAL_OVERHEAD
-            if taken and size > ENTRY_BYTES_MAX:
-                break
-            taken.append(self._queue.popleft())
+        taken = next(in_parts(self._queue, _size_of, ENTRY_BYTES_MAX - _BATCH_OVERHEAD))
         self._batch = tuple(taken)
+        for _ in taken:
+            self._queue.popleft()
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:

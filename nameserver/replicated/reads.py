@@ -122,7 +122,7 @@ class Reads(Part):
         self._gather(now)
         return number
 
-    def answered(self, answer: ReadIndexReply) -> None:
+    def answered(self, member: str, answer: ReadIndexReply) -> None:
         """Take the leader's answer to a barrier."""
         self.barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()
@@ -166,11 +166,11 @@ class Reads(Part):
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0
-        if leader is None or leader not in self._links.up or self._reporter.term != term:
+        if leader is None or leader not in self._links or self._reporter.term != term:
             return None
         if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not said so yet, or is older
             return None
-        return term, leader, self._links.number(leader)
+        return term, leader, self._links[leader]
 
     def _gather(self, now: float) -> None:
         """Send a barrier in the next turn of the loop, or later if more reads are waited for."""

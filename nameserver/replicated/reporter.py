@@ -17,7 +17,7 @@ from nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import hearing_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
@@ -91,47 +91,34 @@ class Reporter:
         while self._outstanding and self._outstanding[0][0] <= self._number - _OUTSTANDING_MAX:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
-        parts: list[Report] = []
-        base = version = self._base
-        size = 0
-        handed: list[Hearing] = []
-        contacts: list[BrokerContact] = []
-
-        def end_part(*, last: bool) -> None:
-            nonlocal base, size
+        base = self._base
+        told: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
+        if handing:
+            told += [(hearing_of(broker, at), base) for broker, at in self._handed.items()]
+        changes = reversed(self._liveness.changes_since(base))
+        told += [(_told(broker, contact), contact.version) for broker, contact in changes]
+        split = list(in_parts(told, lambda line: size_of(line[0]), part_bytes)) or [[]]
+        parts = []
+        for lines in split:
+            more = lines is not split[-1]
+            version = lines[-1][1] if more else self._liveness.version
             part = Report(
                 term=self.term,
                 boot_id=self._boot_id,
                 base=base,
                 version=version,
                 clock=self._liveness.clock,
-                contacts=tuple(contacts),
+                contacts=tuple([line for line, _ in lines if isinstance(line, BrokerContact)]),
                 hearings_seen=self._hearings_seen,
                 handed_term=self._handed_term if handing else 0,
-                handed=tuple(handed),
+                handed=tuple([line for line, _ in lines if isinstance(line, Hearing)]),
                 understands=COMMAND_FORMAT,
                 reads=MESSAGE_FORMAT,
-                more=not last,
+                more=more,
             )
             parts.append(part)
             self._outstanding.append((self._number, part))
-            base, size = version, 0
-            handed.clear()
-            contacts.clear()
-
-        for broker, at in self._handed.items() if handing else ():
-            if size and size + size_of(broker) > part_bytes:
-                end_part(last=False)
-            handed.append(hearing_of(broker, at))
-            size += size_of(broker)
-        for broker, contact in reversed(self._liveness.changes_since(self._base)):
-            if size and size + size_of(broker) > part_bytes:
-                end_part(last=False)
-            contacts.append(_told(broker, contact))
-            version = contact.version
-            size += size_of(broker)
-        version = self._liveness.version
-        end_part(last=True)
+            base = version
         return tuple(parts)
 
     def acknowledged(self, answer: Acknowledgement) -> bool:

@@ -36,6 +36,7 @@ class Reports(Part):
         super().__init__(given)
         self._leadership = leadership
         self._reporter = reporter
+        self._leader_link = 0  # over which a leader was told last
         self._prune_at = 0.0
         self._judge_all_at = 0.0
         self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
@@ -115,14 +116,14 @@ class Reports(Part):
             self._judge_all_at = liveness.clock + REPORT_PERIOD_S
             self._judge(list(self._table.view.records()))
 
-    def follow_leader(self, *, linked_anew: bool) -> None:
-        """Report to a leader that is new, or linked anew.
-
-        Args:
-            linked_anew: The link to the present leader is a new one.
-        """
-        if self._member.leader is not None and (self._reporter.lead_by(self._member.term) or linked_anew):
-            self.due = True
+    def follow_leader(self) -> None:
+        """Report to a leader that is new, or linked anew."""
+        leader = self._member.leader
+        if leader is not None:
+            link = self._links.get(leader, self._leader_link)
+            if self._reporter.lead_by(self._member.term) or link != self._leader_link:
+                self.due = True
+            self._leader_link = link
 
     def send_due(self) -> bool:
         """Report if that is due; returns whether it is no more."""
@@ -137,7 +138,7 @@ class Reports(Part):
             Whether there is a leader that could be told.
         """
         leader = self._member.leader
-        if leader is None or (leader != self._me and leader not in self._links.up):
+        if leader is None or (leader != self._me and leader not in self._links):
             return False
         self._reporter.lead_by(self._member.term)
         for report in self._reporter.reports():

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from nameserver.raft.consensus.members import majority
+
 from .barriers import Barriers, Confirmations
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
@@ -108,15 +110,15 @@ class ReadIndexRounds(Part):
                 return
         if rounds.begin(commit_index=index) is not None:
             self.begun += 1
-            enough = len(voters) // 2
+            enough = majority(len(voters)) - 1
             self._ask_voters(rounds, self._near[:enough])
             if self._timer is None:
                 wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
                 self._timer = self._loop.call_later(wait_s, self._ask_all)
 
-    def links_are(self, linked: frozenset[str]) -> None:
+    def follow_links(self) -> None:
         """Forget voters that are not linked any more."""
-        self._near = [member for member in self._near if member in linked]
+        self._near = [member for member in self._near if member in self._links]
 
     def stop(self) -> None:
         """Begin to close: ask no more."""

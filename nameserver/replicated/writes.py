@@ -21,7 +21,7 @@ from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
-from .peer_messages import Propose
+from .peer_messages import Propose, in_parts
 from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
 from .reporter import Reporter
 from .reports import Reports
@@ -113,7 +113,7 @@ class Writes(Part):
         sequence = self._book.add(data, deadline=deadline, told=told, registration=registration)
         if deadline - ANSWER_MARGIN_S < self._timer_at:
             self._give_up_at(deadline - ANSWER_MARGIN_S)
-        self._leadership.decoded[self._boot_id, sequence] = command
+        self._leadership.decoded[self._book.boot_id, sequence] = command
         self._work_soon()
         return sequence
 
@@ -129,21 +129,17 @@ class Writes(Part):
                 self._book.handed(write, (term, 0), now=now, may_reach_log=False)
                 self._leadership.offer(write.proposal, self._me, attempt=write.attempts)
             return
-        if leader is None or leader == self._me or leader not in self._links.up:
+        if leader is None or leader not in self._links:
             return
-        route = (term, self._links.number(leader))
-        chunk: list[Write] = []
-        size = 0
-        for write in self._book.outgoing(route, now=now, understood=understood):
-            command_size = len(write.proposal.command)
-            if chunk and size + command_size > PROPOSE_BYTES:
-                if not self._send_chunk(leader, route, chunk, now):
-                    return
-                chunk, size = [], 0
-            chunk.append(write)
-            size += command_size
-        if chunk:
-            self._send_chunk(leader, route, chunk, now)
+        route = (term, self._links[leader])
+        outgoing = self._book.outgoing(route, now=now, understood=understood)
+        for chunk in in_parts(outgoing, lambda write: len(write.proposal.command), PROPOSE_BYTES):
+            proposals = tuple([write.proposal for write in chunk])
+            attempts = tuple([write.attempts + 1 for write in chunk])
+            if not self._send(leader, Propose(term=term, proposals=proposals, attempts=attempts)):
+                return
+            for write in chunk:
+                self._book.handed(write, route, now=now, may_reach_log=True)
 
     def release(self) -> None:
         """Have decided again what a leader deferred, and differences that a member does not know."""
@@ -217,7 +213,7 @@ class Writes(Part):
         Args:
             late: Its verdict may come yet.
         """
-        self._leadership.decoded.pop((self._boot_id, sequence), None)
+        self._leadership.decoded.pop((self._book.boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
             return None
@@ -255,12 +251,3 @@ class Writes(Part):
             outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
         if told is not None:
             told(outcome)
-
-    def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Write], now: float) -> bool:
-        proposals = tuple([write.proposal for write in chunk])
-        attempts = tuple([write.attempts + 1 for write in chunk])
-        if not self._send(leader, Propose(term=route[0], proposals=proposals, attempts=attempts)):
-            return False
-        for write in chunk:
-            self._book.handed(write, route, now=now, may_reach_log=True)
-        return True
