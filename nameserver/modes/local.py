@@ -6,11 +6,11 @@ from nameserver.handlers import HeardOver
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
-from nameserver.types import ConnectionId
+from nameserver.types import Answer, ConnectionId, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
-from .interface import Effects
+from .interface import NO_QUORUM_TAG, Effects, NoQuorum
 from .settings_file import SettingsFile
 from .waiters import TopicWaiters
 
@@ -45,6 +45,9 @@ class Local:
             started_ms_ago=int(self._liveness.clock * 1000),
             keeps_routes=self._keeps_routes,
         )
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def heard_over(self, origin: ConnectionId) -> HeardOver:
         return HeardOver(self._liveness, origin)

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from nameserver.commands import Command, CommandFormatError, CommandTooLarge
 from nameserver.handlers import Heard, Renewal, SettingsChange, Unregister, answer_for, decide
-from nameserver.modes.interface import (
-    NO_QUORUM_TAG,
-    OUTCOME_UNKNOWN_TAG,
-    ConsistencyError,
-    NoQuorum,
-    OutcomeUnknown,
-)
-from nameserver.modes.notes import note_late_unregister
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
+
+from .interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, ConsistencyError, NoQuorum, OutcomeUnknown
+from .notes import note_late_unregister
 
 if TYPE_CHECKING:
     from nameserver.settings.changes import LiveSettings

@@ -101,8 +101,7 @@ class Barriers:
         self._served += self.joined
         self.joined = self.expected = 0
         self.sent += 1
-        if self._wanted < self.sent:
-            self._wanted = self.sent
+        self._wanted = max(self._wanted, self.sent)
         self._route = route
         self._sent_at = now
         return self.sent
@@ -164,7 +163,8 @@ class Confirmations:
         self._asked: dict[str, _Question] = {}  # the newest one of each member
         self._round: dict[str, _Question] = {}  # those that the round under way is for
         self._round_index = 0  # what was committed when it began
-        self._confirmed_by: set[str] = set()  # voters that have answered the round under way
+        self.confirmed_by: set[str] = set()
+        """Voters that have answered the round under way."""
 
     @property
     def pending(self) -> bool:
@@ -175,11 +175,6 @@ class Confirmations:
     def under_way(self) -> bool:
         """A round has begun and is not over."""
         return bool(self._round)
-
-    @property
-    def confirmed_by(self) -> frozenset[str]:
-        """Who has answered the round under way."""
-        return frozenset(self._confirmed_by)
 
     def ask(self, member: str, number: int, *, voter: bool) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
@@ -193,7 +188,7 @@ class Confirmations:
     def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""
         if round_ == self.number:
-            self._confirmed_by.add(member)
+            self.confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[Confirmed]:
         """Return what is certain now. Only while an entry of the own term is committed.
@@ -204,7 +199,7 @@ class Confirmations:
         confirmed: list[Confirmed] = []
         enough = majority(len(voters)) - 1  # voters beside the leader
         if self._round:
-            confirming = {member for member in self._confirmed_by if member in voters}
+            confirming = {member for member in self.confirmed_by if member in voters}
             for member, question in list(self._round.items()):
                 one_more = question.voter and member in voters and member not in confirming
                 if len(confirming) + one_more >= enough:
@@ -225,7 +220,7 @@ class Confirmations:
         if not self._asked or self._round:
             return None
         self.number += 1
-        self._confirmed_by.clear()
+        self.confirmed_by.clear()
         self._round, self._asked = self._asked, self._round
         self._round_index = commit_index
         return self.number

@@ -42,6 +42,7 @@ class _Member:
     boot_id: int
     version: int = 0
     counts: bool = False
+    understands: int = FIRST_FORMAT
     contacts: dict[BrokerKey, BrokerContact] = field(default_factory=dict)
 
 
@@ -70,7 +71,6 @@ class FailureDetector:
         self._hearings: dict[BrokerKey, tuple[float, int]] = {}
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
-        self._understands: dict[str, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
         """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
@@ -79,7 +79,6 @@ class FailureDetector:
         if self._names != set(members):
             for gone in self._names.difference(members):
                 self._members.pop(gone, None)
-                self._understands.pop(gone, None)
             self._names = frozenset(members)
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
@@ -96,7 +95,7 @@ class FailureDetector:
                 known.contacts[contact.broker] = _shifted(contact, offset)
             known.version = report.version
             known.counts = not report.more
-            self._understands[member] = report.understands
+            known.understands = report.understands
             if report.handed_term >= self._prior_term:
                 for hearing in report.handed:
                     self._note(hearing.broker, min(hearing.heard_at, report.clock) + offset)
@@ -122,9 +121,9 @@ class FailureDetector:
 
     def understood(self) -> int:
         """Return the newest command format that every member understands; the first if one has yet to say."""
-        if len(self._understands) < len(self._names):
+        if len(self._members) < len(self._names):
             return FIRST_FORMAT
-        return min(self._understands.values())
+        return min(member.understands for member in self._members.values())
 
     def ready(self, clock: float) -> bool:
         """Whether this leader may judge yet."""
@@ -172,10 +171,7 @@ class FailureDetector:
             )
             if reason is not None:
                 self._judged[broker] = record.revision
-                name, addr = broker
-                found.append(
-                    Evict(cluster_name=name, broker_addr=addr, revision=record.revision, reason=reason)
-                )
+                found.append(Evict(**broker._asdict(), revision=record.revision, reason=reason))
         return tuple(found)
 
     def listed(self, broker: BrokerKey, *, clock: float) -> None:

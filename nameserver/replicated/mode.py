@@ -11,15 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nameserver.commands import (
-    Command,
-    CommandFormatError,
-    Evict,
-    RegisterBroker,
-    Update,
-    decode_batch,
-    decode_command,
-)
+from nameserver.commands import Command, CommandFormatError, Evict, Update, decode_batch, decode_command
 from nameserver.handlers import READS
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.modes.group import GroupStatus, Operations
@@ -43,11 +35,10 @@ from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Leadership
 from .observer import Observer
-from .proposals import WRITE_DEADLINE_S, ProposalBook
+from .proposals import WRITE_DEADLINE_S
 from .raft_settings import raft_config
 from .reads import Reads
 from .registrations import Registrations
-from .reporter import Reporter
 from .reports import Reports
 from .surroundings import Surroundings
 from .writes import Writes
@@ -118,14 +109,13 @@ class Replicated(Local):
             observer=self._observer,
             work_soon=self._work_soon,
         )
-        reporter = Reporter(self._liveness, boot_id=boot_id)
-        book = self._book = ProposalBook(boot_id=boot_id)
         contact = self._contact = ContactWatch(given)
-        leadership = self._leadership = Leadership(given, book, self._peer_log)
-        reports = self._reports = Reports(given, leadership, reporter)
-        writes = self._writes = Writes(given, leadership, book, reporter, reports, contact)
-        reads = self._reads = Reads(given, leadership, reporter, contact)
-        registrations = self._registrations = Registrations(given, reporter, reports, writes)
+        leadership = self._leadership = Leadership(given, boot_id=boot_id, peer_log=self._peer_log)
+        self._book = leadership.book
+        reports = self._reports = Reports(given, leadership)
+        writes = self._writes = Writes(given, leadership, reports, contact)
+        reads = self._reads = Reads(given, leadership, reports.reporter, contact)
+        registrations = self._registrations = Registrations(given, reports, writes)
         self._kv_file = KvFile(given, writes)
         self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
             peer_messages.ReadIndex: reads.rounds.asked,
@@ -139,7 +129,6 @@ class Replicated(Local):
         }
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
-        self.refuse_read = reads.refuse
         self.join_barrier = reads.join
         self.renew = registrations.renew
         self.withdrawn = reports.withdrawn
@@ -166,6 +155,10 @@ class Replicated(Local):
         if freshness is Freshness.STALE:
             return self._table.view
         raise FreshnessNotOffered("a linearizable read needs a barrier first")
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        self._reads.refused += 1
+        return super().refuse_read(error)
 
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
@@ -285,7 +278,6 @@ class Replicated(Local):
             return
         self._links.clear()
         self._links.update({peer: self._member.link_number(peer) for peer in self._member.linked})
-        self._reads.route_may_differ()
         self._reads.rounds.follow_links()
         self._leadership.follow()
         self._reports.follow_leader()
@@ -307,7 +299,7 @@ class Replicated(Local):
 
     def _acknowledged(self, member: str, answer: peer_messages.Acknowledgement) -> None:
         self._reports.acknowledged(member, answer)
-        self._reads.leader_has_said()
+        self._reads.ask()
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
         """Apply one entry, see :class:`StateMachine`."""
@@ -350,9 +342,7 @@ class Replicated(Local):
 
     def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
-        if not self._waiters and (
-            type(command) is Update or (isinstance(command, RegisterBroker) and applied.of_topics_alone)
-        ):
+        if type(command) is Update and not self._waiters:
             return  # nearly always: topics alone, which nobody waits for
         if applied.kv_changed:
             self._kv_file.may_differ()

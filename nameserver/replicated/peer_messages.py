@@ -216,27 +216,17 @@ class ReadIndexCheckReply(_Wire, frozen=True, tag=8):
     number: int
 
 
-Message: TypeAlias = (
-    Report
-    | Acknowledgement
-    | Propose
-    | Deferred
-    | ReadIndex
-    | ReadIndexReply
-    | ReadIndexCheck
-    | ReadIndexCheckReply
-)
+BarrierMessage: TypeAlias = ReadIndex | ReadIndexReply | ReadIndexCheck | ReadIndexCheckReply
+Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | BarrierMessage
 
-_FORMATS: Final = dict.fromkeys(
-    (ReadIndex, ReadIndexReply, ReadIndexCheck, ReadIndexCheckReply), bytes((BARRIER_FORMAT,))
-)
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    return _FORMATS.get(type(message), b"\1") + _encoder.encode(message)
+    needed = BARRIER_FORMAT if isinstance(message, BarrierMessage) else 1
+    return bytes((needed,)) + _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:

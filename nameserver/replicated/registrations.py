@@ -18,8 +18,7 @@ from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
-from .proposals import WRITE_DEADLINE_S
-from .reporter import Reporter, may_vouch
+from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports
 from .surroundings import Part, Surroundings
 from .writes import Writes
@@ -47,14 +46,14 @@ class _Repeat(NamedTuple):
 class Registrations(Part):
     """Answers registrations, and renews what they and other requests renew."""
 
-    def __init__(self, given: Surroundings, reporter: Reporter, reports: Reports, writes: Writes) -> None:
+    def __init__(self, given: Surroundings, reports: Reports, writes: Writes) -> None:
         self.table = given.table
         self.settings = given.settings
         self.writes = writes
         super().__init__(given)
-        self._reporter = reporter
+        self._reporter = reports.reporter
         self._reports = reports
-        self._in_flight: Counter[tuple[BrokerKey, ConnectionId]] = Counter()
+        self._in_flight: Counter[Sender] = Counter()
         self._repeats: dict[ConnectionId, _Repeat] = {}
         self._repeats_bytes = 0
 
@@ -88,14 +87,8 @@ class Registrations(Part):
             self._reports.heard(renewal.broker, origin, lease_s=lease_s)
         if renewal.revision is None or renewal.lease_ms is None:
             return renewal.otherwise
-        if not may_vouch(
-            self._liveness.contact(renewal.broker),
-            origin,
-            acknowledged_at=self._reporter.heard_acknowledged(renewal.broker),
-            clock=self._liveness.clock,
-            in_contact=self._member.in_contact(),
-            lease_s=renewal.lease_ms / 1000,
-        ):
+        lease_s, in_contact = renewal.lease_ms / 1000, self._member.in_contact()
+        if not self._reporter.may_vouch(renewal.broker, origin, in_contact=in_contact, lease_s=lease_s):
             return renewal.otherwise
         if renewal.registration:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)

@@ -12,7 +12,7 @@ from typing import Final
 
 from nameserver.commands import FIRST_FORMAT
 from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.liveness import Contact, Liveness
+from nameserver.liveness import NEVER, Contact, Liveness
 from nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import hearing_of
@@ -45,7 +45,8 @@ class Reporter:
         self._acknowledged_in_term = False
         self._number = 0  # of the last report
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
-        self._heard_acknowledged: dict[BrokerKey, float] = {}
+        self.heard_acknowledged: dict[BrokerKey, float] = {}
+        """Youngest hearing of each broker by this member that a leader acknowledged."""
         self._hearings: dict[BrokerKey, float] = {}
         self._hearings_seen = 0
         self._handed: dict[BrokerKey, float] = {}
@@ -135,7 +136,7 @@ class Reporter:
         while self._outstanding and self._outstanding[0][1].version <= answer.version:
             _, part = self._outstanding.popleft()
             for told in part.contacts:
-                self._heard_acknowledged[told.broker] = told.heard_at
+                self.heard_acknowledged[told.broker] = told.heard_at
             whole = whole or not part.more
         if answer.hearings_base <= self._hearings_seen:
             offset = self._liveness.clock - answer.clock
@@ -149,49 +150,34 @@ class Reporter:
             self._outstanding.clear()
         return gap
 
-    def heard_acknowledged(self, broker: BrokerKey) -> float | None:
-        """Return the youngest hearing of a broker by this member that a leader acknowledged."""
-        return self._heard_acknowledged.get(broker)
+    def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
+        """Whether a registration or question that changes nothing is answered without the log (rule 3).
+
+        Args:
+            origin: The connection it came over.
+            in_contact: This member is in contact with a leader (rule 8).
+            lease_s: The lease in the broker's record.
+        """
+        contact = self._liveness.contact(broker)
+        return (
+            in_contact
+            and contact is not None
+            and contact.owner == origin
+            and contact.connected
+            and contact.confirmed
+            and self._liveness.clock - self.heard_acknowledged.get(broker, NEVER) < FRESH_SHARE * lease_s
+        )
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
+        for known in (self.heard_acknowledged, self._hearings, self._handed):
             known.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
         """Forget brokers that have neither a record nor a contact here."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
+        for known in (self.heard_acknowledged, self._hearings, self._handed):
             for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
                 del known[broker]
-
-
-def may_vouch(
-    contact: Contact | None,
-    origin: ConnectionId,
-    *,
-    acknowledged_at: float | None,
-    clock: float,
-    in_contact: bool,
-    lease_s: float,
-) -> bool:
-    """Whether a registration or question that changes nothing is answered without the log (rule 3).
-
-    Args:
-        contact: What this member knows of the broker.
-        origin: The connection it came over.
-        acknowledged_at: Youngest hearing by this member that a leader acknowledged.
-        in_contact: This member is in contact with a leader (rule 8).
-        lease_s: The lease in the broker's record.
-    """
-    return (
-        in_contact
-        and contact is not None
-        and contact.owner == origin
-        and contact.connected
-        and contact.confirmed
-        and acknowledged_at is not None
-        and clock - acknowledged_at < FRESH_SHARE * lease_s
-    )
 
 
 def _told(broker: BrokerKey, contact: Contact) -> BrokerContact:

@@ -1,7 +1,7 @@
 """Writes: a command from its proposal to its verdict, for the process that decided it.
 
 A verdict is learnt by applying; one timer gives up on all that have none in time. What is sent again, and
-when, is decided by the :class:`ProposalBook`; the leader's side is in :mod:`.leadership`.
+when, is decided by the :class:`.proposals.ProposalBook`; the leader's side is in :mod:`.leadership`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FORMAT_VERSION, Command, format_of, written_and_read
+from nameserver.commands import FIRST_FORMAT, FORMAT_VERSION, Command, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
 from nameserver.modes.waiters import resolve
-from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
 from .peer_messages import Propose, in_parts
-from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
-from .reporter import Reporter
+from .proposals import WRITE_DEADLINE_S, Sender, Told, Write
 from .reports import Reports
 from .surroundings import Part, Surroundings
 
@@ -45,26 +43,20 @@ class Writes(Part):
     """
 
     def __init__(
-        self,
-        given: Surroundings,
-        leadership: Leadership,
-        book: ProposalBook,
-        reporter: Reporter,
-        reports: Reports,
-        contact: ContactWatch,
+        self, given: Surroundings, leadership: Leadership, reports: Reports, contact: ContactWatch
     ) -> None:
         self.refused = self.unknown = 0
         super().__init__(given)
         self._leadership = leadership
-        self._book = book
-        self._reporter = reporter
+        self._book = leadership.book
+        self._reporter = reports.reporter
         self._reports = reports
         self._contact = contact
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Of writes whose outcome is unknown: a verdict that comes after all dates evidence.
-        self._late: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
+        self._late: OrderedDict[int, Sender] = OrderedDict()
         self._closed = False
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
@@ -78,20 +70,15 @@ class Writes(Part):
         try:
             return await waiter
         finally:
-            self._strike_out(sequence)
+            self._strike_out(sequence, late=True)
 
     def enter(
-        self,
-        command: Command,
-        *,
-        deadline: float,
-        told: Told,
-        registration: tuple[BrokerKey, ConnectionId] | None = None,
+        self, command: Command, *, deadline: float, told: Told, registration: Sender | None = None
     ) -> int:
         """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
         Args:
-            registration: The broker, and the connection over which it registers.
+            registration: Who registers by it.
 
         Returns:
             The proposal's sequence.
@@ -155,23 +142,22 @@ class Writes(Part):
         Args:
             term: Of the last leader that began to lead in the image.
         """
-        unknown, again = self._book.unseen()
-        for sequence in unknown:
+        for sequence in self._book.unseen():
             told = self._strike_out(sequence, late=True)
             if told is not None:  # told later, here and below: this is called amid the engine's work
                 self.unknown += 1
                 unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
                 self._loop.call_soon(told, unknown_yet)
-        for sequence in again:
-            self._leadership.withdraw(sequence)
-            told = self._strike_out(sequence)
+        for sequence in self._book.beyond(
+            FIRST_FORMAT
+        ):  # revisions of another table may be the same by chance
+            told = self._strike_out(sequence, late=False)
             if told is not None:
                 self._loop.call_soon(told, Moved(revision=self._table.revision))
         self._book.applied(term)
 
     def _decide_again(self, sequence: int) -> None:
-        self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
-        told = self._strike_out(sequence)
+        told = self._strike_out(sequence, late=False)
         if told is not None:
             told(Moved(revision=self._table.revision))
 
@@ -179,10 +165,13 @@ class Writes(Part):
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
         write = self._book.remove(sequence)
         registration = self._late.pop(sequence, None) if write is None else write.registration
-        if registration is not None and isinstance(verdict, Applied | NoChange):
-            revision = verdict.reply.revision if isinstance(verdict.reply, RegisterReply) else None
-            if revision is not None:
-                self._reports.registered(*registration, revision=revision)
+        match verdict:
+            case (
+                Applied(reply=RegisterReply(revision=int(at)))
+                | NoChange(reply=RegisterReply(revision=int(at)))
+            ):
+                if registration is not None:
+                    self._reports.registered(*registration, revision=at)
         if write is not None and write.told is not None:
             self._observer.settled(verdict)
             self._to_tell.append((write.told, verdict))
@@ -207,12 +196,14 @@ class Writes(Part):
         for write in list(self._book):
             self._give_up(write)
 
-    def _strike_out(self, sequence: int, *, late: bool = False) -> Told | None:
+    def _strike_out(self, sequence: int, *, late: bool) -> Told | None:
         """Forget a proposal; return who waited for it.
 
         Args:
-            late: Its verdict may come yet.
+            late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
         """
+        if not late:
+            self._leadership.withdraw(sequence)
         self._leadership.decoded.pop((self._book.boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
@@ -242,7 +233,6 @@ class Writes(Part):
         sequence, in_doubt = write.proposal.sequence, write.in_doubt
         told = self._strike_out(sequence, late=in_doubt)
         if not in_doubt:
-            self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
             self.refused += 1
             outcome: ConsistencyError = NoQuorum(f"not applied: {self._contact.why_not()}")
         else:

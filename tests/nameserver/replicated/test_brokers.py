@@ -113,7 +113,7 @@ async def group_with_a_report_missing(
 
         one.closed(ONE, by_us=False)
         await until(lambda: knows_close(one), "the leader knows that it is closed there")
-        reporter, version = one._reports._reporter, one._liveness.version
+        reporter, version = one._reports.reporter, one._liveness.version
         await until(lambda: reporter._base == version, "the follower knows that the leader knows")
         driver, send = one.member._driver, one.member.send
         assert driver is not None
