@@ -160,21 +160,13 @@ class Confirmations:
         self.term = term
         self.number = 0
         """Of the latest round."""
-        self._asked: dict[str, _Question] = {}  # the newest one of each member
-        self._round: dict[str, _Question] = {}  # those that the round under way is for
+        self.asked: dict[str, _Question] = {}
+        """The newest question of each member that waits for the next round."""
+        self.round: dict[str, _Question] = {}
+        """Those that the round under way is for; empty if it is over."""
         self._round_index = 0  # what was committed when it began
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
-
-    @property
-    def pending(self) -> bool:
-        """Somebody waits for an answer."""
-        return bool(self._asked or self._round)
-
-    @property
-    def under_way(self) -> bool:
-        """A round has begun and is not over."""
-        return bool(self._round)
 
     def ask(self, member: str, number: int, *, voter: bool) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
@@ -183,7 +175,7 @@ class Confirmations:
             voter: It votes, so by asking it stands by this leader. Never of the leader itself, which is
                 counted anyway.
         """
-        self._asked[member] = _Question(number, voter)
+        self.asked[member] = _Question(number, voter)
 
     def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""
@@ -198,17 +190,16 @@ class Confirmations:
         """
         confirmed: list[Confirmed] = []
         enough = majority(len(voters)) - 1  # voters beside the leader
-        if self._round:
-            confirming = {member for member in self.confirmed_by if member in voters}
-            for member, question in list(self._round.items()):
+        by = self.confirmed_by.intersection(voters)
+        for questions, index, confirming in (
+            (self.round, self._round_index, by),
+            (self.asked, commit_index, set[str]()),
+        ):
+            for member, question in list(questions.items()):
                 one_more = question.voter and member in voters and member not in confirming
                 if len(confirming) + one_more >= enough:
-                    confirmed.append(Confirmed(member, question.number, self._round_index))
-                    del self._round[member]
-        for member, question in list(self._asked.items()):
-            if (question.voter and member in voters) >= enough:
-                confirmed.append(Confirmed(member, question.number, commit_index))
-                del self._asked[member]
+                    confirmed.append(Confirmed(member, question.number, index))
+                    del questions[member]
         return confirmed
 
     def begin(self, *, commit_index: int) -> int | None:
@@ -217,10 +208,10 @@ class Confirmations:
         Returns:
             Its number, which voters are to be asked for; None if no round begins.
         """
-        if not self._asked or self._round:
+        if not self.asked or self.round:
             return None
         self.number += 1
         self.confirmed_by.clear()
-        self._round, self._asked = self._asked, self._round
+        self.round, self.asked = self.asked, self.round
         self._round_index = commit_index
         return self.number

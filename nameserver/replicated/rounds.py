@@ -33,12 +33,7 @@ class ReadIndexRounds(Part):
     """
 
     def __init__(
-        self,
-        given: Surroundings,
-        leadership: Leadership,
-        barriers: Barriers,
-        *,
-        on_own: Callable[[], None],
+        self, given: Surroundings, leadership: Leadership, barriers: Barriers, *, on_own: Callable[[], None]
     ) -> None:
         self.confirmed = self.begun = 0
         super().__init__(given)
@@ -89,7 +84,7 @@ class ReadIndexRounds(Part):
     def settle(self) -> None:
         """Answer the barriers that are certain, begin a round for the others."""
         rounds, member = self._leadership.rounds, self._member
-        if rounds is None or not rounds.pending:
+        if rounds is None or not (rounds.asked or rounds.round):
             return
         index = member.read_index_in(rounds.term)
         if index is None:
@@ -138,6 +133,6 @@ class ReadIndexRounds(Part):
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._timer = None
         rounds = self._leadership.rounds
-        if rounds is not None and rounds.under_way:
+        if rounds is not None and rounds.round:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)
