@@ -66,8 +66,7 @@ class History:
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
         """Note one event for all of these topics; of more than can be remembered, for the last ones."""
         for topic in topics[-SUBJECTS_MAX:]:
-            events = self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX))
-            events.append(event)
+            self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX)).append(event)
             self._topics.move_to_end(topic)
             if len(self._topics) > SUBJECTS_MAX:
                 self._topics.popitem(last=False)

@@ -48,7 +48,7 @@ class Independent(Local):
         self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._timer: asyncio.TimerHandle | None = None
-        self._scan_at: float | None = None
+        self._scan_at: float = FIRST_SCAN_S
         if kv := load_kv_file(self._kv_path):
             self._table.apply(ImportKv(table=kv))
 
@@ -63,8 +63,6 @@ class Independent(Local):
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
-        if self._scan_at is None:
-            self._scan_at = clock + min(FIRST_SCAN_S, interval_s)
         # The interval can be changed at run time; a shorter one counts from now on.
         self._scan_at = min(self._scan_at, clock + interval_s)
         if clock >= self._scan_at:

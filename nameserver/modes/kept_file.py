@@ -110,7 +110,6 @@ class KeptFile:
                 self._say(error)
             self._failing = True
             if not self._closed:
-                self._stop_timer()
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._keep_again)
         outcome.set_result(None if error is None else str(error))
 
