@@ -90,15 +90,13 @@ class FailureDetector:
             known = self._members[member] = _Member(boot_id=report.boot_id)
         if report.base <= known.version <= report.version:
             offset = clock - report.clock
-            for contact in report.contacts:
-                self._note(contact.broker, min(contact.heard_at, report.clock) + offset)  # not in the future
-                known.contacts[contact.broker] = _shifted(contact, offset)
+            handed = report.handed if report.handed_term >= self._prior_term else ()
+            for heard in (*report.contacts, *handed):
+                self._note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
+            known.contacts.update({told.broker: _shifted(told, offset) for told in report.contacts})
             known.version = report.version
             known.counts = not report.more
             known.understands = report.understands
-            if report.handed_term >= self._prior_term:
-                for hearing in report.handed:
-                    self._note(hearing.broker, min(hearing.heard_at, report.clock) + offset)
         seen = min(report.hearings_seen, self._version)
         hearings, seen_then = ((), seen) if report.more else self._hearings_after(seen)
         return Acknowledgement(
@@ -187,16 +185,15 @@ class FailureDetector:
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
         """Forget brokers without a record that nobody has been connected with or heard for long."""
-        for broker in [b for b in self._judged if not is_listed(b)]:
-            del self._judged[broker]
-        late = [b for b, (heard_at, _) in self._hearings.items() if clock - heard_at > FORGET_S]
-        for broker in late:
-            if not is_listed(broker):
-                del self._hearings[broker]
+
+        def stays(broker: BrokerKey, heard_at: float) -> bool:
+            return clock - heard_at <= FORGET_S or is_listed(broker)
+
+        self._judged = {b: revision for b, revision in self._judged.items() if is_listed(b)}
+        self._hearings = {b: heard for b, heard in self._hearings.items() if stays(b, heard[0])}
         for member in self._members.values():
-            for broker, contact in list(member.contacts.items()):
-                if not contact.connected and clock - contact.heard_at > FORGET_S and not is_listed(broker):
-                    del member.contacts[broker]
+            known = member.contacts
+            member.contacts = {b: c for b, c in known.items() if c.connected or stays(b, c.heard_at)}
 
     def _note(self, broker: BrokerKey, at: float) -> None:
         if at == NEVER:
@@ -231,23 +228,17 @@ def judge(
         heard_at: The youngest hearing known, or the instant at which this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
-    if contacts is not None:
-        closings = []
-        for contact in contacts:
-            if contact is None:
-                continue
-            if contact.connected:
-                break
-            if (
-                contact.closed_at is not None
-                and contact.closed_revision == record.revision
-                and clock - contact.closed_at <= lease_s
-            ):
-                closings.append(contact)
-        else:
-            if closings:
-                goodbye = any(contact.unregistered for contact in closings)
-                return LeaveReason.UNREGISTERED if goodbye else LeaveReason.CONNECTION_CLOSED
+    known = [contact for contact in contacts or () if contact is not None]
+    if not any(contact.connected for contact in known):
+        goodbyes = [
+            contact.unregistered
+            for contact in known
+            if contact.closed_at is not None
+            and contact.closed_revision == record.revision
+            and clock - contact.closed_at <= lease_s
+        ]
+        if goodbyes:
+            return LeaveReason.UNREGISTERED if any(goodbyes) else LeaveReason.CONNECTION_CLOSED
     if clock - heard_at > lease_s:
         return LeaveReason.LEASE_EXPIRED
     return None

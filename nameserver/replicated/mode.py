@@ -86,7 +86,6 @@ class Replicated(Local):
         self._led_term = 0
         self._work_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._closed = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
@@ -97,12 +96,10 @@ class Replicated(Local):
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
-        self._links: dict[str, int] = {}
-        given = Surroundings(
+        given = self._given = Surroundings(
             me=raft.me,
             loop=self._loop,
             member=member,
-            links=self._links,
             table=self._table,
             liveness=self._liveness,
             settings=settings,
@@ -111,7 +108,6 @@ class Replicated(Local):
         )
         contact = self._contact = ContactWatch(given)
         leadership = self._leadership = Leadership(given, boot_id=boot_id, peer_log=self._peer_log)
-        self._book = leadership.book
         reports = self._reports = Reports(given, leadership)
         writes = self._writes = Writes(given, leadership, reports, contact)
         reads = self._reads = Reads(given, leadership, reports.reporter, contact)
@@ -148,13 +144,11 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.DEFAULT:  # nearly every read; the cheapest way through
-            if self._member.in_contact():
-                return self._table.view
+        if freshness is Freshness.LINEARIZABLE:
+            raise FreshnessNotOffered("a linearizable read needs a barrier first")
+        if freshness is Freshness.DEFAULT and not self._member.in_contact():
             raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
-        if freshness is Freshness.STALE:
-            return self._table.view
-        raise FreshnessNotOffered("a linearizable read needs a barrier first")
+        return self._table.view
 
     def refuse_read(self, error: NoQuorum) -> Answer:
         self._reads.refused += 1
@@ -219,16 +213,16 @@ class Replicated(Local):
             "barriers": self._reads.barriers.sent,
             "barriers_confirmed": self._reads.rounds.confirmed,
             "barrier_rounds": self._reads.rounds.begun,
-            "proposals": len(self._book),
+            "proposals": len(self._leadership.book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
-        if self._closed:
+        if self._given.closing:
             return
-        self._closed = True
+        self._given.closing = True
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._contact.stop()
@@ -247,13 +241,13 @@ class Replicated(Local):
 
     def _work_soon(self) -> None:
         """Report, send and append once after everything that is ready in this turn of the loop."""
-        if not self._work_due and not self._closed:
+        if not self._work_due and not self._given.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
         self._work_due = False
-        if self._closed:
+        if self._given.closing:
             return
         if self._reports.send_due():
             self._writes.hand_out()  # what is said of a connection precedes the command that came over it
@@ -263,7 +257,7 @@ class Replicated(Local):
         self._reads.answer_waiting()
 
     def _tick(self) -> None:
-        if self._closed:
+        if self._given.closing:
             return
         self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
@@ -274,10 +268,11 @@ class Replicated(Local):
 
     def _on_change(self) -> None:
         """Follow the member's role, term, leader and links."""
-        if self._closed:
+        if self._given.closing:
             return
-        self._links.clear()
-        self._links.update({peer: self._member.link_number(peer) for peer in self._member.linked})
+        links, member = self._given.links, self._member
+        links.clear()
+        links.update({peer: member.link_number(peer) for peer in member.linked})
         self._reads.rounds.follow_links()
         self._leadership.follow()
         self._reports.follow_leader()
@@ -286,7 +281,7 @@ class Replicated(Local):
         self._work_soon()
 
     def _on_peer_message(self, member: str, data: bytes) -> None:
-        if self._closed:
+        if self._given.closing:
             return
         try:
             message = peer_messages.decode(data)
@@ -307,9 +302,10 @@ class Replicated(Local):
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
+            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
             commands = [
-                kept.pop((proposal.boot_id, proposal.sequence), None) or decode_command(proposal.command)
-                for proposal in batch.proposals
+                command or decode_command(proposal.command)
+                for command, proposal in zip(known, batch.proposals, strict=True)
             ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
@@ -333,7 +329,7 @@ class Replicated(Local):
         if not batch.proposals and live:
             self._reports.leads_from(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
-        self._book.applied(term)
+        self._leadership.book.applied(term)
         if self._leadership.sequencer is not None:
             self._leadership.sequencer.applied(index)
         if live:
@@ -368,8 +364,7 @@ class Replicated(Local):
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read a state image in a thread, see :class:`StateMachine`."""
-        table, led_term = read_image(image)
-        return lambda: self._install(table, led_term)
+        return partial(self._install, *read_image(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
         """Return an operator's image as a newer epoch, see :class:`StateMachine`."""

@@ -45,10 +45,11 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of what is about one broker: it begins with who that is."""
+    """Base of what is said of one broker: it begins with who that is, and with the youngest hearing."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
+    heard_at: Instant
 
     @property
     def broker(self) -> BrokerKey:
@@ -59,13 +60,11 @@ class BrokerContact(_OfBroker, frozen=True):
     """What one member knows of one broker from its own connections.
 
     Attributes:
-        heard_at: Youngest hearing.
         closed_at: When its connection closed or it said goodbye; None if neither, or it was heard since.
         closed_revision: The record's revision that the closing speaks of; None if there was no record.
         unregistered: It said goodbye.
     """
 
-    heard_at: Instant
     connected: bool
     closed_at: Instant | None = None
     closed_revision: int | None = None
@@ -74,8 +73,6 @@ class BrokerContact(_OfBroker, frozen=True):
 
 class Hearing(_OfBroker, frozen=True):
     """The youngest hearing of one broker that a leader counts."""
-
-    heard_at: Instant
 
 
 def size_of(told: _OfBroker) -> int:

@@ -223,10 +223,6 @@ class ProposalBook:
             if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
-    def unseen(self) -> tuple[int, ...]:
-        """Return proposals that a table which came as an image may hold: nobody here learns their outcome."""
-        return tuple(sequence for sequence, waiting in self._waiting.items() if waiting.in_doubt)
-
     def remove(self, sequence: int) -> Write | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)

@@ -57,7 +57,6 @@ class Reads(Part):
         self._ask_due = False
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
-        self._closed = False
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
         """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
@@ -135,7 +134,6 @@ class Reads(Part):
 
     def stop(self) -> None:
         """Begin to close: send no more barriers."""
-        self._closed = True
         self.rounds.stop()
         for timer in (self._late_timer, self._gather_timer):
             if timer is not None:
@@ -183,7 +181,7 @@ class Reads(Part):
 
     def ask(self) -> None:
         """Send the barrier that reads wait for, unless one is under way."""
-        if not self._waiting or self._closed:
+        if not self._waiting or self._given.closing:
             return
         now, route = self._loop.time(), self._where()
         number = self.barriers.to_send(route, now=now)
@@ -223,7 +221,7 @@ class Reads(Part):
             self._end(number, error)
 
     def _no_barrier(self) -> NoQuorum:
-        if self._closed:
+        if self._given.closing:
             return NoQuorum("name server not ready: it is shutting down")
         leader = self._member.leader
         if self._member.in_contact() and leader != self._me and self._where() is None:

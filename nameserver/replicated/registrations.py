@@ -82,12 +82,11 @@ class Registrations(Part):
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
-        if not renewal.registration:
-            lease_s = None if renewal.lease_ms is None else renewal.lease_ms / 1000
-            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
-        if renewal.revision is None or renewal.lease_ms is None:
+        if renewal.revision is None or renewal.lease_ms is None:  # a registration that is fenced
             return renewal.otherwise
         lease_s, in_contact = renewal.lease_ms / 1000, self._member.in_contact()
+        if not renewal.registration:
+            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
         if not self._reporter.may_vouch(renewal.broker, origin, in_contact=in_contact, lease_s=lease_s):
             return renewal.otherwise
         if renewal.registration:
@@ -157,18 +156,19 @@ class Registering:
         mode, decoded, origin = self.mode, self.decoded, self.origin
         try:
             # As stale as it may be: it is decided again if that was too stale. Nearly all are differences.
-            decision: Command | Renewal | Answer = mode.shortened(decoded) or decide_registration(
+            decision = mode.shortened(decoded) or decide_registration(
                 mode.table.view, decoded, mode.settings.current
             )
+            command: Command | Answer
             if isinstance(decision, Renewal):
-                renewal, decision = decision, mode.renew(decision, origin)
-                if isinstance(decision, Answer):
-                    self.renewal = renewal
-                    return decision
-            told = partial(self._told, decision)
-            mode.writes.enter(
-                decision, deadline=self.deadline, told=told, registration=(decoded.broker, origin)
-            )
+                command = mode.renew(decision, origin)
+                if isinstance(command, Answer):
+                    self.renewal = decision
+                    return command
+            else:
+                command = decision
+            told, who = partial(self._told, command), (decoded.broker, origin)
+            mode.writes.enter(command, deadline=self.deadline, told=told, registration=who)
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(self.request, error)
         return None

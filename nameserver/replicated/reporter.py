@@ -39,18 +39,21 @@ class Reporter:
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
         self._liveness = liveness
         self._boot_id = boot_id
-        self.term = 0
+        self._number = 0  # of the last report
+        self.heard_acknowledged: dict[BrokerKey, float] = {}
+        """Youngest hearing of each broker by this member that a leader acknowledged."""
+        self._handed: dict[BrokerKey, float] = {}
+        self._handed_term = 0
+        self._begin(0)
+
+    def _begin(self, term: int) -> None:
+        self.term = term
         """Of the leader that is reported to; 0 before there was one."""
         self._base = 0
         self._acknowledged_in_term = False
-        self._number = 0  # of the last report
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
-        self.heard_acknowledged: dict[BrokerKey, float] = {}
-        """Youngest hearing of each broker by this member that a leader acknowledged."""
         self._hearings: dict[BrokerKey, float] = {}
         self._hearings_seen = 0
-        self._handed: dict[BrokerKey, float] = {}
-        self._handed_term = 0
         self._last_at: float | None = None
         self.leader_reads = 0
         """Newest message format that the leader of this term said it knows; 0 before it said so."""
@@ -67,14 +70,7 @@ class Reporter:
             return False
         if self._acknowledged_in_term:
             self._handed, self._handed_term = self._hearings, self.term
-        self.term = term
-        self._base = 0
-        self._acknowledged_in_term = False
-        self._outstanding.clear()
-        self._hearings, self._hearings_seen = {}, 0
-        self._last_at = None
-        self.leader_reads = 0
-        self.understood = FIRST_FORMAT
+        self._begin(term)
         return True
 
     def due(self) -> bool:

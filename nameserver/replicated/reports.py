@@ -129,17 +129,13 @@ class Reports(Part):
             self._leader_link = link
 
     def send_due(self) -> bool:
-        """Report if that is due; returns whether it is no more."""
-        if self.due:
-            self.due = not self.send()
-        return not self.due
-
-    def send(self) -> bool:
-        """Tell the leader what changed here; the leader tells itself.
+        """Tell the leader what changed here, if that is due; the leader tells itself.
 
         Returns:
-            Whether there is a leader that could be told.
+            Whether it is due no more.
         """
+        if not self.due:
+            return True
         leader = self._member.leader
         if leader is None or (leader != self._me and leader not in self._links):
             return False
@@ -150,6 +146,7 @@ class Reports(Part):
                 self.receive(self._me, report)
             elif not self._send(leader, report):
                 return False
+        self.due = False
         return True
 
     def acknowledged(self, member: str, answer: Acknowledgement) -> None:
@@ -159,11 +156,13 @@ class Reports(Part):
 
     # -- the leader's side
 
-    def receive(self, member: str, report: Report) -> None:
-        """Leader: take a report, answer it, judge whom it speaks of."""
-        self._take(member, report, self._member.link_number(member))
+    def receive(self, member: str, report: Report, link: int | None = None) -> None:
+        """Leader: take a report, answer it, judge whom it speaks of.
 
-    def _take(self, member: str, report: Report, link: int) -> None:
+        Args:
+            link: Over which it came; None for the present one.
+        """
+        link = self._member.link_number(member) if link is None else link
         detector = self._leadership.failure_detector
         if detector is None or detector.term != report.term:
             if report.term >= self._member.term:
@@ -200,7 +199,7 @@ class Reports(Part):
         self.soon()
         early, self._leadership.early = self._leadership.early, {}
         for member, (report, link) in early.items():
-            self._take(member, report, link)
+            self.receive(member, report, link)
 
     def evict(self, eviction: Evict) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nameserver.liveness import Liveness
 from nameserver.raft import RaftMember
@@ -15,7 +15,7 @@ from .observer import Observer
 from .peer_messages import Message, encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Surroundings:
     """One member with its table, what it knows of brokers, and its settings.
 
@@ -23,24 +23,27 @@ class Surroundings:
         me: Its identity, the raft address.
         links: Who is linked, as of the last look, and the number of that link, which tells links apart.
         observer: Is told what happens here.
+        closing: This member is about to end, and begins nothing any more.
         work_soon: Has reports, proposals and entries leave in this turn of the loop.
     """
 
     me: str
     loop: asyncio.AbstractEventLoop
     member: RaftMember
-    links: dict[str, int]
     table: RouteTable
     liveness: Liveness
     settings: LiveSettings
     observer: Observer
     work_soon: Callable[[], None]
+    links: dict[str, int] = field(default_factory=dict)
+    closing: bool = False
 
 
 class Part:
     """What each part holds of them."""
 
     def __init__(self, given: Surroundings) -> None:
+        self._given = given
         self._me = given.me
         self._loop = given.loop
         self._member = given.member

@@ -57,7 +57,6 @@ class Writes(Part):
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Of writes whose outcome is unknown: a verdict that comes after all dates evidence.
         self._late: OrderedDict[int, Sender] = OrderedDict()
-        self._closed = False
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command and wait for its verdict.
@@ -87,7 +86,7 @@ class Writes(Part):
             NoQuorum, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
         data, command = written_and_read(command)
-        if self._closed:
+        if self._given.closing:
             raise NoQuorum("not applied: this name server is shutting down")
         needed = format_of(data)
         if needed > self._reporter.understood:
@@ -142,15 +141,14 @@ class Writes(Part):
         Args:
             term: Of the last leader that began to lead in the image.
         """
-        for sequence in self._book.unseen():
-            told = self._strike_out(sequence, late=True)
+        for write in [write for write in self._book if write.in_doubt]:
+            told = self._strike_out(write.proposal.sequence, late=True)
             if told is not None:  # told later, here and below: this is called amid the engine's work
                 self.unknown += 1
                 unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
                 self._loop.call_soon(told, unknown_yet)
-        for sequence in self._book.beyond(
-            FIRST_FORMAT
-        ):  # revisions of another table may be the same by chance
+        # Differences are decided again: revisions of another table may be the same by chance.
+        for sequence in self._book.beyond(FIRST_FORMAT):
             told = self._strike_out(sequence, late=False)
             if told is not None:
                 self._loop.call_soon(told, Moved(revision=self._table.revision))
@@ -165,13 +163,9 @@ class Writes(Part):
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
         write = self._book.remove(sequence)
         registration = self._late.pop(sequence, None) if write is None else write.registration
-        match verdict:
-            case (
-                Applied(reply=RegisterReply(revision=int(at)))
-                | NoChange(reply=RegisterReply(revision=int(at)))
-            ):
-                if registration is not None:
-                    self._reports.registered(*registration, revision=at)
+        reply = verdict.reply if isinstance(verdict, Applied | NoChange) else None
+        if registration is not None and isinstance(reply, RegisterReply) and reply.revision is not None:
+            self._reports.registered(*registration, revision=reply.revision)
         if write is not None and write.told is not None:
             self._observer.settled(verdict)
             self._to_tell.append((write.told, verdict))
@@ -187,7 +181,6 @@ class Writes(Part):
 
     def stop(self) -> None:
         """Begin to close: nothing more is proposed."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -232,12 +225,12 @@ class Writes(Part):
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
         sequence, in_doubt = write.proposal.sequence, write.in_doubt
         told = self._strike_out(sequence, late=in_doubt)
+        why = self._contact.why_not()
         if not in_doubt:
             self.refused += 1
-            outcome: ConsistencyError = NoQuorum(f"not applied: {self._contact.why_not()}")
+            outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
         else:
             self.unknown += 1
-            why = self._contact.why_not()
             outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
         if told is not None:
             told(outcome)

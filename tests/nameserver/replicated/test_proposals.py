@@ -281,7 +281,7 @@ def test_an_image_leaves_unknown_what_may_be_in_it() -> None:
     )
     for sequence in (put_sent, update_sent):
         hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    assert book.unseen() == (put_sent, update_sent)
+    assert [write.proposal.sequence for write in book if write.in_doubt] == [put_sent, update_sent]
     assert book.beyond(FIRST_FORMAT) == (update_here,)
     assert waiting_in(book, put_here) is not None
 
