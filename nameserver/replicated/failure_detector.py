@@ -76,10 +76,8 @@ class FailureDetector:
         """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
         reports go with it (rule 11).
         """
-        if self._names != set(members):
-            for gone in self._names.difference(members):
-                self._members.pop(gone, None)
-            self._names = frozenset(members)
+        self._names = frozenset(members)
+        self._members = {name: known for name, known in self._members.items() if name in self._names}
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
         """Take a report and return the answer; None if it is not for this term or of no member."""
