@@ -94,51 +94,39 @@ class Liveness:
     """
 
     def __init__(self) -> None:
-        self._clock = 0.0
+        self.clock = 0.0
+        """Seconds this process has been running, pauses not counted."""
+        self.version = 0
+        """Number of the last change; see :meth:`changes_since`."""
         self._read_at: float | None = None
-        self._version = 0
         self._contacts: dict[BrokerKey, Contact] = {}
         self._unconnected: dict[BrokerKey, None] = {}  # of the contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
 
-    @property
-    def clock(self) -> float:
-        """Seconds this process has been running, pauses not counted."""
-        return self._clock
-
-    @property
-    def version(self) -> int:
-        """Number of the last change; see :meth:`changes_since`."""
-        return self._version
-
     def advance(self, now: float) -> None:
         """Move the clock to the monotonic reading ``now`` (seconds), by one step at most."""
         if self._read_at is not None:
-            self._clock += min(max(now - self._read_at, 0.0), CLOCK_STEP_MAX_S)
+            self.clock += min(max(now - self._read_at, 0.0), CLOCK_STEP_MAX_S)
         self._read_at = now
 
     # -- what happens -------------------------------------------------------------------------------------
 
     def registering(
         self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float = LEASE_DEFAULT_S
-    ) -> Standing:
+    ) -> None:
         """Note that a registration arrived over ``origin``, before it is decided.
 
-        Returns:
-            OWNER if the broker now belongs to this connection, OLDER if a younger one has it.
+        The broker belongs to this connection from here on, unless a younger one has it.
         """
         self._registered_over.setdefault(origin, {}).setdefault(broker, None)
         before = self._contacts.get(broker)
         if before is not None and before.owner is not None and origin < before.owner:
-            self._put(broker, replace(before, heard_at=self._clock))
-            return Standing.OLDER
+            self._put(broker, replace(before, heard_at=self.clock))
+            return
         known = before is not None and before.owner == origin and before.confirmed
-        contact = Contact(
-            heard_at=self._clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known
-        )
+        contact = Contact(heard_at=self.clock, lease_s=lease_s, owner=origin, connected=True, confirmed=known)
         self._put(broker, contact)
-        return Standing.OWNER
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
@@ -146,9 +134,8 @@ class Liveness:
         It may come after the close of that connection, when the change had to travel: the evidence of the
         close then speaks of this revision.
         """
-        over = self._registered_over.get(origin)
-        if over is not None:
-            over[broker] = revision
+        if origin in self._registered_over:
+            self._registered_over[origin][broker] = revision
         contact = self._contacts.get(broker)
         if contact is None or contact.owner != origin:
             return
@@ -167,7 +154,7 @@ class Liveness:
         # former process sent. The owner itself speaks on after a goodbye only by registering again.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
         lease_s, closing = before.lease_s if lease_s is None else lease_s, None if lives else before.closing
-        self._put(broker, replace(before, heard_at=self._clock, lease_s=lease_s, closing=closing))
+        self._put(broker, replace(before, heard_at=self.clock, lease_s=lease_s, closing=closing))
 
     def closed(
         self, origin: ConnectionId, *, by_us: bool, revision_of: Callable[[BrokerKey], int | None]
@@ -188,33 +175,28 @@ class Liveness:
                 continue
             closing = None
             if not by_us:
-                closing = Closing(at=self._clock, origin=origin, revision=revision_of(broker))
+                closing = Closing(at=self.clock, origin=origin, revision=revision_of(broker))
                 gone.append(broker)
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
         return tuple(gone)
 
-    def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> Standing:
+    def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
         """Note an unregistration over ``origin``; it is evidence only over the owner.
 
         Args:
             revision: The revision of the broker's record as applied here, None if there is none.
         """
-        standing = self.standing(broker, origin)
         contact = self._contacts.get(broker)
-        if standing is Standing.OWNER and contact is not None:
-            closing = Closing(at=self._clock, origin=origin, revision=revision, unregistered=True)
+        if contact is not None and contact.owner == origin:
+            closing = Closing(at=self.clock, origin=origin, revision=revision, unregistered=True)
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
-        return standing
 
     def forget(self, broker: BrokerKey) -> None:
         """Drop all that is known of a broker whose record is gone for good (independent mode)."""
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
-        for origin in [o for o, brokers in self._registered_over.items() if broker in brokers]:
-            brokers = self._registered_over[origin]
-            del brokers[broker]
-            if not brokers:
-                del self._registered_over[origin]
+        for brokers in self._registered_over.values():
+            brokers.pop(broker, None)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that the record is gone, by whatever change: what was heard before says nothing of a next one.
@@ -229,7 +211,7 @@ class Liveness:
         """Forget brokers without a connection whose lease has passed since they were heard or closed."""
         for broker, contact in list(self._contacts.items()):
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
-            if not contact.connected and self._clock - last > contact.lease_s:
+            if not contact.connected and self.clock - last > contact.lease_s:
                 del self._contacts[broker]
                 del self._unconnected[broker]
 
@@ -259,7 +241,7 @@ class Liveness:
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Whether any broker registered over this open connection."""
-        return origin in self._registered_over
+        return bool(self._registered_over.get(origin))
 
     def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:
         """Return the open connections over which this or an older revision of the record was registered.
@@ -274,7 +256,7 @@ class Liveness:
 
     def silent(self) -> tuple[BrokerKey, ...]:
         """Return the brokers whose lease has run out by this clock, the longest silent first."""
-        contacts, clock = self._contacts, self._clock
+        contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
 
@@ -292,9 +274,9 @@ class Liveness:
                 assert broker in self._registered_over.get(contact.owner, ()), f"{broker}'s owner is closed"
 
     def _put(self, broker: BrokerKey, contact: Contact) -> None:
-        self._version += 1
+        self.version += 1
         self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
-        self._contacts[broker] = replace(contact, version=self._version)
+        self._contacts[broker] = replace(contact, version=self.version)
         self._unconnected.pop(broker, None)
         if not contact.connected:
             self._unconnected[broker] = None

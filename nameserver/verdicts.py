@@ -76,11 +76,6 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     min_changes: tuple[MinBrokerChange, ...] = ()
     kv_changed: bool = False
 
-    @property
-    def of_topics_alone(self) -> bool:
-        """Nobody came or went; most registrations are like that."""
-        return not (self.left or self.lost or self.min_changes or self.kv_changed or self.joined is not None)
-
 
 class Facts:
     """What one change did, gathered while it is made."""

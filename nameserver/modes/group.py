@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,50 +20,46 @@ MemberAddress = Annotated[
 HttpAddress = Annotated[str, Meta(examples=["10.0.0.4:9880"])]
 
 
+def _said(text: str) -> Meta:
+    return Meta(description=text)
+
+
+_Count: TypeAlias = int | UnsetType
+_Members: TypeAlias = tuple[MemberAddress, ...] | UnsetType
+
+
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Figures of this member, local. A newer release may add some; what does not apply is absent or null."""
 
     role: Annotated[str, Meta(extra_json_schema={"enum": ["leader", "follower", "candidate", "learner"]})]
-    term: int | UnsetType = UNSET
-    commit_index: int | UnsetType = UNSET
-    applied_index: int | UnsetType = UNSET
-    last_index: int | UnsetType = UNSET
-    durable_index: int | UnsetType = UNSET
+    term: _Count = UNSET
+    commit_index: _Count = UNSET
+    applied_index: _Count = UNSET
+    last_index: _Count = UNSET
+    durable_index: _Count = UNSET
     leader: str | UnsetType | None = UNSET
     last_contact_ms: Annotated[
-        float | UnsetType | None,
-        Meta(description="Age of the contact with a majority; null if there never was one."),
+        float | UnsetType | None, _said("Age of the contact with a majority; null if there never was one.")
     ] = UNSET
-    contact_limit_ms: Annotated[
-        int | UnsetType, Meta(description="Above it default reads and writes are refused.")
-    ] = UNSET
-    members: tuple[MemberAddress, ...] | UnsetType = UNSET
-    voters: tuple[MemberAddress, ...] | UnsetType = UNSET
-    learners: tuple[MemberAddress, ...] | UnsetType = UNSET
-    configuration_index: Annotated[
-        int | UnsetType, Meta(description="Log index of the newest change of members.")
-    ] = UNSET
-    cluster: Annotated[str | UnsetType, Meta(description="Name the group was founded with.")] = UNSET
-    linked: Annotated[
-        tuple[MemberAddress, ...] | UnsetType, Meta(description="Members with an authenticated link up.")
-    ] = UNSET
-    waiting_for: Annotated[
-        tuple[MemberAddress, ...] | UnsetType,
-        Meta(description="First start: the members it still waits for."),
-    ] = UNSET
-    peer_format: Annotated[
-        int | UnsetType, Meta(description="Version of messages that all members read.")
-    ] = UNSET
-    journal_bytes: int | UnsetType = UNSET
-    log_bytes: int | UnsetType = UNSET
-    snapshot_index: int | UnsetType = UNSET
-    snapshot_bytes: int | UnsetType = UNSET
-    snapshot_failures: int | UnsetType = UNSET
+    contact_limit_ms: Annotated[_Count, _said("Above it default reads and writes are refused.")] = UNSET
+    members: _Members = UNSET
+    voters: _Members = UNSET
+    learners: _Members = UNSET
+    configuration_index: Annotated[_Count, _said("Log index of the newest change of members.")] = UNSET
+    cluster: Annotated[str | UnsetType, _said("Name the group was founded with.")] = UNSET
+    linked: Annotated[_Members, _said("Members with an authenticated link up.")] = UNSET
+    waiting_for: Annotated[_Members, _said("First start: the members it still waits for.")] = UNSET
+    peer_format: Annotated[_Count, _said("Version of messages that all members read.")] = UNSET
+    journal_bytes: _Count = UNSET
+    log_bytes: _Count = UNSET
+    snapshot_index: _Count = UNSET
+    snapshot_bytes: _Count = UNSET
+    snapshot_failures: _Count = UNSET
     storage_stalled: bool | UnsetType = UNSET
-    storage_stalls: int | UnsetType = UNSET
-    leader_changes: int | UnsetType = UNSET
-    elections: Annotated[int | UnsetType, Meta(description="Candidacies begun here.")] = UNSET
-    refused_truncations: int | UnsetType = UNSET
+    storage_stalls: _Count = UNSET
+    leader_changes: _Count = UNSET
+    elections: Annotated[_Count, _said("Candidacies begun here.")] = UNSET
+    refused_truncations: _Count = UNSET
     snapshot_age_s: float | UnsetType | None = UNSET
     durability: Annotated[
         str | UnsetType, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync"]})
@@ -71,27 +67,18 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     me: MemberAddress
     http: Annotated[
         dict[str, HttpAddress] | UnsetType,
-        Meta(
-            description="HTTP addresses by member, as far as known; empty without a secret or TLS on the "
-            "raft port."
-        ),
+        _said("HTTP addresses by member, as far as known; empty without a secret or TLS on the raft port."),
     ] = UNSET
     refused_reads: Annotated[
-        int, Meta(description="Reads refused because their freshness could not be had, on any port.")
+        int, _said("Reads refused because their freshness could not be had, on any port.")
     ]
-    refused_writes: Annotated[int, Meta(description='Changes answered "not applied".')]
-    unknown_outcomes: Annotated[int, Meta(description='Changes answered "may apply yet".')]
-    barriers: Annotated[
-        int, Meta(description="Barriers sent for linearizable reads here, those sent again included.")
-    ]
-    barriers_confirmed: Annotated[
-        int, Meta(description="As leader: barriers answered, to other members and to itself.")
-    ]
-    barrier_rounds: Annotated[int, Meta(description="As leader: rounds of heartbeats that those needed.")]
-    proposals: Annotated[int, Meta(description="Changes of this member that have no verdict yet.")]
-    apply_lag: Annotated[
-        int, Meta(description="Entries committed, as far as known here, and not applied here.")
-    ]
+    refused_writes: Annotated[int, _said('Changes answered "not applied".')]
+    unknown_outcomes: Annotated[int, _said('Changes answered "may apply yet".')]
+    barriers: Annotated[int, _said("Barriers sent for linearizable reads here, those sent again included.")]
+    barriers_confirmed: Annotated[int, _said("As leader: barriers answered, to other members and to itself.")]
+    barrier_rounds: Annotated[int, _said("As leader: rounds of heartbeats that those needed.")]
+    proposals: Annotated[int, _said("Changes of this member that have no verdict yet.")]
+    apply_lag: Annotated[int, _said("Entries committed, as far as known here, and not applied here.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,20 +63,10 @@ class History:
     def __init__(self) -> None:
         self._topics: OrderedDict[str, deque[Event]] = OrderedDict()
 
-    def topics_changed(
-        self,
-        topics: Sequence[str],
-        reason: LeaveReason | Note,
-        *,
-        at_ms: int,
-        broker: BrokerKey | None = None,
-        detail: str = "",
-    ) -> None:
-        """Note one reason for all of these topics; of more than can be remembered, for the last ones."""
-        event = Event(at_ms=at_ms, reason=reason, broker=broker, detail=detail)
+    def topics_changed(self, topics: Sequence[str], event: Event) -> None:
+        """Note one event for all of these topics; of more than can be remembered, for the last ones."""
         for topic in topics[-SUBJECTS_MAX:]:
-            events = self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX))
-            events.append(event)
+            self._topics.setdefault(topic, deque(maxlen=EVENTS_MAX)).append(event)
             self._topics.move_to_end(topic)
             if len(self._topics) > SUBJECTS_MAX:
                 self._topics.popitem(last=False)
@@ -89,20 +79,13 @@ class History:
 def note_applied(history: History, command: Command, applied: Applied, *, at_ms: int) -> None:
     """Keep in the history what a change did to topics."""
     for lost in applied.lost:
-        history.topics_changed(
-            lost.topics,
-            lost.reason,
-            at_ms=at_ms,
-            broker=lost.broker,
-            detail="" if lost.broker_name is None else f"broker name {lost.broker_name}",
-        )
+        detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
+        event = Event(at_ms=at_ms, reason=lost.reason, broker=lost.broker, detail=detail)
+        history.topics_changed(lost.topics, event)
     if isinstance(command, WipeWritePerm | AddWritePerm):
-        history.topics_changed(
-            applied.topics,
-            Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED,
-            at_ms=at_ms,
-            detail=f"broker name {command.broker_name}",
-        )
+        note = Note.PERMISSION_WIPED if isinstance(command, WipeWritePerm) else Note.PERMISSION_ADDED
+        event = Event(at_ms=at_ms, reason=note, detail=f"broker name {command.broker_name}")
+        history.topics_changed(applied.topics, event)
 
 
 def in_words(reason: LeaveReason | Note) -> str:

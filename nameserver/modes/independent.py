@@ -19,19 +19,11 @@ from nameserver.routes.view import RouteView
 from nameserver.settings.changes import LiveSettings
 from nameserver.settings.declared import FIRST_SCAN_S
 from nameserver.settings.files import load_kv_file, save_kv_file
-from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request, refusal
+from nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
 from nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from remoting.codes import RequestCode, ResponseCode
 
-from .interface import (
-    NO_QUORUM_TAG,
-    BarrierPassed,
-    ConsistencyStatus,
-    Effects,
-    Freshness,
-    FreshnessNotOffered,
-    NoQuorum,
-)
+from .interface import BarrierPassed, ConsistencyStatus, Effects, Freshness, FreshnessNotOffered
 from .kept_file import KeptFile
 from .local import Local
 from .notes import note_change
@@ -56,7 +48,7 @@ class Independent(Local):
         self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._timer: asyncio.TimerHandle | None = None
-        self._scan_at: float | None = None
+        self._scan_at: float = FIRST_SCAN_S
         if kv := load_kv_file(self._kv_path):
             self._table.apply(ImportKv(table=kv))
 
@@ -71,8 +63,6 @@ class Independent(Local):
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
-        if self._scan_at is None:
-            self._scan_at = clock + min(FIRST_SCAN_S, interval_s)
         # The interval can be changed at run time; a shorter one counts from now on.
         self._scan_at = min(self._scan_at, clock + interval_s)
         if clock >= self._scan_at:
@@ -92,9 +82,6 @@ class Independent(Local):
 
     def join_barrier(self, passed: BarrierPassed) -> int:
         raise FreshnessNotOffered("an independent nameserver knows nothing of the others")
-
-    def refuse_read(self, error: NoQuorum) -> Answer:
-        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
@@ -127,7 +114,8 @@ class Independent(Local):
         return await serve(self, request, origin, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        for broker in self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of):
+        revision_of = partial(self._table.present, "record")
+        for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             self._evict(broker, LeaveReason.CONNECTION_CLOSED)
 
     def status(self) -> ConsistencyStatus:
@@ -175,30 +163,19 @@ class Independent(Local):
         return partial(save_kv_file, self._kv_path, self._table.view.kv_table())
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
+        self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self._evict(broker, LeaveReason.UNREGISTERED)
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _revision_of(self, broker: BrokerKey) -> int | None:
-        record = self._table.view.record(broker)
-        return None if record is None else record.revision
-
     def _evict(self, broker: BrokerKey, reason: LeaveReason) -> None:
         """Remove a broker judged gone, and close what it registered over when its lease ran out."""
-        revision = self._revision_of(broker)
+        revision = self._table.present("record", broker)
         origins: tuple[ConnectionId, ...] = ()
         if revision is not None:
             if reason is LeaveReason.LEASE_EXPIRED:
                 origins = self._liveness.connections_of(broker, up_to_revision=revision)
-            self._apply(
-                Evict(
-                    cluster_name=broker.cluster_name,
-                    broker_addr=broker.broker_addr,
-                    revision=revision,
-                    reason=reason,
-                )
-            )
+            self._apply(Evict(**broker._asdict(), revision=revision, reason=reason))
         self._liveness.forget(broker)
         for origin in origins:
             self._effects.close_connection(origin)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nameserver.routes.view import RouteView
 from nameserver.types import Answer, ConnectionId, MinBrokerChange, Request
 
-if TYPE_CHECKING:
-    from .explain import Explanation
-    from .group import Operations
+from .explain import Explanation
+from .group import Operations
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
 """Start of the remark of an answer to something that was not applied."""

@@ -32,12 +32,7 @@ class KeptFile:
     """
 
     def __init__(
-        self,
-        what: str,
-        done: str,
-        *,
-        path: Path,
-        write: Callable[[], Callable[[], None] | None],
+        self, what: str, done: str, *, path: Path, write: Callable[[], Callable[[], None] | None]
     ) -> None:
         self._what = what
         self._done = done
@@ -80,13 +75,7 @@ class KeptFile:
                     await asyncio.shield(self._writing)
                 await self.keep()
         except TimeoutError:
-            logger.error(
-                "%s not %s file=%s error=the disk has not answered for %g s: ending without it",
-                self._what,
-                self._done,
-                self._path,
-                CLOSE_S,
-            )
+            self._say(f"the disk has not answered for {CLOSE_S:g} s: ending without it")
         self._thread.shutdown()
 
     def _begin(self) -> asyncio.Future[str | None]:
@@ -98,13 +87,13 @@ class KeptFile:
             work = self._write()
         except Exception as error:
             self._ended(outcome, changes, error)
-            return outcome
-        if work is None:
-            self._ended(outcome, changes, None)
-            return outcome
-        loop.run_in_executor(self._thread, work).add_done_callback(
-            lambda written: self._ended(outcome, changes, written.exception())
-        )
+        else:
+            if work is None:
+                self._ended(outcome, changes, None)
+            else:
+                loop.run_in_executor(self._thread, work).add_done_callback(
+                    lambda written: self._ended(outcome, changes, written.exception())
+                )
         return outcome
 
     def _ended(self, outcome: asyncio.Future[str | None], changes: int, error: BaseException | None) -> None:
@@ -118,19 +107,16 @@ class KeptFile:
                 self.keep_soon()
         else:
             if not self._failing:  # once, not at each new try
-                logger.error(
-                    "%s not %s file=%s error=%s",
-                    self._what,
-                    self._done,
-                    self._path,
-                    error,
-                    exc_info=None if isinstance(error, OSError) else error,
-                )
+                self._say(error)
             self._failing = True
             if not self._closed:
-                self._stop_timer()
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._keep_again)
         outcome.set_result(None if error is None else str(error))
+
+    def _say(self, error: BaseException | str) -> None:
+        trace = None if isinstance(error, OSError | str) else error
+        line = "%s not %s file=%s error=%s"
+        logger.error(line, self._what, self._done, self._path, error, exc_info=trace)
 
     def _keep_again(self) -> None:
         self._timer = None

@@ -8,11 +8,11 @@ from nameserver.handlers import Heard
 from nameserver.liveness import Liveness
 from nameserver.routes.table import RouteTable
 from nameserver.settings.changes import LiveSettings
-from nameserver.types import ConnectionId
+from nameserver.types import Answer, ConnectionId, refusal
 
 from .explain import Explanation, explain_route
 from .history import History
-from .interface import Effects
+from .interface import NO_QUORUM_TAG, Effects, NoQuorum
 from .settings_file import SettingsFile
 from .waiters import TopicWaiters
 
@@ -47,6 +47,9 @@ class Local:
             started_ms_ago=int(self._liveness.clock * 1000),
             keeps_routes=self._keeps_routes,
         )
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def heard_over(self, origin: ConnectionId) -> Heard:
         return Heard(self._liveness.clock, partial(self._liveness.standing, origin=origin))

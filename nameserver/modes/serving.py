@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nameserver.commands import Command, CommandFormatError, CommandTooLarge
 from nameserver.handlers import DONE, Heard, Renewal, SettingsChange, Unregister, answer_for, decide
-from nameserver.modes.interface import (
-    NO_QUORUM_TAG,
-    OUTCOME_UNKNOWN_TAG,
-    ConsistencyError,
-    NoQuorum,
-    OutcomeUnknown,
-)
-from nameserver.modes.notes import note_late_unregister
 from nameserver.routes.view import RouteView
+from nameserver.settings.changes import LiveSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
-if TYPE_CHECKING:
-    from nameserver.settings.changes import LiveSettings
+from .interface import NO_QUORUM_TAG, OUTCOME_UNKNOWN_TAG, ConsistencyError, NoQuorum, OutcomeUnknown
+from .notes import note_late_unregister
 
 
 class Mode(Protocol):
     """What a mode brings to :func:`serve`, the loop that all modes share."""
 
-    @property
-    def settings(self) -> LiveSettings:
-        """The settings in force."""
+    settings: LiveSettings
+    """The settings in force."""
 
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
         """Return the view to decide a request on, with the freshness its code asks for.

@@ -17,26 +17,22 @@ from .kept_file import KeptFile
 logger = logging.getLogger(__name__)
 
 
-class SettingsFile:
+class SettingsFile(KeptFile):
     """Changes settings, and keeps them."""
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
-        self._path = Path(settings.current.store_path)
-        self._file = KeptFile("settings", "kept", path=self._path, write=self._write)
+        path = Path(settings.current.store_path)
+        super().__init__("settings", "kept", path=path, write=self._write_settings)
 
     async def change(self, change: SettingsChange) -> Answer:
         """Put settings in force and keep them."""
         self._settings.change(change.after, change.changes)
         for key, value in change.changes.items():
             logger.info("setting changed key=%s value=%s", key, value)
-        self._file.changed()
-        failure = await self._file.keep()
+        self.changed()
+        failure = await self.keep()
         return DONE if failure is None else refusal(failure)
 
-    async def close(self) -> None:
-        """Keep what is not kept yet, if the disk takes it."""
-        await self._file.close()
-
-    def _write(self) -> Callable[[], None]:
+    def _write_settings(self) -> Callable[[], None]:
         return partial(save_settings_file, self._path, dict(self._settings.stored))

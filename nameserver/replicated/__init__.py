@@ -8,7 +8,7 @@ between them, the raft engine and the server. Here belongs what is above the eng
 needs. Everything runs on one event loop.
 
     mode.py            Replicated: implements Consistency, Mode and the engine's StateMachine, wires the rest
-    surroundings.py    what all parts share; links
+    surroundings.py    what all parts share
     contact.py         contact with a leader, and who waits for it
     reads.py           reads that wait: for contact, or for a barrier
     rounds.py          the leader's side of barriers

@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from nameserver.raft.consensus.members import majority
+
 Route = tuple[int, str, int]
 """Term, leader, and the number of the link to it: where a barrier was sent."""
 
@@ -99,8 +101,7 @@ class Barriers:
         self._served += self.joined
         self.joined = self.expected = 0
         self.sent += 1
-        if self._wanted < self.sent:
-            self._wanted = self.sent
+        self._wanted = max(self._wanted, self.sent)
         self._route = route
         self._sent_at = now
         return self.sent
@@ -159,25 +160,13 @@ class Confirmations:
         self.term = term
         self.number = 0
         """Of the latest round."""
-        self._asked: dict[str, _Question] = {}  # the newest one of each member
-        self._round: dict[str, _Question] = {}  # those that the round under way is for
+        self.asked: dict[str, _Question] = {}
+        """The newest question of each member that waits for the next round."""
+        self.round: dict[str, _Question] = {}
+        """Those that the round under way is for; empty if it is over."""
         self._round_index = 0  # what was committed when it began
-        self._confirmed_by: set[str] = set()  # voters that have answered the round under way
-
-    @property
-    def pending(self) -> bool:
-        """Somebody waits for an answer."""
-        return bool(self._asked or self._round)
-
-    @property
-    def under_way(self) -> bool:
-        """A round has begun and is not over."""
-        return bool(self._round)
-
-    @property
-    def confirmed_by(self) -> frozenset[str]:
-        """Who has answered the round under way."""
-        return frozenset(self._confirmed_by)
+        self.confirmed_by: set[str] = set()
+        """Voters that have answered the round under way."""
 
     def ask(self, member: str, number: int, *, voter: bool) -> None:
         """A member, or this leader itself, asks; a later question of a member replaces its earlier ones.
@@ -186,12 +175,12 @@ class Confirmations:
             voter: It votes, so by asking it stands by this leader. Never of the leader itself, which is
                 counted anyway.
         """
-        self._asked[member] = _Question(number, voter)
+        self.asked[member] = _Question(number, voter)
 
     def confirms(self, member: str, round_: int) -> None:
         """A voter answered a round: after it began, the member had not left the term."""
         if round_ == self.number:
-            self._confirmed_by.add(member)
+            self.confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[Confirmed]:
         """Return what is certain now. Only while an entry of the own term is committed.
@@ -200,18 +189,17 @@ class Confirmations:
             voters: Of the configuration in force; this leader counts, whether or not it is one.
         """
         confirmed: list[Confirmed] = []
-        enough = len(voters) // 2  # voters beside the leader
-        if self._round:
-            confirming = {member for member in self._confirmed_by if member in voters}
-            for member, question in list(self._round.items()):
+        enough = majority(len(voters)) - 1  # voters beside the leader
+        by = self.confirmed_by.intersection(voters)
+        for questions, index, confirming in (
+            (self.round, self._round_index, by),
+            (self.asked, commit_index, set[str]()),
+        ):
+            for member, question in list(questions.items()):
                 one_more = question.voter and member in voters and member not in confirming
                 if len(confirming) + one_more >= enough:
-                    confirmed.append(Confirmed(member, question.number, self._round_index))
-                    del self._round[member]
-        for member, question in list(self._asked.items()):
-            if (question.voter and member in voters) >= enough:
-                confirmed.append(Confirmed(member, question.number, commit_index))
-                del self._asked[member]
+                    confirmed.append(Confirmed(member, question.number, index))
+                    del questions[member]
         return confirmed
 
     def begin(self, *, commit_index: int) -> int | None:
@@ -220,10 +208,10 @@ class Confirmations:
         Returns:
             Its number, which voters are to be asked for; None if no round begins.
         """
-        if not self._asked or self._round:
+        if not self.asked or self.round:
             return None
         self.number += 1
-        self._confirmed_by.clear()
-        self._round, self._asked = self._asked, self._round
+        self.confirmed_by.clear()
+        self.round, self.asked = self.asked, self.round
         self._round_index = commit_index
         return self.number

@@ -1,4 +1,4 @@
-"""Links to the other members, contact with a leader, and who waits for it."""
+"""Contact with a leader, and who waits for it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ class ContactWatch(Part):
         self._out_since: float | None = self._loop.time()
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
 
     def why_not(self) -> str:
         """Say why this member cannot serve, beginning with what the wire's remark is known for."""
         member = self._member
-        waiting = member.waiting_for
-        if waiting:
+        if waiting := member.waiting_for:
             return f"no leader, the first start waits for {', '.join(waiting)}"
         if distrusted := member.distrusted:
             return (
@@ -47,7 +45,7 @@ class ContactWatch(Part):
             return "no leader"
         if not member.in_contact():
             return f"no leader with a majority, {member.leader} was the last one"
-        if member.leader != self._me and member.leader not in self._links.up:
+        if member.leader != self._me and member.leader not in self._links:
             return f"no link to leader {member.leader}"
         return f"too much is under way at leader {member.leader}"
 
@@ -68,7 +66,7 @@ class ContactWatch(Part):
         Raises:
             NoQuorum: If it was not by the deadline.
         """
-        while not self._member.in_contact() and not self._closed and self._loop.time() < deadline:
+        while not self._member.in_contact() and not self._given.closing and self._loop.time() < deadline:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.add(waiter)
             self._look()
@@ -84,7 +82,6 @@ class ContactWatch(Part):
 
     def stop(self) -> None:
         """Begin to close: look no more."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 

@@ -26,7 +26,7 @@ from nameserver.routes.entries import Record
 from nameserver.types import BrokerKey, LeaveReason
 
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
 """Hearings in one acknowledgement take about this many bytes at most."""
@@ -42,6 +42,7 @@ class _Member:
     boot_id: int
     version: int = 0
     counts: bool = False
+    understands: int = FIRST_FORMAT
     contacts: dict[BrokerKey, BrokerContact] = field(default_factory=dict)
 
 
@@ -70,17 +71,13 @@ class FailureDetector:
         self._hearings: dict[BrokerKey, tuple[float, int]] = {}
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
-        self._understands: dict[str, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
         """Follow the configuration: a new member is here from now on and has yet to report; a removed one's
         reports go with it (rule 11).
         """
-        if self._names != set(members):
-            for gone in self._names.difference(members):
-                self._members.pop(gone, None)
-                self._understands.pop(gone, None)
-            self._names = frozenset(members)
+        self._names = frozenset(members)
+        self._members = {name: known for name, known in self._members.items() if name in self._names}
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
         """Take a report and return the answer; None if it is not for this term or of no member."""
@@ -91,15 +88,13 @@ class FailureDetector:
             known = self._members[member] = _Member(boot_id=report.boot_id)
         if report.base <= known.version <= report.version:
             offset = clock - report.clock
-            for contact in report.contacts:
-                self._note(contact.broker, min(contact.heard_at, report.clock) + offset)  # not in the future
-                known.contacts[contact.broker] = _shifted(contact, offset)
+            handed = report.handed if report.handed_term >= self._prior_term else ()
+            for heard in (*report.contacts, *handed):
+                self._note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not in the future
+            known.contacts.update({told.broker: _shifted(told, offset) for told in report.contacts})
             known.version = report.version
             known.counts = not report.more
-            self._understands[member] = report.understands
-            if report.handed_term >= self._prior_term:
-                for hearing in report.handed:
-                    self._note(hearing.broker, min(hearing.heard_at, report.clock) + offset)
+            known.understands = report.understands
         seen = min(report.hearings_seen, self._version)
         hearings, seen_then = ((), seen) if report.more else self._hearings_after(seen)
         return Acknowledgement(
@@ -122,9 +117,9 @@ class FailureDetector:
 
     def understood(self) -> int:
         """Return the newest command format that every member understands; the first if one has yet to say."""
-        if len(self._understands) < len(self._names):
+        if len(self._members) < len(self._names):
             return FIRST_FORMAT
-        return min(self._understands.values())
+        return min(member.understands for member in self._members.values())
 
     def ready(self, clock: float) -> bool:
         """Whether this leader may judge yet."""
@@ -172,10 +167,7 @@ class FailureDetector:
             )
             if reason is not None:
                 self._judged[broker] = record.revision
-                name, addr = broker
-                found.append(
-                    Evict(cluster_name=name, broker_addr=addr, revision=record.revision, reason=reason)
-                )
+                found.append(Evict(**broker._asdict(), revision=record.revision, reason=reason))
         return tuple(found)
 
     def listed(self, broker: BrokerKey, *, clock: float) -> None:
@@ -191,16 +183,15 @@ class FailureDetector:
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
         """Forget brokers without a record that nobody has been connected with or heard for long."""
-        for broker in [b for b in self._judged if not is_listed(b)]:
-            del self._judged[broker]
-        late = [b for b, (heard_at, _) in self._hearings.items() if clock - heard_at > FORGET_S]
-        for broker in late:
-            if not is_listed(broker):
-                del self._hearings[broker]
+
+        def stays(broker: BrokerKey, heard_at: float) -> bool:
+            return clock - heard_at <= FORGET_S or is_listed(broker)
+
+        self._judged = {b: revision for b, revision in self._judged.items() if is_listed(b)}
+        self._hearings = {b: heard for b, heard in self._hearings.items() if stays(b, heard[0])}
         for member in self._members.values():
-            for broker, contact in list(member.contacts.items()):
-                if not contact.connected and clock - contact.heard_at > FORGET_S and not is_listed(broker):
-                    del member.contacts[broker]
+            known = member.contacts
+            member.contacts = {b: c for b, c in known.items() if c.connected or stays(b, c.heard_at)}
 
     def _note(self, broker: BrokerKey, at: float) -> None:
         if at == NEVER:
@@ -215,15 +206,10 @@ class FailureDetector:
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
         """Return hearings that changed after a version, and up to which: what is more follows later."""
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
-        found: list[Hearing] = []
-        size = 0
-        for broker in reversed(later):
-            size += size_of(broker)
-            if found and size > HEARINGS_BYTES:
-                return tuple(found), version
-            at, version = self._hearings[broker]
-            found.append(hearing_of(broker, at))
-        return tuple(found), self._version
+        hearings = (hearing_of(broker, self._hearings[broker][0]) for broker in reversed(later))
+        found = next(in_parts(hearings, size_of, HEARINGS_BYTES), [])
+        up_to = self._version if len(found) == len(later) else self._hearings[found[-1].broker][1]
+        return tuple(found), up_to
 
 
 def judge(
@@ -240,23 +226,17 @@ def judge(
         heard_at: The youngest hearing known, or the instant at which this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
-    if contacts is not None:
-        closings = []
-        for contact in contacts:
-            if contact is None:
-                continue
-            if contact.connected:
-                break
-            if (
-                contact.closed_at is not None
-                and contact.closed_revision == record.revision
-                and clock - contact.closed_at <= lease_s
-            ):
-                closings.append(contact)
-        else:
-            if closings:
-                goodbye = any(contact.unregistered for contact in closings)
-                return LeaveReason.UNREGISTERED if goodbye else LeaveReason.CONNECTION_CLOSED
+    known = [contact for contact in contacts or () if contact is not None]
+    if not any(contact.connected for contact in known):
+        goodbyes = [
+            contact.unregistered
+            for contact in known
+            if contact.closed_at is not None
+            and contact.closed_revision == record.revision
+            and clock - contact.closed_at <= lease_s
+        ]
+        if goodbyes:
+            return LeaveReason.UNREGISTERED if any(goodbyes) else LeaveReason.CONNECTION_CLOSED
     if clock - heard_at > lease_s:
         return LeaveReason.LEASE_EXPIRED
     return None

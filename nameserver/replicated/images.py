@@ -32,12 +32,9 @@ def image_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
     """Return what encodes the state as it is now; that may run in another thread, and later."""
     image, epoch = table.copy_for_snapshot(), table.view.epoch
 
-    def encode() -> bytes:
-        return msgspec.msgpack.encode(
-            _Image(format=IMAGE_FORMAT, led_term=led_term, table=encode_image(image), epoch=epoch)
-        )
-
-    return encode
+    return lambda: msgspec.msgpack.encode(
+        _Image(format=IMAGE_FORMAT, led_term=led_term, table=encode_image(image), epoch=epoch)
+    )
 
 
 def image_of_epoch(image: bytes | bytearray, *, after: int) -> bytes:

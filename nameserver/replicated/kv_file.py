@@ -32,24 +32,19 @@ class KvFile(Part):
     """
 
     def __init__(self, given: Surroundings, writes: Writes) -> None:
-        self._path = Path(given.settings.current.kv_path)
+        path = self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
         self._writes = writes
         self._found: dict[str, dict[str, str | None]] = {}
+        self._export = KeptFile("KV configuration", "exported", path=path, write=self._write)
         self._started = False
-        self._foreign = False  # the file holds what was never in the group: it stays as it is
-        self._load()
-        self._export = KeptFile("KV configuration", "exported", path=self._path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
-
-    def _load(self) -> None:
+        self._foreign = False  # the file holds what was never in the group: it stays as it is
         try:
-            self._found = load_kv_file(self._path)
+            self._found = load_kv_file(path)
             size = size_of(self._found)
             if size > KV_BYTES_MAX:
-                raise FileError(
-                    f"{self._path} has {size} bytes of entries, at most {KV_BYTES_MAX} are allowed"
-                )
+                raise FileError(f"{path} has {size} bytes of entries, at most {KV_BYTES_MAX} are allowed")
         except FileError as error:
             self._found, self._foreign = {}, True
             logger.error(

@@ -21,10 +21,11 @@ from nameserver.commands import (
     format_of,
 )
 from nameserver.raft import Role
+from remoting.line_limit import LimitedLog
 
 from .barriers import Confirmations
 from .failure_detector import FailureDetector
-from .peer_messages import Deferral, Deferred, Report
+from .peer_messages import Deferral, Deferred, Propose, Report
 from .proposals import ProposalBook, Sequencer
 from .surroundings import Part, Surroundings
 
@@ -37,6 +38,7 @@ class Leadership(Part):
     It takes proposals, its own and those of other members, appends them, and says when to decide again.
 
     Attributes:
+        book: What this process has proposed, whoever leads.
         sequencer: What is appended next; None if it does not lead.
         rounds: The barriers that it is asked for; None if it does not lead.
         failure_detector: What it was told of brokers; None before an entry of its own term is applied.
@@ -45,20 +47,21 @@ class Leadership(Part):
             given up. Those of other processes only while it leads.
     """
 
-    def __init__(self, given: Surroundings, book: ProposalBook) -> None:
+    def __init__(self, given: Surroundings, *, boot_id: int, peer_log: LimitedLog) -> None:
+        self.book = ProposalBook(boot_id=boot_id)
         self.sequencer: Sequencer | None = None
         self.rounds: Confirmations | None = None
         self.failure_detector: FailureDetector | None = None
         self.early: dict[str, tuple[Report, int]] = {}
         self.decoded: dict[tuple[int, int], Command] = {}
         super().__init__(given)
-        self._book = book
+        self._peer_log = peer_log
         self._mark_due = False  # the mark of this leadership could not be appended yet
 
     def follow(self) -> None:
         """Lead if this member leads, in its present term.
 
-        Also called when a proposal arrives: members may know of a new leader before its own loop turns.
+        Also called when others ask: they may know of a new leader before its own loop turns.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -92,10 +95,24 @@ class Leadership(Part):
         self.rounds = None
         self.failure_detector = None
         self.early.clear()
-        for mark in [mark for mark in self.decoded if mark[0] != self._boot_id]:
+        for mark in [mark for mark in self.decoded if mark[0] != self.book.boot_id]:
             del self.decoded[mark]
 
     # -- proposals
+
+    def take(self, member: str, message: Propose) -> None:
+        """Take another member's proposals, if this one leads in the term that they name."""
+        self.follow()
+        if self.sequencer is not None and self.sequencer.term == message.term:
+            for proposal, attempt in zip(message.proposals, message.attempts, strict=True):
+                self.offer(proposal, member, attempt=attempt)
+            self._work_soon()
+
+    def deferred(self, member: str, message: Deferred) -> None:
+        """Take a leader's answer to proposals of this process."""
+        for deferral in message.deferrals:
+            self.book.defer(deferral, term=message.term)
+        self._work_soon()
 
     def offer(self, proposal: Proposal, member: str, *, attempt: int = 1) -> None:
         """Take a proposal into the queue, or say when to decide again. Only while this member leads.
@@ -110,14 +127,7 @@ class Leadership(Part):
         needed = format_of(proposal.command)
         if needed > FIRST_FORMAT and needed > understood:
             # Whoever proposed it was told otherwise by a former leader; it is sent again, and told anew.
-            self._peer_log.write(
-                logging.WARNING,
-                member,
-                "proposal refused member=%s format=%d understood=%d",
-                member,
-                needed,
-                understood,
-            )
+            self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
             return
         mark = (proposal.boot_id, proposal.sequence)
         command = self.decoded.get(mark)
@@ -125,30 +135,28 @@ class Leadership(Part):
             try:
                 command = decode_command(proposal.command)
             except CommandFormatError as error:
-                self._peer_log.write(
-                    logging.ERROR, member, "proposal refused member=%s error=%s", member, error
-                )
+                self._refuse(logging.ERROR, member, "error=%s", error)
                 return
             self.decoded[mark] = command
-        moved = self._table.moved(command)
-        applied_index = self._member.applied_index if moved else 0
-        deferral = self.sequencer.offer(
-            proposal, command, member, moved=moved, applied_index=applied_index, attempt=attempt
-        )
+        moved_at = self._member.applied_index if self._table.moved(command) else None
+        deferral = self.sequencer.offer(proposal, command, member, moved_at=moved_at, attempt=attempt)
         if deferral is not None:
             self._send_deferrals([(member, deferral)])
 
+    def _refuse(self, level: int, member: str, why: str, *values: object) -> None:
+        self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
+
     def offer_unwatched(self, command: Command) -> int:
         """Take a command of this leader's own, whose verdict nobody waits for; returns its sequence."""
-        sequence = self._book.next_sequence()
+        sequence = self.book.next_sequence()
         data = encode_command(command)
-        self.offer(Proposal(boot_id=self._boot_id, sequence=sequence, command=data), self._me)
+        self.offer(Proposal(boot_id=self.book.boot_id, sequence=sequence, command=data), self._me)
         return sequence
 
     def withdraw(self, sequence: int) -> None:
         """Take a proposal of this process out of the queue, if it is there: it will not be applied."""
         if self.sequencer is not None:
-            self.sequencer.withdraw(self._boot_id, sequence)
+            self.sequencer.withdraw(self.book.boot_id, sequence)
 
     def append(self) -> None:
         """Append what waits, unless an entry of ours is in flight."""
@@ -164,8 +172,8 @@ class Leadership(Part):
                 self.end()
             return
         for proposal in batch.proposals:
-            if proposal.boot_id == self._boot_id:
-                self._book.appended(proposal.sequence)
+            if proposal.boot_id == self.book.boot_id:
+                self.book.appended(proposal.sequence)
         self._send_deferrals(sequencer.appended(index))
 
     def _send_deferrals(self, deferrals: Iterable[tuple[str, Deferral]]) -> None:
@@ -177,7 +185,7 @@ class Leadership(Part):
         for member, told in by_member.items():
             if member == self._me:
                 for deferral in told:
-                    self._book.defer(deferral, term=term)
+                    self.book.defer(deferral, term=term)
             else:
                 # A lost one is no harm: the proposal is sent again.
                 self._send(member, Deferred(term=term, deferrals=tuple(told)))

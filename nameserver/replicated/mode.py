@@ -7,18 +7,11 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from nameserver.commands import (
-    Command,
-    CommandFormatError,
-    Evict,
-    RegisterBroker,
-    Update,
-    decode_batch,
-    decode_command,
-)
+from nameserver.commands import Command, CommandFormatError, Evict, Update, decode_batch, decode_command
 from nameserver.handlers import READS
 from nameserver.liveness import CLOCK_PERIOD_S
 from nameserver.modes.group import GroupStatus, Operations
@@ -42,13 +35,12 @@ from .images import image_of, image_of_epoch, read_image
 from .kv_file import KvFile
 from .leadership import Leadership
 from .observer import Observer
-from .proposals import WRITE_DEADLINE_S, ProposalBook
+from .proposals import WRITE_DEADLINE_S
 from .raft_settings import raft_config
 from .reads import Reads
 from .registrations import Registrations
-from .reporter import Reporter
 from .reports import Reports
-from .surroundings import Links, Surroundings
+from .surroundings import Surroundings
 from .writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -94,7 +86,6 @@ class Replicated(Local):
         self._led_term = 0
         self._work_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._closed = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
         member = self.member = self._member = RaftMember(
@@ -105,32 +96,35 @@ class Replicated(Local):
             on_fatal=on_fatal,
             on_removed=on_removed,
         )
-        self._links = Links(member)
-        given = Surroundings(
+        given = self._given = Surroundings(
             me=raft.me,
-            boot_id=boot_id,
             loop=self._loop,
             member=member,
-            links=self._links,
             table=self._table,
             liveness=self._liveness,
             settings=settings,
             observer=self._observer,
-            peer_log=self._peer_log,
             work_soon=self._work_soon,
         )
-        reporter = Reporter(self._liveness, boot_id=boot_id)
-        book = self._book = ProposalBook(boot_id=boot_id)
         contact = self._contact = ContactWatch(given)
-        leadership = self._leadership = Leadership(given, book)
-        reports = self._reports = Reports(given, leadership, reporter)
-        writes = self._writes = Writes(given, leadership, book, reporter, reports, contact)
-        reads = self._reads = Reads(given, leadership, reporter, contact)
-        registrations = self._registrations = Registrations(given, reporter, reports, writes)
+        leadership = self._leadership = Leadership(given, boot_id=boot_id, peer_log=self._peer_log)
+        reports = self._reports = Reports(given, leadership)
+        writes = self._writes = Writes(given, leadership, reports, contact)
+        reads = self._reads = Reads(given, leadership, reports.reporter, contact)
+        registrations = self._registrations = Registrations(given, reports, writes)
         self._kv_file = KvFile(given, writes)
+        self._takes: dict[type[peer_messages.Message], Callable[[str, Any], None]] = {
+            peer_messages.ReadIndex: reads.rounds.asked,
+            peer_messages.ReadIndexReply: reads.answered,
+            peer_messages.ReadIndexCheck: reads.rounds.questioned,
+            peer_messages.ReadIndexCheckReply: reads.rounds.confirmed_by,
+            peer_messages.Report: reports.receive,
+            peer_messages.Acknowledgement: self._acknowledged,
+            peer_messages.Propose: leadership.take,
+            peer_messages.Deferred: leadership.deferred,
+        }
         self.operations = Operations(raft_status=self.raft_status, member=member)
         self.await_view = reads.await_view
-        self.refuse_read = reads.refuse
         self.join_barrier = reads.join
         self.renew = registrations.renew
         self.withdrawn = reports.withdrawn
@@ -150,13 +144,15 @@ class Replicated(Local):
     # -- Consistency --------------------------------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is Freshness.DEFAULT:  # nearly every read; the cheapest way through
-            if self._member.in_contact():
-                return self._table.view
+        if freshness is Freshness.LINEARIZABLE:
+            raise FreshnessNotOffered("a linearizable read needs a barrier first")
+        if freshness is Freshness.DEFAULT and not self._member.in_contact():
             raise NoQuorum(f"name server not ready: {self._contact.why_not()}")
-        if freshness is Freshness.STALE:
-            return self._table.view
-        raise FreshnessNotOffered("a linearizable read needs a barrier first")
+        return self._table.view
+
+    def refuse_read(self, error: NoQuorum) -> Answer:
+        self._reads.refused += 1
+        return super().refuse_read(error)
 
     def register(
         self, request: Request, origin: ConnectionId, *, deadline: float, answered: Callable[[Answer], None]
@@ -217,16 +213,16 @@ class Replicated(Local):
             "barriers": self._reads.barriers.sent,
             "barriers_confirmed": self._reads.rounds.confirmed,
             "barrier_rounds": self._reads.rounds.begun,
-            "proposals": len(self._book),
+            "proposals": len(self._leadership.book),
             "apply_lag": max(0, member.commit_index - member.applied_index),
         }
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
         """Hand leadership over, write what is pending, answer whoever still waits, stop."""
-        if self._closed:
+        if self._given.closing:
             return
-        self._closed = True
+        self._given.closing = True
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._contact.stop()
@@ -245,13 +241,13 @@ class Replicated(Local):
 
     def _work_soon(self) -> None:
         """Report, send and append once after everything that is ready in this turn of the loop."""
-        if not self._work_due and not self._closed:
+        if not self._work_due and not self._given.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
         self._work_due = False
-        if self._closed:
+        if self._given.closing:
             return
         if self._reports.send_due():
             self._writes.hand_out()  # what is said of a connection precedes the command that came over it
@@ -261,7 +257,7 @@ class Replicated(Local):
         self._reads.answer_waiting()
 
     def _tick(self) -> None:
-        if self._closed:
+        if self._given.closing:
             return
         self._tick_timer = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         self._reports.tick()
@@ -272,19 +268,20 @@ class Replicated(Local):
 
     def _on_change(self) -> None:
         """Follow the member's role, term, leader and links."""
-        if self._closed:
+        if self._given.closing:
             return
-        linked_anew = self._links.follow()
-        self._reads.route_may_differ()
-        self._reads.rounds.links_are(self._links.up)
+        links, member = self._given.links, self._member
+        links.clear()
+        links.update({peer: member.link_number(peer) for peer in member.linked})
+        self._reads.rounds.follow_links()
         self._leadership.follow()
-        self._reports.follow_leader(linked_anew=self._member.leader in linked_anew)
+        self._reports.follow_leader()
         self._contact.follow()
         self._reads.rounds.settle()
         self._work_soon()
 
     def _on_peer_message(self, member: str, data: bytes) -> None:
-        if self._closed:
+        if self._given.closing:
             return
         try:
             message = peer_messages.decode(data)
@@ -293,30 +290,11 @@ class Replicated(Local):
                 logging.ERROR, member, "peer message refused member=%s error=%s", member, error
             )
             return
-        match message:
-            case peer_messages.ReadIndex():
-                self._reads.rounds.asked(member, message)
-            case peer_messages.ReadIndexReply():
-                self._reads.answered(message)
-            case peer_messages.ReadIndexCheck():
-                self._reads.rounds.questioned(member, message)
-            case peer_messages.ReadIndexCheckReply():
-                self._reads.rounds.confirmed_by(member, message)
-            case peer_messages.Report():
-                self._reports.receive(member, message)
-            case peer_messages.Acknowledgement():
-                self._reports.acknowledged(member, message)
-                self._reads.leader_has_said()
-            case peer_messages.Propose(term=term, proposals=proposals, attempts=attempts):
-                self._leadership.follow()
-                if self._leadership.sequencer is not None and self._leadership.sequencer.term == term:
-                    for proposal, attempt in zip(proposals, attempts, strict=True):
-                        self._leadership.offer(proposal, member, attempt=attempt)
-                    self._work_soon()
-            case peer_messages.Deferred(term=term, deferrals=deferrals):
-                for deferral in deferrals:
-                    self._book.defer(deferral, term=term)
-                self._work_soon()
+        self._takes[type(message)](member, message)
+
+    def _acknowledged(self, member: str, answer: peer_messages.Acknowledgement) -> None:
+        self._reports.acknowledged(member, answer)
+        self._reads.ask()
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> None:
         """Apply one entry, see :class:`StateMachine`."""
@@ -324,11 +302,10 @@ class Replicated(Local):
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one applies none.
             kept = self._leadership.decoded
+            known = [kept.pop((of.boot_id, of.sequence), None) for of in batch.proposals]
             commands = [
-                decode_command(proposal.command)
-                if (command := kept.pop((proposal.boot_id, proposal.sequence), None)) is None
-                else command
-                for proposal in batch.proposals
+                command or decode_command(proposal.command)
+                for command, proposal in zip(known, batch.proposals, strict=True)
             ]
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
@@ -352,7 +329,7 @@ class Replicated(Local):
         if not batch.proposals and live:
             self._reports.leads_from(term, prior_term=self._led_term)
         self._led_term = max(self._led_term, term)
-        self._book.applied(term)
+        self._leadership.book.applied(term)
         if self._leadership.sequencer is not None:
             self._leadership.sequencer.applied(index)
         if live:
@@ -361,9 +338,7 @@ class Replicated(Local):
 
     def _follow(self, command: Command, applied: Applied, *, live: bool) -> None:
         """Do what an applied change asks for outside the table; effects only for entries applied live."""
-        if not self._waiters and (
-            type(command) is Update or (isinstance(command, RegisterBroker) and applied.of_topics_alone)
-        ):
+        if type(command) is Update and not self._waiters:
             return  # nearly always: topics alone, which nobody waits for
         if applied.kv_changed:
             self._kv_file.may_differ()
@@ -389,8 +364,7 @@ class Replicated(Local):
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read a state image in a thread, see :class:`StateMachine`."""
-        table, led_term = read_image(image)
-        return lambda: self._install(table, led_term)
+        return partial(self._install, *read_image(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
         """Return an operator's image as a newer epoch, see :class:`StateMachine`."""

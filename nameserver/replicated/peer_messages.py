@@ -11,7 +11,8 @@ ages, then into instants of its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +25,9 @@ FORMAT: Final = 2
 
 BARRIER_FORMAT: Final = 2
 """From which format on a member knows barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
+
+
+_Item = TypeVar("_Item")
 
 
 class PeerMessageError(Exception):
@@ -41,10 +45,11 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of what is about one broker: it begins with who that is."""
+    """Base of what is said of one broker: it begins with who that is, and with the youngest hearing."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
+    heard_at: Instant
 
     @property
     def broker(self) -> BrokerKey:
@@ -55,13 +60,11 @@ class BrokerContact(_OfBroker, frozen=True):
     """What one member knows of one broker from its own connections.
 
     Attributes:
-        heard_at: Youngest hearing.
         closed_at: When its connection closed or it said goodbye; None if neither, or it was heard since.
         closed_revision: The record's revision that the closing speaks of; None if there was no record.
         unregistered: It said goodbye.
     """
 
-    heard_at: Instant
     connected: bool
     closed_at: Instant | None = None
     closed_revision: int | None = None
@@ -71,12 +74,24 @@ class BrokerContact(_OfBroker, frozen=True):
 class Hearing(_OfBroker, frozen=True):
     """The youngest hearing of one broker that a leader counts."""
 
-    heard_at: Instant
 
-
-def size_of(broker: BrokerKey) -> int:
+def size_of(told: _OfBroker) -> int:
     """Return a bound of the bytes that a contact or a hearing of a broker takes in a message."""
-    return 4 * (len(broker.cluster_name) + len(broker.broker_addr)) + 64
+    return 4 * (len(told.cluster_name) + len(told.broker_addr)) + 64
+
+
+def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_bytes: int) -> Iterator[list[_Item]]:
+    """Yield items in their order, as many at a time as have so many bytes; none is split, or left out."""
+    part: list[_Item] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if part and total > part_bytes:
+            yield part
+            part, total = [], size(item)
+        part.append(item)
+    if part:
+        yield part
 
 
 class Report(_Wire, frozen=True, tag=1):
@@ -198,27 +213,17 @@ class ReadIndexCheckReply(_Wire, frozen=True, tag=8):
     number: int
 
 
-Message: TypeAlias = (
-    Report
-    | Acknowledgement
-    | Propose
-    | Deferred
-    | ReadIndex
-    | ReadIndexReply
-    | ReadIndexCheck
-    | ReadIndexCheckReply
-)
+BarrierMessage: TypeAlias = ReadIndex | ReadIndexReply | ReadIndexCheck | ReadIndexCheckReply
+Message: TypeAlias = Report | Acknowledgement | Propose | Deferred | BarrierMessage
 
-_FORMATS: Final = dict.fromkeys(
-    (ReadIndex, ReadIndexReply, ReadIndexCheck, ReadIndexCheckReply), bytes((BARRIER_FORMAT,))
-)
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    return _FORMATS.get(type(message), b"\1") + _encoder.encode(message)
+    needed = BARRIER_FORMAT if isinstance(message, BarrierMessage) else 1
+    return bytes((needed,)) + _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:

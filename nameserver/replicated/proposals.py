@@ -15,28 +15,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final, TypeAlias
 
 import msgspec
 
-from nameserver.commands import (
-    ENTRY_BYTES_MAX,
-    FIRST_FORMAT,
-    Batch,
-    Command,
-    Evict,
-    Proposal,
-    RegisterBroker,
-    Touch,
-    UnregisterBroker,
-    Update,
-    format_of,
-)
+from nameserver.commands import ENTRY_BYTES_MAX, Batch, Command, Proposal, RegisterBroker, Update, format_of
 from nameserver.modes.interface import ConsistencyError
 from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Verdict
 
-from .peer_messages import Deferral
+from .peer_messages import Deferral, in_parts
 
 WRITE_DEADLINE_S: Final = 2.5
 """A write is answered within this time, whatever happens."""
@@ -54,12 +42,16 @@ _BATCH_OVERHEAD: Final = 64
 # -- the proposer's side --------------------------------------------------------------------------------
 
 
-Told = Callable[[Verdict | ConsistencyError], None]
+Told: TypeAlias = Callable[[Verdict | ConsistencyError], None]
 """Called once with what came of a proposal.
 
 *Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
 and NoQuorum no copy of the proposal can be applied any more.
 """
+
+
+Sender: TypeAlias = tuple[BrokerKey, ConnectionId]
+"""A broker, and the connection over which it registers."""
 
 
 class Write(msgspec.Struct, kw_only=True):
@@ -68,7 +60,7 @@ class Write(msgspec.Struct, kw_only=True):
     Attributes:
         deadline: When its request must be answered.
         told: Who waits for it.
-        registration: The broker that registers by it, and over which connection.
+        registration: Who registers by it.
         route: Term and link number it was last handed to; None before that.
         handed_at: When that was.
         attempts: How many times it was handed over.
@@ -79,7 +71,7 @@ class Write(msgspec.Struct, kw_only=True):
     proposal: Proposal
     deadline: float
     told: Told | None = None
-    registration: tuple[BrokerKey, ConnectionId] | None = None
+    registration: Sender | None = None
     route: tuple[int, int] | None = None
     handed_at: float = 0.0
     attempts: int = 0
@@ -125,12 +117,7 @@ class ProposalBook:
         return self._sequence
 
     def add(
-        self,
-        command: bytes,
-        *,
-        deadline: float,
-        told: Told | None = None,
-        registration: tuple[BrokerKey, ConnectionId] | None = None,
+        self, command: bytes, *, deadline: float, told: Told | None = None, registration: Sender | None = None
     ) -> int:
         """Enter a command; returns its sequence."""
         sequence = self.next_sequence()
@@ -236,15 +223,6 @@ class ProposalBook:
             if not waiting.in_doubt and format_of(waiting.proposal.command) > understood
         )
 
-    def unseen(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return proposals that a table which came as an image may hold, and differences that it cannot.
-
-        The former have an outcome that nobody will ever learn here. The latter are to be decided again:
-        revisions of another table may be the same by chance.
-        """
-        unknown = tuple(sequence for sequence, waiting in self._waiting.items() if waiting.in_doubt)
-        return unknown, self.beyond(FIRST_FORMAT)
-
     def remove(self, sequence: int) -> Write | None:
         """Strike a proposal out: it has its verdict, or its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
@@ -259,16 +237,26 @@ class ProposalBook:
 
 
 class _Queued(msgspec.Struct, frozen=True):
+    """A proposal that waits for the log, who waits for it, and whose record its command would move."""
+
     proposal: Proposal
     member: str
     broker: BrokerKey | None
     attempt: int
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        return self.proposal.boot_id, self.proposal.sequence
 
     def deferral(self, index: int) -> Deferral:
         proposal = self.proposal
         return Deferral(
             boot_id=proposal.boot_id, sequence=proposal.sequence, index=index, attempt=self.attempt
         )
+
+
+def _size_of(queued: _Queued) -> int:
+    return len(queued.proposal.command) + _PROPOSAL_OVERHEAD
 
 
 class Sequencer:
@@ -280,8 +268,8 @@ class Sequencer:
     def __init__(self, *, term: int) -> None:
         self.term = term
         self._queue: deque[_Queued] = deque()
-        self._known: dict[tuple[int, int], int | None] = {}  # proposals here; index once appended
-        # Brokers with a command here; index of the latest.
+        self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
+        # Brokers with a command here; the index of the latest that is in flight, None while one is queued.
         self._touching: dict[BrokerKey | None, int | None] = {}
         self._held: list[_Queued] = []  # to be deferred, behind something still queued
         self._batch: tuple[_Queued, ...] = ()
@@ -289,41 +277,33 @@ class Sequencer:
         self._applied = 0
 
     def offer(
-        self,
-        proposal: Proposal,
-        command: Command,
-        member: str,
-        *,
-        moved: bool,
-        applied_index: int,
-        attempt: int = 1,
+        self, proposal: Proposal, command: Command, member: str, *, moved_at: int | None, attempt: int = 1
     ) -> Deferral | None:
         """Take a proposal for the log.
 
         Args:
             command: The proposal's command, decoded.
             member: Who waits for it.
-            moved: The leader's table, applied up to ``applied_index``, already is younger than it names.
+            moved_at: The leader's table, applied up to this index, already is younger than it names.
             attempt: How many times its proposer has handed it over.
 
         Returns:
             A deferral to send back now; None if it was taken, is here already, or its deferral follows with
             the next entry.
         """
-        mark = (proposal.boot_id, proposal.sequence)
-        if mark in self._known:
-            return None
-        broker = _broker(command)
+        broker: BrokerKey | None = getattr(command, "broker", None)
         queued = _Queued(proposal, member, broker, attempt)
-        if moved:
-            return queued.deferral(applied_index)
+        if queued.mark in self._known:
+            return None
+        if moved_at is not None:
+            return queued.deferral(moved_at)
         if broker in self._touching and isinstance(command, RegisterBroker | Update):
             index = self._touching[broker]
             if index is not None:
                 return queued.deferral(index)
             self._held.append(queued)
             return None
-        self._known[mark] = None
+        self._known.add(queued.mark)
         if broker is not None:
             self._touching[broker] = None
         self._queue.append(queued)
@@ -336,14 +316,10 @@ class Sequencer:
         """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
-        size = _BATCH_OVERHEAD
-        taken: list[_Queued] = []
-        while self._queue:
-            size += len(self._queue[0].proposal.command) + _PROPOSAL_OVERHEAD
-            if taken and size > ENTRY_BYTES_MAX:
-                break
-            taken.append(self._queue.popleft())
+        taken = next(in_parts(self._queue, _size_of, ENTRY_BYTES_MAX - _BATCH_OVERHEAD))
         self._batch = tuple(taken)
+        for _ in taken:
+            self._queue.popleft()
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:
@@ -353,9 +329,9 @@ class Sequencer:
 
     def withdraw(self, boot_id: int, sequence: int) -> None:
         """Take a proposal out of the queue, whose proposer will say that it was not applied."""
-        self._known.pop((boot_id, sequence), None)
+        self._known.discard((boot_id, sequence))
         for queued in self._queue:
-            if (queued.proposal.boot_id, queued.proposal.sequence) == (boot_id, sequence):
+            if queued.mark == (boot_id, sequence):
                 self._queue.remove(queued)
                 if queued.broker is not None and all(other.broker != queued.broker for other in self._queue):
                     del self._touching[queued.broker]
@@ -366,7 +342,6 @@ class Sequencer:
         self._in_flight = index
         still_queued = {queued.broker for queued in self._queue}
         for queued in self._batch:
-            self._known[(queued.proposal.boot_id, queued.proposal.sequence)] = index
             if queued.broker is not None and queued.broker not in still_queued:
                 self._touching[queued.broker] = index
         self._batch = ()
@@ -383,21 +358,6 @@ class Sequencer:
     def applied(self, index: int) -> None:
         """Forget what is applied."""
         self._applied = max(self._applied, index)
-        if self._in_flight and self._in_flight <= self._applied:
-            _forget(self._known, self._applied)
-            _forget(self._touching, self._applied)
-
-
-_Key = TypeVar("_Key")
-
-
-def _forget(known: dict[_Key, int | None], applied_index: int) -> None:
-    for key in [key for key, index in known.items() if index is not None and index <= applied_index]:
-        del known[key]
-
-
-def _broker(command: Command) -> BrokerKey | None:
-    """The broker whose record a command would move."""
-    if isinstance(command, Update | RegisterBroker | Touch | UnregisterBroker | Evict):
-        return command.broker
-    return None
+        if self._in_flight <= self._applied:  # of what is here only that entry has an index
+            self._known = {queued.mark for queued in (*self._batch, *self._queue)}
+            self._touching = {broker: None for broker, at in self._touching.items() if at is None}

@@ -21,20 +21,16 @@ def raft_config(settings: NamesrvSettings) -> RaftConfig:
         RaftStartError: If the secret cannot be read.
     """
     secret = None
-    if settings.raft_secret_file:
+    if path := settings.raft_secret_file:
         try:
-            with open(settings.raft_secret_file, "rb") as file:
+            with open(path, "rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 secret = file.read().strip()
         except OSError as error:
-            path = settings.raft_secret_file
             raise RaftStartError(f"raft: secret {path} cannot be read: {error.strerror}") from None
         if mode & (stat.S_IRGRP | stat.S_IROTH):
-            logger.warning(
-                "raft secret %s can be read by others: its mode is %04o, 0600 is enough",
-                settings.raft_secret_file,
-                mode,
-            )
+            warning = "raft secret %s can be read by others: its mode is %04o, 0600 is enough"
+            logger.warning(warning, path, mode)
     return RaftConfig(
         me=settings.raft,
         peers=settings.members,

@@ -10,10 +10,9 @@ import logging
 import math
 from typing import NamedTuple
 
-from nameserver.modes.interface import NO_QUORUM_TAG, BarrierPassed, Freshness, NoQuorum
+from nameserver.modes.interface import BarrierPassed, Freshness, NoQuorum
 from nameserver.modes.waiters import resolve
 from nameserver.routes.view import RouteView
-from nameserver.types import Answer, refusal
 
 from .barriers import Barriers, Route
 from .contact import ANSWER_MARGIN_S, ContactWatch
@@ -56,10 +55,8 @@ class Reads(Part):
         self._late_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
         self._ask_due = False
-        self._route: Route | None = None  # where barriers go; kept until something changes
         self._joined_latest = 0  # the barrier joined last, and by whom
         self._joined_by: BarrierPassed | None = None
-        self._closed = False
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
         """Return the view with this freshness, waiting for contact with a leader or a barrier if need be.
@@ -79,11 +76,6 @@ class Reads(Part):
             self.refused += 1
             raise
         return self._table.view
-
-    def refuse(self, error: NoQuorum) -> Answer:
-        """Return the answer to a read whose barrier did not pass, and count it."""
-        self.refused += 1
-        return refusal(f"{NO_QUORUM_TAG} {error}")
 
     async def barrier(self, *, deadline: float) -> None:
         """Return once the table here misses nothing that was acknowledged before this call.
@@ -122,7 +114,7 @@ class Reads(Part):
         self._gather(now)
         return number
 
-    def answered(self, answer: ReadIndexReply) -> None:
+    def answered(self, member: str, answer: ReadIndexReply) -> None:
         """Take the leader's answer to a barrier."""
         self.barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()
@@ -138,20 +130,10 @@ class Reads(Part):
                 break
             self._end(number, None)
         if self._waiting:
-            self._ask()
-
-    def route_may_differ(self) -> None:
-        """Role, term, leader or links may have changed: barriers may go elsewhere."""
-        self._route = None
-
-    def leader_has_said(self) -> None:
-        """The leader has said what it understands: it may be asked now."""
-        self._route = None
-        self._ask()
+            self.ask()
 
     def stop(self) -> None:
         """Begin to close: send no more barriers."""
-        self._closed = True
         self.rounds.stop()
         for timer in (self._late_timer, self._gather_timer):
             if timer is not None:
@@ -166,11 +148,11 @@ class Reads(Part):
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0
-        if leader is None or leader not in self._links.up or self._reporter.term != term:
+        if leader is None or leader not in self._links or self._reporter.term != term:
             return None
         if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not said so yet, or is older
             return None
-        return term, leader, self._links.number(leader)
+        return term, leader, self._links[leader]
 
     def _gather(self, now: float) -> None:
         """Send a barrier in the next turn of the loop, or later if more reads are waited for."""
@@ -182,7 +164,7 @@ class Reads(Part):
 
     def _gather_no_longer(self) -> None:
         self._gather_timer = None
-        self._ask()
+        self.ask()
 
     def _ask_soon(self) -> None:
         """Ask once after everything that is ready in this turn of the loop."""
@@ -195,16 +177,13 @@ class Reads(Part):
 
     def _ask_now(self) -> None:
         self._ask_due = False
-        self._ask()
+        self.ask()
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Send the barrier that reads wait for, unless one is under way."""
-        if not self._waiting or self._closed:
+        if not self._waiting or self._given.closing:
             return
-        now, route = self._loop.time(), self._route
-        # Whoever asks stands by the leader of this very term, so the term is never one that was kept.
-        if route is None or route[0] != self._member.term:
-            route = self._route = self._where()
+        now, route = self._loop.time(), self._where()
         number = self.barriers.to_send(route, now=now)
         if number is None or route is None:
             if now < self.barriers.gather_until:
@@ -242,7 +221,7 @@ class Reads(Part):
             self._end(number, error)
 
     def _no_barrier(self) -> NoQuorum:
-        if self._closed:
+        if self._given.closing:
             return NoQuorum("name server not ready: it is shutting down")
         leader = self._member.leader
         if self._member.in_contact() and leader != self._me and self._where() is None:

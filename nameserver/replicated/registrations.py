@@ -18,8 +18,7 @@ from nameserver.settings.declared import NamesrvSettings
 from nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from nameserver.verdicts import Moved, Verdict
 
-from .proposals import WRITE_DEADLINE_S
-from .reporter import Reporter, may_vouch
+from .proposals import WRITE_DEADLINE_S, Sender
 from .reports import Reports
 from .surroundings import Part, Surroundings
 from .writes import Writes
@@ -39,33 +38,22 @@ class _Repeat(NamedTuple):
     process is asked anew each time.
     """
 
-    request: Request
-    table_revision: int
-    settings: NamesrvSettings
+    decided_on: tuple[int, NamesrvSettings, Request]
     lease_ms: int
     renewal: Renewal
-
-    def is_made_by(self, request: Request, table_revision: int, settings: NamesrvSettings) -> bool:
-        return (
-            self.table_revision == table_revision
-            and self.settings is settings
-            and self.request.body == request.body
-            and self.request.version == request.version
-            and self.request.ext_fields == request.ext_fields
-        )
 
 
 class Registrations(Part):
     """Answers registrations, and renews what they and other requests renew."""
 
-    def __init__(self, given: Surroundings, reporter: Reporter, reports: Reports, writes: Writes) -> None:
+    def __init__(self, given: Surroundings, reports: Reports, writes: Writes) -> None:
         self.table = given.table
         self.settings = given.settings
         self.writes = writes
         super().__init__(given)
-        self._reporter = reporter
+        self._reporter = reports.reporter
         self._reports = reports
-        self._in_flight: Counter[tuple[BrokerKey, ConnectionId]] = Counter()
+        self._in_flight: Counter[Sender] = Counter()
         self._repeats: dict[ConnectionId, _Repeat] = {}
         self._repeats_bytes = 0
 
@@ -74,7 +62,7 @@ class Registrations(Part):
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.get(origin)
-        if repeat is not None and repeat.is_made_by(request, self.table.revision, self.settings.current):
+        if repeat is not None and repeat.decided_on == self._decides_on(request):
             self._reports.hear(repeat.renewal.broker, origin, lease_ms=repeat.lease_ms)
             renewed = self.renew(repeat.renewal, origin)
             if isinstance(renewed, Answer):
@@ -83,35 +71,23 @@ class Registrations(Part):
         if isinstance(decoded, Answer):
             return decoded
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        registering = Registering(self, request, decoded, origin, deadline, answered)
-        self._in_flight[decoded.broker, origin] += 1  # until answered()
         self._reports.hear(decoded.broker, origin, lease_ms=decoded.lease_ms)
-        waits = False
-        try:
-            answer = registering.decide()
-            waits = answer is None
-        finally:
-            if not waits:
-                self.answered(decoded.broker, origin)
-        if registering.renewal is not None:
+        registering = Registering(self, request, decoded, origin, deadline, answered)
+        answer = registering.decide()
+        if answer is None:
+            self._in_flight[decoded.broker, origin] += 1  # until answered()
+        elif registering.renewal is not None:
             self._remember(request, registering.renewal, origin, lease_ms=decoded.lease_ms)
         return answer
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
         """Answer what changes nothing, if this process may vouch for the record (rule 3)."""
-        if not renewal.registration:
-            lease_s = None if renewal.lease_ms is None else renewal.lease_ms / 1000
-            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
-        if renewal.revision is None or renewal.lease_ms is None:
+        if renewal.revision is None or renewal.lease_ms is None:  # a registration that is fenced
             return renewal.otherwise
-        if not may_vouch(
-            self._liveness.contact(renewal.broker),
-            origin,
-            acknowledged_at=self._reporter.heard_acknowledged(renewal.broker),
-            clock=self._liveness.clock,
-            in_contact=self._member.in_contact(),
-            lease_s=renewal.lease_ms / 1000,
-        ):
+        lease_s, in_contact = renewal.lease_ms / 1000, self._member.in_contact()
+        if not renewal.registration:
+            self._reports.heard(renewal.broker, origin, lease_s=lease_s)
+        if not self._reporter.may_vouch(renewal.broker, origin, in_contact=in_contact, lease_s=lease_s):
             return renewal.otherwise
         if renewal.registration:
             self._reports.registered(renewal.broker, origin, revision=renewal.revision)
@@ -126,7 +102,7 @@ class Registrations(Part):
         """Forget what a connection sent that changed nothing."""
         repeat = self._repeats.pop(origin, None)
         if repeat is not None:
-            self._repeats_bytes -= len(repeat.request.body)
+            self._repeats_bytes -= len(repeat.decided_on[-1].body)
 
     def forget_repeats(self) -> None:
         """Forget it of all connections: another table may have the same revision."""
@@ -150,12 +126,12 @@ class Registrations(Part):
         """Keep a registration that changed nothing: the next one over this connection will be the same."""
         self.forget_repeat(origin)
         size = len(request.body)
-        if size > REPEAT_BYTES_MAX or self._repeats_bytes + size > REPEATS_BYTES_MAX:
-            return
-        self._repeats_bytes += size
-        self._repeats[origin] = _Repeat(
-            request, self.table.revision, self.settings.current, lease_ms, renewal
-        )
+        if size <= REPEAT_BYTES_MAX and self._repeats_bytes + size <= REPEATS_BYTES_MAX:
+            self._repeats_bytes += size
+            self._repeats[origin] = _Repeat(self._decides_on(request), lease_ms, renewal)
+
+    def _decides_on(self, request: Request) -> tuple[int, NamesrvSettings, Request]:
+        return self.table.revision, self.settings.current, request
 
 
 @dataclass(slots=True)
@@ -179,22 +155,20 @@ class Registering:
         """Decide on the table as it is; None if that is proposed and the answer comes later."""
         mode, decoded, origin = self.mode, self.decoded, self.origin
         try:
-            command: Command | None = mode.shortened(decoded)  # nearly all
-            if command is None:
-                # As stale as it may be: it is decided again if that was too stale.
-                decision = decide_registration(mode.table.view, decoded, mode.settings.current)
-                if isinstance(decision, Renewal):
-                    renewed = mode.renew(decision, origin)
-                    if isinstance(renewed, Answer):
-                        self.renewal = decision
-                        return renewed
-                    command = renewed
-                else:
-                    command = decision
-            told = partial(self._told, command)
-            mode.writes.enter(
-                command, deadline=self.deadline, told=told, registration=(decoded.broker, origin)
+            # As stale as it may be: it is decided again if that was too stale. Nearly all are differences.
+            decision = mode.shortened(decoded) or decide_registration(
+                mode.table.view, decoded, mode.settings.current
             )
+            command: Command | Answer
+            if isinstance(decision, Renewal):
+                command = mode.renew(decision, origin)
+                if isinstance(command, Answer):
+                    self.renewal = decision
+                    return command
+            else:
+                command = decision
+            told, who = partial(self._told, command), (decoded.broker, origin)
+            mode.writes.enter(command, deadline=self.deadline, told=told, registration=who)
         except (ConsistencyError, CommandTooLarge, CommandFormatError) as error:
             return refusal_of(self.request, error)
         return None

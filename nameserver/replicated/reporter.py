@@ -12,12 +12,12 @@ from typing import Final
 
 from nameserver.commands import FIRST_FORMAT
 from nameserver.commands import FORMAT_VERSION as COMMAND_FORMAT
-from nameserver.liveness import Contact, Liveness
+from nameserver.liveness import NEVER, Contact, Liveness
 from nameserver.types import BrokerKey, ConnectionId
 
 from .failure_detector import hearing_of
 from .peer_messages import FORMAT as MESSAGE_FORMAT
-from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, size_of
+from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 REPORT_PERIOD_S: Final = 1.0
 """A member reports who was heard this often; openings and closings are reported at once."""
@@ -39,17 +39,21 @@ class Reporter:
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
         self._liveness = liveness
         self._boot_id = boot_id
-        self.term = 0
+        self._number = 0  # of the last report
+        self.heard_acknowledged: dict[BrokerKey, float] = {}
+        """Youngest hearing of each broker by this member that a leader acknowledged."""
+        self._handed: dict[BrokerKey, float] = {}
+        self._handed_term = 0
+        self._begin(0)
+
+    def _begin(self, term: int) -> None:
+        self.term = term
         """Of the leader that is reported to; 0 before there was one."""
         self._base = 0
         self._acknowledged_in_term = False
-        self._number = 0  # of the last report
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
-        self._heard_acknowledged: dict[BrokerKey, float] = {}
         self._hearings: dict[BrokerKey, float] = {}
         self._hearings_seen = 0
-        self._handed: dict[BrokerKey, float] = {}
-        self._handed_term = 0
         self._last_at: float | None = None
         self.leader_reads = 0
         """Newest message format that the leader of this term said it knows; 0 before it said so."""
@@ -66,14 +70,7 @@ class Reporter:
             return False
         if self._acknowledged_in_term:
             self._handed, self._handed_term = self._hearings, self.term
-        self.term = term
-        self._base = 0
-        self._acknowledged_in_term = False
-        self._outstanding.clear()
-        self._hearings, self._hearings_seen = {}, 0
-        self._last_at = None
-        self.leader_reads = 0
-        self.understood = FIRST_FORMAT
+        self._begin(term)
         return True
 
     def due(self) -> bool:
@@ -91,47 +88,34 @@ class Reporter:
         while self._outstanding and self._outstanding[0][0] <= self._number - _OUTSTANDING_MAX:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
-        parts: list[Report] = []
-        base = version = self._base
-        size = 0
-        handed: list[Hearing] = []
-        contacts: list[BrokerContact] = []
-
-        def end_part(*, last: bool) -> None:
-            nonlocal base, size
+        base = self._base
+        told: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version that the part then has
+        if handing:
+            told += [(hearing_of(broker, at), base) for broker, at in self._handed.items()]
+        changes = reversed(self._liveness.changes_since(base))
+        told += [(_told(broker, contact), contact.version) for broker, contact in changes]
+        split = list(in_parts(told, lambda line: size_of(line[0]), part_bytes)) or [[]]
+        parts = []
+        for lines in split:
+            more = lines is not split[-1]
+            version = lines[-1][1] if more else self._liveness.version
             part = Report(
                 term=self.term,
                 boot_id=self._boot_id,
                 base=base,
                 version=version,
                 clock=self._liveness.clock,
-                contacts=tuple(contacts),
+                contacts=tuple([line for line, _ in lines if isinstance(line, BrokerContact)]),
                 hearings_seen=self._hearings_seen,
                 handed_term=self._handed_term if handing else 0,
-                handed=tuple(handed),
+                handed=tuple([line for line, _ in lines if isinstance(line, Hearing)]),
                 understands=COMMAND_FORMAT,
                 reads=MESSAGE_FORMAT,
-                more=not last,
+                more=more,
             )
             parts.append(part)
             self._outstanding.append((self._number, part))
-            base, size = version, 0
-            handed.clear()
-            contacts.clear()
-
-        for broker, at in self._handed.items() if handing else ():
-            if size and size + size_of(broker) > part_bytes:
-                end_part(last=False)
-            handed.append(hearing_of(broker, at))
-            size += size_of(broker)
-        for broker, contact in reversed(self._liveness.changes_since(self._base)):
-            if size and size + size_of(broker) > part_bytes:
-                end_part(last=False)
-            contacts.append(_told(broker, contact))
-            version = contact.version
-            size += size_of(broker)
-        version = self._liveness.version
-        end_part(last=True)
+            base = version
         return tuple(parts)
 
     def acknowledged(self, answer: Acknowledgement) -> bool:
@@ -148,7 +132,7 @@ class Reporter:
         while self._outstanding and self._outstanding[0][1].version <= answer.version:
             _, part = self._outstanding.popleft()
             for told in part.contacts:
-                self._heard_acknowledged[told.broker] = told.heard_at
+                self.heard_acknowledged[told.broker] = told.heard_at
             whole = whole or not part.more
         if answer.hearings_base <= self._hearings_seen:
             offset = self._liveness.clock - answer.clock
@@ -162,49 +146,34 @@ class Reporter:
             self._outstanding.clear()
         return gap
 
-    def heard_acknowledged(self, broker: BrokerKey) -> float | None:
-        """Return the youngest hearing of a broker by this member that a leader acknowledged."""
-        return self._heard_acknowledged.get(broker)
+    def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
+        """Whether a registration or question that changes nothing is answered without the log (rule 3).
+
+        Args:
+            origin: The connection it came over.
+            in_contact: This member is in contact with a leader (rule 8).
+            lease_s: The lease in the broker's record.
+        """
+        contact = self._liveness.contact(broker)
+        return (
+            in_contact
+            and contact is not None
+            and contact.owner == origin
+            and contact.connected
+            and contact.confirmed
+            and self._liveness.clock - self.heard_acknowledged.get(broker, NEVER) < FRESH_SHARE * lease_s
+        )
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
+        for known in (self.heard_acknowledged, self._hearings, self._handed):
             known.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
         """Forget brokers that have neither a record nor a contact here."""
-        for known in (self._heard_acknowledged, self._hearings, self._handed):
+        for known in (self.heard_acknowledged, self._hearings, self._handed):
             for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
                 del known[broker]
-
-
-def may_vouch(
-    contact: Contact | None,
-    origin: ConnectionId,
-    *,
-    acknowledged_at: float | None,
-    clock: float,
-    in_contact: bool,
-    lease_s: float,
-) -> bool:
-    """Whether a registration or question that changes nothing is answered without the log (rule 3).
-
-    Args:
-        contact: What this member knows of the broker.
-        origin: The connection it came over.
-        acknowledged_at: Youngest hearing by this member that a leader acknowledged.
-        in_contact: This member is in contact with a leader (rule 8).
-        lease_s: The lease in the broker's record.
-    """
-    return (
-        in_contact
-        and contact is not None
-        and contact.owner == origin
-        and contact.connected
-        and contact.confirmed
-        and acknowledged_at is not None
-        and clock - acknowledged_at < FRESH_SHARE * lease_s
-    )
 
 
 def _told(broker: BrokerKey, contact: Contact) -> BrokerContact:

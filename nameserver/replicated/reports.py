@@ -6,6 +6,7 @@ passes through here, because the leader must be told of it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from nameserver.commands import Evict
@@ -27,15 +28,17 @@ class Reports(Part):
     """What is heard here, on its way to the leader; as leader, what all members heard.
 
     Attributes:
+        reporter: What is told, and what leaders acknowledged of it.
         due: The leader is to be told something. What is said of a connection precedes the command that came
             over it, so nothing is proposed meanwhile.
     """
 
-    def __init__(self, given: Surroundings, leadership: Leadership, reporter: Reporter) -> None:
+    def __init__(self, given: Surroundings, leadership: Leadership) -> None:
         self.due = False
+        self.reporter = Reporter(given.liveness, boot_id=leadership.book.boot_id)
         super().__init__(given)
         self._leadership = leadership
-        self._reporter = reporter
+        self._leader_link = 0  # over which a leader was told last
         self._prune_at = 0.0
         self._judge_all_at = 0.0
         self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
@@ -68,20 +71,21 @@ class Reports(Part):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         """Note the end of a connection."""
         before = self._liveness.version
-        self._liveness.closed(origin, by_us=by_us, revision_of=self._revision_of)
+        revision_of = partial(self._table.present, "record")
+        self._liveness.closed(origin, by_us=by_us, revision_of=revision_of)
         if self._liveness.version != before:
             self.soon()
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
         """Note a broker's goodbye over a connection of its own: evidence as a close is."""
-        self._liveness.withdrawn(broker, origin, revision=self._revision_of(broker))
+        self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self.soon()
         self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
         """Note that a record is gone: what was heard before says nothing of a next one."""
         self._liveness.removed(broker)
-        self._reporter.removed(broker)
+        self.reporter.removed(broker)
         if self._leadership.failure_detector is not None:
             self._leadership.failure_detector.removed(broker)
 
@@ -104,10 +108,10 @@ class Reports(Part):
         if liveness.clock >= self._prune_at:
             self._prune_at = liveness.clock + PRUNE_PERIOD_S
             liveness.prune()
-            self._reporter.prune(self._is_listed)
+            self.reporter.prune(self._is_listed)
             if detector is not None:
                 detector.prune(self._is_listed, clock=liveness.clock)
-        if self._member.leader is not None and self._reporter.due():
+        if self._member.leader is not None and self.reporter.due():
             self.due = True
         here = self._here()
         if here != self._judged_with or liveness.clock >= self._judge_all_at:
@@ -115,51 +119,50 @@ class Reports(Part):
             self._judge_all_at = liveness.clock + REPORT_PERIOD_S
             self._judge(list(self._table.view.records()))
 
-    def follow_leader(self, *, linked_anew: bool) -> None:
-        """Report to a leader that is new, or linked anew.
-
-        Args:
-            linked_anew: The link to the present leader is a new one.
-        """
-        if self._member.leader is not None and (self._reporter.lead_by(self._member.term) or linked_anew):
-            self.due = True
+    def follow_leader(self) -> None:
+        """Report to a leader that is new, or linked anew."""
+        leader = self._member.leader
+        if leader is not None:
+            link = self._links.get(leader, self._leader_link)
+            if self.reporter.lead_by(self._member.term) or link != self._leader_link:
+                self.due = True
+            self._leader_link = link
 
     def send_due(self) -> bool:
-        """Report if that is due; returns whether it is no more."""
-        if self.due:
-            self.due = not self.send()
-        return not self.due
-
-    def send(self) -> bool:
-        """Tell the leader what changed here; the leader tells itself.
+        """Tell the leader what changed here, if that is due; the leader tells itself.
 
         Returns:
-            Whether there is a leader that could be told.
+            Whether it is due no more.
         """
+        if not self.due:
+            return True
         leader = self._member.leader
-        if leader is None or (leader != self._me and leader not in self._links.up):
+        if leader is None or (leader != self._me and leader not in self._links):
             return False
-        self._reporter.lead_by(self._member.term)
-        for report in self._reporter.reports():
+        self.reporter.lead_by(self._member.term)
+        for report in self.reporter.reports():
             self._observer.reporting(report)
             if leader == self._me:
                 self.receive(self._me, report)
             elif not self._send(leader, report):
                 return False
+        self.due = False
         return True
 
     def acknowledged(self, member: str, answer: Acknowledgement) -> None:
         """Take a leader's answer to a report."""
-        if member == self._member.leader and self._reporter.acknowledged(answer):
+        if member == self._member.leader and self.reporter.acknowledged(answer):
             self.soon()
 
     # -- the leader's side
 
-    def receive(self, member: str, report: Report) -> None:
-        """Leader: take a report, answer it, judge whom it speaks of."""
-        self._take(member, report, self._member.link_number(member))
+    def receive(self, member: str, report: Report, link: int | None = None) -> None:
+        """Leader: take a report, answer it, judge whom it speaks of.
 
-    def _take(self, member: str, report: Report, link: int) -> None:
+        Args:
+            link: Over which it came; None for the present one.
+        """
+        link = self._member.link_number(member) if link is None else link
         detector = self._leadership.failure_detector
         if detector is None or detector.term != report.term:
             if report.term >= self._member.term:
@@ -174,7 +177,7 @@ class Reports(Part):
             self._told_over[member] = link
             self._judge_all_at = 0.0  # its word was missing
         if member == self._me:
-            self._reporter.acknowledged(answer)
+            self.reporter.acknowledged(answer)
         else:
             self._send(member, answer)
         view = self._table.view
@@ -192,11 +195,11 @@ class Reports(Part):
             clock=self._liveness.clock,
             judge_after_s=4 * self._member.contact_limit,
         )
-        self._reporter.lead_by(term)
+        self.reporter.lead_by(term)
         self.soon()
         early, self._leadership.early = self._leadership.early, {}
         for member, (report, link) in early.items():
-            self._take(member, report, link)
+            self.receive(member, report, link)
 
     def evict(self, eviction: Evict) -> None:
         """Propose an eviction. Only this leader may append it, and only in the term in which it judged."""
@@ -233,10 +236,6 @@ class Reports(Part):
             return set()
         heard_within = 2 * self._member.contact_limit
         return {m for m in self._member.members if self._member.member_age(m) < heard_within}
-
-    def _revision_of(self, broker: BrokerKey) -> int | None:
-        record = self._table.view.record(broker)
-        return None if record is None else record.revision
 
     def _is_listed(self, broker: BrokerKey) -> bool:
         return self._table.view.record(broker) is not None

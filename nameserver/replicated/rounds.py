@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from nameserver.raft.consensus.members import majority
+
 from .barriers import Barriers, Confirmations
 from .leadership import Leadership
 from .peer_messages import ReadIndex, ReadIndexCheck, ReadIndexCheckReply, ReadIndexReply
@@ -31,12 +33,7 @@ class ReadIndexRounds(Part):
     """
 
     def __init__(
-        self,
-        given: Surroundings,
-        leadership: Leadership,
-        barriers: Barriers,
-        *,
-        on_own: Callable[[], None],
+        self, given: Surroundings, leadership: Leadership, barriers: Barriers, *, on_own: Callable[[], None]
     ) -> None:
         self.confirmed = self.begun = 0
         super().__init__(given)
@@ -87,7 +84,7 @@ class ReadIndexRounds(Part):
     def settle(self) -> None:
         """Answer the barriers that are certain, begin a round for the others."""
         rounds, member = self._leadership.rounds, self._member
-        if rounds is None or not rounds.pending:
+        if rounds is None or not (rounds.asked or rounds.round):
             return
         index = member.read_index_in(rounds.term)
         if index is None:
@@ -108,15 +105,15 @@ class ReadIndexRounds(Part):
                 return
         if rounds.begin(commit_index=index) is not None:
             self.begun += 1
-            enough = len(voters) // 2
+            enough = majority(len(voters)) - 1
             self._ask_voters(rounds, self._near[:enough])
             if self._timer is None:
                 wait_s = ASK_ALL_S if len(self._near) >= enough else 0.0
                 self._timer = self._loop.call_later(wait_s, self._ask_all)
 
-    def links_are(self, linked: frozenset[str]) -> None:
+    def follow_links(self) -> None:
         """Forget voters that are not linked any more."""
-        self._near = [member for member in self._near if member in linked]
+        self._near = [member for member in self._near if member in self._links]
 
     def stop(self) -> None:
         """Begin to close: ask no more."""
@@ -136,6 +133,6 @@ class ReadIndexRounds(Part):
         """A round that nobody answers in time is asked of everybody: one may be gone, or stand still."""
         self._timer = None
         rounds = self._leadership.rounds
-        if rounds is not None and rounds.under_way:
+        if rounds is not None and rounds.round:
             self._ask_voters(rounds, sorted(self._member.linked - rounds.confirmed_by))
             self._timer = self._loop.call_later(ASK_ALL_S, self._ask_all)

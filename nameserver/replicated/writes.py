@@ -1,7 +1,7 @@
 """Writes: a command from its proposal to its verdict, for the process that decided it.
 
 A verdict is learnt by applying; one timer gives up on all that have none in time. What is sent again, and
-when, is decided by the :class:`ProposalBook`; the leader's side is in :mod:`.leadership`.
+when, is decided by the :class:`.proposals.ProposalBook`; the leader's side is in :mod:`.leadership`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from nameserver.commands import FORMAT_VERSION, Command, format_of, written_and_read
+from nameserver.commands import FIRST_FORMAT, FORMAT_VERSION, Command, format_of, written_and_read
 from nameserver.modes.interface import ConsistencyError, NoQuorum, OutcomeUnknown
 from nameserver.modes.waiters import resolve
-from nameserver.types import BrokerKey, ConnectionId
 from nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 
 from .contact import ANSWER_MARGIN_S, ContactWatch
 from .leadership import Leadership
-from .peer_messages import Propose
-from .proposals import WRITE_DEADLINE_S, ProposalBook, Told, Write
-from .reporter import Reporter
+from .peer_messages import Propose, in_parts
+from .proposals import WRITE_DEADLINE_S, Sender, Told, Write
 from .reports import Reports
 from .surroundings import Part, Surroundings
 
@@ -45,27 +43,20 @@ class Writes(Part):
     """
 
     def __init__(
-        self,
-        given: Surroundings,
-        leadership: Leadership,
-        book: ProposalBook,
-        reporter: Reporter,
-        reports: Reports,
-        contact: ContactWatch,
+        self, given: Surroundings, leadership: Leadership, reports: Reports, contact: ContactWatch
     ) -> None:
         self.refused = self.unknown = 0
         super().__init__(given)
         self._leadership = leadership
-        self._book = book
-        self._reporter = reporter
+        self._book = leadership.book
+        self._reporter = reports.reporter
         self._reports = reports
         self._contact = contact
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # kept here: not every handle of uvloop knows its instant
         self._to_tell: list[tuple[Told, Verdict]] = []  # by the entry that is being applied
         # Of writes whose outcome is unknown: a verdict that comes after all dates evidence.
-        self._late: OrderedDict[int, tuple[BrokerKey, ConnectionId]] = OrderedDict()
-        self._closed = False
+        self._late: OrderedDict[int, Sender] = OrderedDict()
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command and wait for its verdict.
@@ -78,20 +69,15 @@ class Writes(Part):
         try:
             return await waiter
         finally:
-            self._strike_out(sequence)
+            self._strike_out(sequence, late=True)
 
     def enter(
-        self,
-        command: Command,
-        *,
-        deadline: float,
-        told: Told,
-        registration: tuple[BrokerKey, ConnectionId] | None = None,
+        self, command: Command, *, deadline: float, told: Told, registration: Sender | None = None
     ) -> int:
         """Propose a command; ``told`` is called later, and returns before anything else happens here.
 
         Args:
-            registration: The broker, and the connection over which it registers.
+            registration: Who registers by it.
 
         Returns:
             The proposal's sequence.
@@ -100,7 +86,7 @@ class Writes(Part):
             NoQuorum, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
         data, command = written_and_read(command)
-        if self._closed:
+        if self._given.closing:
             raise NoQuorum("not applied: this name server is shutting down")
         needed = format_of(data)
         if needed > self._reporter.understood:
@@ -113,7 +99,7 @@ class Writes(Part):
         sequence = self._book.add(data, deadline=deadline, told=told, registration=registration)
         if deadline - ANSWER_MARGIN_S < self._timer_at:
             self._give_up_at(deadline - ANSWER_MARGIN_S)
-        self._leadership.decoded[self._boot_id, sequence] = command
+        self._leadership.decoded[self._book.boot_id, sequence] = command
         self._work_soon()
         return sequence
 
@@ -129,21 +115,17 @@ class Writes(Part):
                 self._book.handed(write, (term, 0), now=now, may_reach_log=False)
                 self._leadership.offer(write.proposal, self._me, attempt=write.attempts)
             return
-        if leader is None or leader == self._me or leader not in self._links.up:
+        if leader is None or leader not in self._links:
             return
-        route = (term, self._links.number(leader))
-        chunk: list[Write] = []
-        size = 0
-        for write in self._book.outgoing(route, now=now, understood=understood):
-            command_size = len(write.proposal.command)
-            if chunk and size + command_size > PROPOSE_BYTES:
-                if not self._send_chunk(leader, route, chunk, now):
-                    return
-                chunk, size = [], 0
-            chunk.append(write)
-            size += command_size
-        if chunk:
-            self._send_chunk(leader, route, chunk, now)
+        route = (term, self._links[leader])
+        outgoing = self._book.outgoing(route, now=now, understood=understood)
+        for chunk in in_parts(outgoing, lambda write: len(write.proposal.command), PROPOSE_BYTES):
+            proposals = tuple([write.proposal for write in chunk])
+            attempts = tuple([write.attempts + 1 for write in chunk])
+            if not self._send(leader, Propose(term=term, proposals=proposals, attempts=attempts)):
+                return
+            for write in chunk:
+                self._book.handed(write, route, now=now, may_reach_log=True)
 
     def release(self) -> None:
         """Have decided again what a leader deferred, and differences that a member does not know."""
@@ -159,23 +141,21 @@ class Writes(Part):
         Args:
             term: Of the last leader that began to lead in the image.
         """
-        unknown, again = self._book.unseen()
-        for sequence in unknown:
-            told = self._strike_out(sequence, late=True)
+        for write in [write for write in self._book if write.in_doubt]:
+            told = self._strike_out(write.proposal.sequence, late=True)
             if told is not None:  # told later, here and below: this is called amid the engine's work
                 self.unknown += 1
                 unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
                 self._loop.call_soon(told, unknown_yet)
-        for sequence in again:
-            self._leadership.withdraw(sequence)
-            told = self._strike_out(sequence)
+        # Differences are decided again: revisions of another table may be the same by chance.
+        for sequence in self._book.beyond(FIRST_FORMAT):
+            told = self._strike_out(sequence, late=False)
             if told is not None:
                 self._loop.call_soon(told, Moved(revision=self._table.revision))
         self._book.applied(term)
 
     def _decide_again(self, sequence: int) -> None:
-        self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
-        told = self._strike_out(sequence)
+        told = self._strike_out(sequence, late=False)
         if told is not None:
             told(Moved(revision=self._table.revision))
 
@@ -183,10 +163,9 @@ class Writes(Part):
         """Take the verdict on a proposal of this process; :meth:`tell` follows."""
         write = self._book.remove(sequence)
         registration = self._late.pop(sequence, None) if write is None else write.registration
-        if registration is not None and isinstance(verdict, Applied | NoChange):
-            revision = verdict.reply.revision if isinstance(verdict.reply, RegisterReply) else None
-            if revision is not None:
-                self._reports.registered(*registration, revision=revision)
+        reply = verdict.reply if isinstance(verdict, Applied | NoChange) else None
+        if registration is not None and isinstance(reply, RegisterReply) and reply.revision is not None:
+            self._reports.registered(*registration, revision=reply.revision)
         if write is not None and write.told is not None:
             self._observer.settled(verdict)
             self._to_tell.append((write.told, verdict))
@@ -202,7 +181,6 @@ class Writes(Part):
 
     def stop(self) -> None:
         """Begin to close: nothing more is proposed."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -211,13 +189,15 @@ class Writes(Part):
         for write in list(self._book):
             self._give_up(write)
 
-    def _strike_out(self, sequence: int, *, late: bool = False) -> Told | None:
+    def _strike_out(self, sequence: int, *, late: bool) -> Told | None:
         """Forget a proposal; return who waited for it.
 
         Args:
-            late: Its verdict may come yet.
+            late: Its verdict may come yet. If not, it is taken out of this member's own queue as leader.
         """
-        self._leadership.decoded.pop((self._boot_id, sequence), None)
+        if not late:
+            self._leadership.withdraw(sequence)
+        self._leadership.decoded.pop((self._book.boot_id, sequence), None)
         write = self._book.remove(sequence)
         if write is None:
             return None
@@ -245,22 +225,12 @@ class Writes(Part):
         """Settle a proposal that got no verdict in time: not applied if it never left, else unknown."""
         sequence, in_doubt = write.proposal.sequence, write.in_doubt
         told = self._strike_out(sequence, late=in_doubt)
+        why = self._contact.why_not()
         if not in_doubt:
-            self._leadership.withdraw(sequence)  # our own queue as leader may hold it yet
             self.refused += 1
-            outcome: ConsistencyError = NoQuorum(f"not applied: {self._contact.why_not()}")
+            outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
         else:
             self.unknown += 1
-            why = self._contact.why_not()
             outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
         if told is not None:
             told(outcome)
-
-    def _send_chunk(self, leader: str, route: tuple[int, int], chunk: list[Write], now: float) -> bool:
-        proposals = tuple([write.proposal for write in chunk])
-        attempts = tuple([write.attempts + 1 for write in chunk])
-        if not self._send(leader, Propose(term=route[0], proposals=proposals, attempts=attempts)):
-            return False
-        for write in chunk:
-            self._book.handed(write, route, now=now, may_reach_log=True)
-        return True

@@ -105,7 +105,8 @@ def test_own_close_is_no_evidence() -> None:
 def test_close_of_an_older_connection_changes_nothing() -> None:
     liveness = Liveness()
     liveness.registering(A, ONE)
-    assert liveness.registering(A, TWO) is Standing.OWNER
+    liveness.registering(A, TWO)
+    assert liveness.standing(A, TWO) is Standing.OWNER
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
     contact = liveness.contact(A)
     assert contact is not None
@@ -115,7 +116,8 @@ def test_close_of_an_older_connection_changes_nothing() -> None:
 def test_older_connection_never_takes_over() -> None:
     liveness = Liveness()
     liveness.registering(A, TWO)
-    assert liveness.registering(A, ONE) is Standing.OLDER
+    liveness.registering(A, ONE)
+    assert liveness.standing(A, ONE) is Standing.OLDER
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
     assert liveness.closed(TWO, by_us=False, revision_of=at_revision(7)) == (A,)
 
@@ -199,7 +201,8 @@ def test_unregistration_is_evidence_only_over_the_owner(origin: ConnectionId, st
     liveness = Liveness()
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
-    assert liveness.withdrawn(A, origin, revision=5) is standing
+    assert liveness.standing(A, origin) is standing
+    liveness.withdrawn(A, origin, revision=5)
     contact = liveness.contact(A)
     assert contact is not None
     assert (contact.closing is not None) is (standing is Standing.OWNER)
@@ -209,7 +212,8 @@ def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
     liveness = Liveness()
     liveness.registering(A, ONE)
     liveness.withdrawn(A, ONE, revision=5)
-    assert liveness.registering(A, ONE) is Standing.OWNER
+    liveness.registering(A, ONE)
+    assert liveness.standing(A, ONE) is Standing.OWNER
     contact = liveness.contact(A)
     assert contact is not None
     assert (contact.connected, contact.closing) == (True, None)
@@ -276,7 +280,8 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
     liveness.registering(A, TWO)
     liveness.forget(A)
     assert not liveness.carries_broker(TWO)
-    assert liveness.registering(A, ONE) is Standing.OWNER
+    liveness.registering(A, ONE)
+    assert liveness.standing(A, ONE) is Standing.OWNER
 
 
 def known(liveness: Liveness) -> list[BrokerKey]:

@@ -32,11 +32,12 @@ from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.images import Image
 from nameserver.raft.storage.journal import Journal, Replay
 from nameserver.raft.storage.writer import Writer
-from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations, reporter
+from nameserver.replicated import Replicated, failure_detector, mode, reads, registrations
 from nameserver.replicated.barriers import Barriers
 from nameserver.replicated.failure_detector import FailureDetector
 from nameserver.replicated.peer_messages import BrokerContact, Deferral, Report
 from nameserver.replicated.proposals import ProposalBook
+from nameserver.replicated.reporter import Reporter
 from nameserver.replicated.reports import Reports
 from nameserver.routes import table, updates
 from nameserver.routes.entries import Record
@@ -82,12 +83,12 @@ def removal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_change_is_answered_without_contact(patch: pytest.MonkeyPatch) -> None:
-    real = reporter.may_vouch
+    real = Reporter.may_vouch
 
-    def always(*arguments: Any, **named: Any) -> Any:
-        return real(*arguments, **named | {"in_contact": True})
+    def always(reporter: Any, broker: Any, origin: Any, *, in_contact: bool, lease_s: float) -> bool:
+        return real(reporter, broker, origin, in_contact=True, lease_s=lease_s)
 
-    patch.setattr(registrations, "may_vouch", always)
+    patch.setattr(Reporter, "may_vouch", always)
 
 
 def contact_is_dated_by_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -160,7 +161,7 @@ def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
 def eviction_is_forwarded_by_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
     def evict(reports: Any, eviction: Evict) -> None:
         deadline = asyncio.get_running_loop().time() + 10.0
-        sequence = reports._leadership._book.add(encode_command(eviction), deadline=deadline)
+        sequence = reports._leadership.book.add(encode_command(eviction), deadline=deadline)
         reports._observer.evicting(eviction, sequence)
         reports._work_soon()
 

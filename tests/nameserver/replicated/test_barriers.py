@@ -209,10 +209,11 @@ def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[Confirm
 def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> None:
     rounds = Confirmations(term=1)
     rounds.ask("b", 4, voter=True)
-    assert rounds.pending
+    assert rounds.asked
     assert settle(rounds, 9) == [Confirmed("b", 4, 9)]
     assert rounds.number == 0
-    assert not rounds.pending
+    assert not rounds.asked
+    assert not rounds.round
 
 
 def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
@@ -221,13 +222,13 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     rounds.ask("c", 7, voter=False)
     assert settle(rounds, 9) == []
     assert rounds.number == 1
-    assert rounds.under_way
+    assert rounds.round
     rounds.confirms("b", 0)  # an answer to an earlier question
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
     assert settle(rounds, 11) == [Confirmed("a", 4, 9), Confirmed("c", 7, 9)]
-    assert not rounds.under_way
+    assert not rounds.round
 
 
 def test_who_asks_during_a_round_gets_the_next_one() -> None:

@@ -113,7 +113,7 @@ async def group_with_a_report_missing(
 
         one.closed(ONE, by_us=False)
         await until(lambda: knows_close(one), "the leader knows that it is closed there")
-        reporter, version = one._reports._reporter, one._liveness.version
+        reporter, version = one._reports.reporter, one._liveness.version
         await until(lambda: reporter._base == version, "the follower knows that the leader knows")
         driver, send = one.member._driver, one.member.send
         assert driver is not None
@@ -169,14 +169,15 @@ def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> 
     async def body() -> None:
         async with group_of(tmp_path) as group:
             follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
-            driver, links = follower.member._driver, follower._links
+            driver, link_of = follower.member._driver, follower.member.link_number
             assert driver is not None
-            before, hello = links.number(leader), driver.engine.greetings.said[leader]
+            before, hello = link_of(leader), driver.engine.greetings.said[leader]
             driver.link_up(leader)
             driver.engine.receive(leader, encode(hello))
             driver.perform()
             assert leader in follower.member.linked
-            await until(lambda: links.number(leader) > before, "told apart")
+            assert link_of(leader) > before
+            await until(lambda: follower._reports._leader_link > before, "the leader is told once more")
 
     run(body)
 

@@ -24,7 +24,7 @@ from nameserver.replicated.peer_messages import (
     decode,
     encode,
 )
-from nameserver.replicated.reporter import Reporter, may_vouch
+from nameserver.replicated.reporter import Reporter
 from nameserver.routes.entries import Record
 from nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, ConnectionId, LeaveReason
 from remoting.route import DataVersion
@@ -509,15 +509,15 @@ def test_hearing_counts_as_acknowledged_only_once_the_leader_answered(members: M
     evidence = begin_leading(members)
     process = members["m1"]
     process.liveness.registering(A, ONE)
-    assert process.reporter.heard_acknowledged(A) is None
+    assert process.reporter.heard_acknowledged.get(A) is None
     report = process.reporter.reports()[0]
-    assert process.reporter.heard_acknowledged(A) is None
+    assert process.reporter.heard_acknowledged.get(A) is None
     process.pass_time(5.0)
     process.liveness.heard(A, ONE)
     answer = evidence.receive("m1", report, clock=0.0)
     assert answer is not None
     process.reporter.acknowledged(answer)
-    assert process.reporter.heard_acknowledged(A) == 0.0, "the later hearing is not acknowledged yet"
+    assert process.reporter.heard_acknowledged.get(A) == 0.0, "the later hearing is not acknowledged yet"
 
 
 def test_reports_are_due_once_a_second_and_at_once_for_a_new_leader() -> None:
@@ -574,7 +574,7 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     process.pass_time(200.0)
     process.liveness.prune()
     process.reporter.prune(lambda broker: False)
-    assert process.reporter.heard_acknowledged(A) is None
+    assert process.reporter.heard_acknowledged.get(A) is None
 
 
 # -- answered at once, or by the log ----------------------------------------------------------------------
@@ -612,10 +612,13 @@ def test_registration_without_change_is_answered_only_while_the_lease_is_known_t
     in_contact: bool,
     vouches: bool,
 ) -> None:
-    decided = may_vouch(
-        contact, origin, acknowledged_at=acknowledged_at, clock=100.0, in_contact=in_contact, lease_s=120.0
-    )
-    assert decided is vouches
+    process = Process(boot_id=1, now=0.0)
+    process.pass_time(100.0)
+    if contact is not None:
+        process.liveness._contacts[A] = contact
+    if acknowledged_at is not None:
+        process.reporter.heard_acknowledged[A] = acknowledged_at
+    assert process.reporter.may_vouch(A, origin, in_contact=in_contact, lease_s=120.0) is vouches
 
 
 # -- any order of events ------------------------------------------------------------------------------------
@@ -844,7 +847,7 @@ def test_a_long_report_travels_in_parts_and_counts_with_the_last(members: Member
     assert evidence._members["m1"].contacts.keys() == set(MANY)
     assert process.reporter.reports()[0].contacts == (), "all is acknowledged"
     assert process.reporter.reports()[0].handed == ()
-    assert all(process.reporter.heard_acknowledged(broker) is not None for broker in MANY)
+    assert all(process.reporter.heard_acknowledged.get(broker) is not None for broker in MANY)
 
 
 def counts(evidence: FailureDetector, member: str) -> bool:

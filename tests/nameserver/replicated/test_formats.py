@@ -147,7 +147,7 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
                 monkeypatch.setattr(follower._writes._reporter, "understood", 1)  # says another leader
                 follower._work()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
-                follower._book.applied(follower.member.term + 1)  # that leader's first entry
+                follower._leadership.book.applied(follower.member.term + 1)  # that leader's first entry
                 await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
             await takes_effect(group, asking)
 

@@ -7,6 +7,7 @@ import pytest
 from nameserver.commands import (
     COMMAND_BYTES_MAX,
     ENTRY_BYTES_MAX,
+    FIRST_FORMAT,
     Command,
     Evict,
     Proposal,
@@ -280,7 +281,8 @@ def test_an_image_leaves_unknown_what_may_be_in_it() -> None:
     )
     for sequence in (put_sent, update_sent):
         hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
-    assert book.unseen() == ((put_sent, update_sent), (update_here,))
+    assert [write.proposal.sequence for write in book if write.in_doubt] == [put_sent, update_sent]
+    assert book.beyond(FIRST_FORMAT) == (update_here,)
     assert waiting_in(book, put_here) is not None
 
 
@@ -334,8 +336,7 @@ def take(
         proposal(sequence, boot_id=boot_id, size=size),
         command,
         f"m{boot_id}",
-        moved=moved,
-        applied_index=5,
+        moved_at=5 if moved else None,
         attempt=attempt,
     )
 
