@@ -152,8 +152,7 @@ def raft_families(status: GroupStatus) -> Iterable[Metric]:
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
                 figure, value = f"{name}_seconds", value * (0.001 if unit == "ms" else 1)
-            said = "counter" if unit == "total" else help_
-            yield family(f"mqnamesrv_raft_{figure}", said, [({}, value)])
+            yield family(f"mqnamesrv_raft_{figure}", help_, [({}, value)])
     yield family("mqnamesrv_raft_is_leader", "1 while leading.", [({}, status.role == "leader")])
     yield family("mqnamesrv_raft_leader_known", "1 while a leader is known.", [({}, bool(status.leader))])
     members, learners, linked = status.members or (), status.learners or (), status.linked or ()
