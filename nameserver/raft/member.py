@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,12 +19,12 @@ from .types import (
     NotLeader,
     RaftConfig,
     Role,
-    SnapshotInfo,
     StateMachine,
 )
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
+    from nameserver.raft.storage.images import Image
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +34,6 @@ HANDOVER_STEP_S: Final = 0.01
 #: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
-#: How the process of a member that was removed ends.
-REMOVED_EXIT_CODE: Final = 3
 
 
 class RaftMember:
@@ -49,7 +46,7 @@ class RaftMember:
         on_fatal: The member cannot go on (broken disk, unreadable entry) and takes part no more; the argument
             is one line. By default the process ends: whatever it would still answer could be wrong.
         on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
-            default the process ends with exit code 3.
+            default as ``on_fatal``.
 
     Raises:
         RaftStartError: The settings are wrong, or the library is not the one this was written for.
@@ -70,16 +67,17 @@ class RaftMember:
         self.bound = ""
         self._config = config
         self._on_change = on_change
+        on_fatal = on_fatal or _end_process
         self._make_driver = partial(
             Driver,
             config,
             machine,
             on_peer_message=on_peer_message,
             on_change=self._changed,
-            on_fatal=on_fatal or _end_process,
-            on_removed=on_removed or _end_removed,
+            on_fatal=on_fatal,
+            on_removed=on_removed or on_fatal,
         )
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._change = asyncio.Event()  # set for an instant at each
         self._closed = False
         self._driver: Driver | None = None
         self._engine: Engine | None = None
@@ -116,7 +114,7 @@ class RaftMember:
         if driver is None:
             return
         self._closed = True
-        self._wake_waiters()
+        self._tell_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
                 if not driver.engine.greetings.linked or not driver.hand_over():
@@ -219,7 +217,7 @@ class RaftMember:
             raise ChangeUnknown("this member leads again")
         return leader
 
-    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+    async def save_snapshot(self, *, deadline: float) -> Image:
         """Store an image of the state as it is now; the file can be copied and restored elsewhere.
 
         Any member can do that: the image is of what was applied there.
@@ -244,12 +242,9 @@ class RaftMember:
 
         await self._until(done, deadline, lambda: "the snapshot is not stored yet")
         try:
-            await driver.images.write_file(index)
+            return await driver.images.as_file()
         except OSError as error:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
-        found = driver.images.file(index)
-        assert found is not None
-        return found
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
         """Replace log and state by the contents of a snapshot file; only in a cluster of one.
@@ -308,28 +303,22 @@ class RaftMember:
         Raises:
             ChangeUnknown: With what ``unknown`` says, at the deadline or when the member closes.
         """
-        loop = asyncio.get_running_loop()
         while not condition():
-            waiter = loop.create_future()
-            self._waiters.add(waiter)
             try:
                 async with asyncio.timeout_at(deadline):
-                    await waiter
+                    await self._change.wait()
             except TimeoutError as error:
                 raise ChangeUnknown(unknown()) from error
-            finally:
-                self._waiters.discard(waiter)
             if self._closed:
                 raise ChangeUnknown(unknown())
 
     def _changed(self) -> None:
-        self._wake_waiters()
+        self._tell_waiters()
         self._on_change()
 
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _tell_waiters(self) -> None:
+        self._change.set()
+        self._change.clear()
 
     # ---- state
 
@@ -454,10 +443,3 @@ def _end_process(reason: str) -> None:
     """Rule 9: after a broken sync nothing this process says can be trusted; the reason is already logged."""
     logging.shutdown()
     os._exit(70)
-
-
-def _end_removed(line: str) -> None:
-    """Rule 11: there is nothing left to serve; all that was promised is on the disk."""
-    print(line, file=sys.stderr, flush=True)
-    logging.shutdown()
-    os._exit(REMOVED_EXIT_CODE)

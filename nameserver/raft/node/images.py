@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from nameserver.raft.storage.images import parse
-from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
+from nameserver.raft.storage.images import Image, parse
+from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
@@ -120,13 +120,6 @@ class ImageFiles:
         date = self._storage.image_date
         return None if date is None else max(0.0, time.time() - date)
 
-    def file(self, index: int) -> SnapshotInfo | None:
-        """The newest image as a file, if it covers ``index`` and is one."""
-        newest = self._storage.snapshots.newest
-        if newest is None or newest.index < index:
-            return None
-        return SnapshotInfo(path=newest.path, index=newest.index, term=newest.term, size=newest.file_size)
-
     # ---- what takes its place
 
     async def make(self, wanted: MakeImage) -> None:
@@ -168,11 +161,15 @@ class ImageFiles:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         return image.index, marked, replace_state
 
-    async def write_file(self, index: int) -> None:
-        """A member that keeps its image in memory writes it for once."""
-        held = self._in_memory
-        if held is not None and held[0] >= index:
-            await self._store_file(*held)
+    async def as_file(self) -> Image:
+        """Return the newest image, of which there is one, as a file; a member that keeps it in memory writes
+        it for once.
+        """
+        if self._in_memory is not None:
+            await self._store_file(*self._in_memory)
+        newest = self._storage.snapshots.newest
+        assert newest is not None
+        return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         """Store one image durably."""
