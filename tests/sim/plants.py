@@ -423,7 +423,8 @@ def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None
     _leaders_state_what_is_durable(patch)
 
     def read_index_in(leading: Any, term: int) -> int | None:
-        return leading._library.commit_index_in(term)  # type: ignore[no-any-return]
+        library = leading._library
+        return library.commit_index if library.term == term and library.leads else None
 
     patch.setattr(Leading, "read_index_in", read_index_in)
 

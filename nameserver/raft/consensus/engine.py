@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
@@ -30,7 +31,7 @@ from .images import Images
 from .leading import Leading
 from .log import FIRST_INDEX
 from .membership import Membership
-from .messages import Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
+from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
 from .writing import Writing
 
@@ -61,6 +62,20 @@ class Engine(Part):
         self.greetings = greetings = Greetings(shared, leading)
         self.membership = membership = Membership(shared, leading, greetings)
         self.images = Images(shared, following, leading, greetings, membership)
+        #: Who takes which message of a peer.
+        self._takers: Final[dict[type[Message], Callable[[str, Any], None]]] = {
+            Append: following.on_append,
+            AppendReply: leading.on_append_reply,
+            SnapshotPart: self.images.on_part,
+            messages.SnapshotReply: leading.on_snapshot_reply,
+            messages.PreVote: self.elections.on_pre_vote,
+            messages.PreVoteReply: self.elections.on_pre_vote_reply,
+            RequestVote: self.elections.on_request_vote,
+            messages.VoteReply: self.elections.on_vote_reply,
+            messages.Stale: self.elections.on_stale,
+            messages.TimeoutNow: self.elections.on_timeout_now,
+            messages.Removed: membership.on_removed,
+        }
         self._library.rules = self
         self.replicate = leading.replicate
         self.leadership_begins = leading.leadership_begins
@@ -201,7 +216,6 @@ class Engine(Part):
             return
         self._effects.links.discard(peer)
         if self._effects.greeted.pop(peer, None) is not None:
-            self._library.link_down(peer)
             self.leading.link_changed(peer)
             self._patience.link_down(peer)
         self.images.link_down(peer)
@@ -221,10 +235,12 @@ class Engine(Part):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
-        elif message.term - self._library.term > messages.TERM_STEP_MAX:
-            self._refuse_term(message.term)
-        elif isinstance(message, messages.Removed):
-            self.membership.on_removed(peer, message)
+        elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
+            self._library.become_follower(
+                mine + TERM_STEP_MAX
+            )  # a step only; over the next link it is nearer
+            self._effects.wake()
+            raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
         else:
             try:
                 self._on_message(peer, message)
@@ -236,17 +252,6 @@ class Engine(Part):
                 self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._effects.wake()
-
-    def _refuse_term(self, term: int) -> None:
-        """Follow a term that is far ahead by a step only; over the next link it is nearer.
-
-        Raises:
-            MessageError: Always.
-        """
-        mine = self._library.term
-        self.elections.on_stale(mine + messages.TERM_STEP_MAX)
-        self._effects.wake()
-        raise MessageError(f"term {term} is more than {messages.TERM_STEP_MAX} beyond {mine}")
 
     def _go_on(self) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.
@@ -269,9 +274,7 @@ class Engine(Part):
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
                 self.link_down(stranger)
-        if isinstance(message, SnapshotPart):
-            self.images.on_part(peer, message)
-        elif self.images.installing and isinstance(message, Append) and message.term >= self.term:
+        if self.images.installing and isinstance(message, Append) and message.term >= self.term:
             self.following.while_installing(peer, message)
         else:
             self.take(peer, message)
@@ -282,37 +285,16 @@ class Engine(Part):
                 greetings.say_to_all()
 
     def take(self, peer: str, message: Message) -> None:
-        """Take one message from an authenticated peer. D10: only those take part that proved who they are.
+        """Take one message from an authenticated peer. D10: only those take part that have said who they are.
 
         That may be more than the configuration here names: the leader can be a member that was added while
         this one was away. What counts in a majority is decided by the configuration.
         """
-        if peer not in self._electorate.known:
+        if peer not in self._effects.greeted:
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
-        match message:
-            case Append():
-                self.following.on_append(peer, message)
-            case AppendReply():
-                self.leading.on_append_reply(peer, message)
-            case messages.SnapshotReply():
-                self.leading.on_snapshot_reply(peer, message)
-            case messages.PreVote():
-                self.elections.on_pre_vote(peer, message)
-            case messages.PreVoteReply():
-                self.elections.on_pre_vote_reply(peer, message)
-            case RequestVote():
-                self.elections.on_request_vote(peer, message)
-            case messages.VoteReply():
-                self.elections.on_vote_reply(peer, message)
-            case messages.Stale():
-                self.elections.on_stale(message.term)
-            case messages.TimeoutNow():
-                if self.shared.may_stand:
-                    self._library.timeout_now(self._clock(), peer, term=message.term)
-            case _:
-                raise AssertionError(f"{type(message).__name__} is taken before")
+        self._takers[type(message)](peer, message)
 
     # ---- entries
 

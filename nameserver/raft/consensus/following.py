@@ -174,15 +174,6 @@ class Following(Part):
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:
-        self._effects.send(
-            leader,
-            AppendReply(
-                self._library.term,
-                seq,
-                state,
-                index,
-                not self.shared.may_vote,
-                self._clock(),
-                self._contact.echo_for(leader),
-            ),
-        )
+        learner, echo = not self.shared.may_vote, self._contact.echo_for(leader)
+        reply = AppendReply(self._library.term, seq, state, index, learner, self._clock(), echo)
+        self._effects.send(leader, reply)

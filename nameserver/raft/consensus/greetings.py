@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .effects import StoreStanding
 from .leading import Leading
-from .members import Standing, found, majority, waiting_for
+from .members import Standing, majority
 from .messages import FORMAT_MAX, Append, Greeting, MessageError
 from .part import Part, Shared
 
@@ -41,9 +41,16 @@ class Greetings(Part):
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for."""
-        members = self._electorate.configuration.members
-        return waiting_for(self._me, members, self.said) if self.shared.empty else ()
+        """First start: the members it still waits for; none if a cluster exists, which it will join as a
+        learner.
+        """
+        if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
+            return ()
+        return tuple(member for member in self._others if member not in self.said)
+
+    @property
+    def _others(self) -> list[str]:
+        return [member for member in self._electorate.configuration.members if member != self._me]
 
     @property
     def distrusted(self) -> tuple[str, ...]:
@@ -141,9 +148,7 @@ class Greetings(Part):
                 greeting.voter,
                 greeting.empty,
             )
-            self._electorate.known.add(peer)
             self._contact.forget(peer)
-            self._library.link_up(peer)
             self._leading.link_changed(peer)
         self.consider_founding()
         self.look_for_trust()
@@ -197,9 +202,8 @@ class Greetings(Part):
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
         if not self.shared.empty:
             return
-        members = self._electorate.configuration.members
-        founded = found(self.shared.standing, self._me, members, self.said)
-        if founded is None:
+        founders = self._founders()
+        if not founders:
             if (waiting := self.waiting_for) != self._said_waiting_for:
                 self._said_waiting_for = waiting
                 self._peer_log.write(
@@ -209,9 +213,20 @@ class Greetings(Part):
                     ",".join(waiting) or "none: a cluster exists",
                 )
             return
-        self.become(founded)
-        logger.info("cluster founded me=%s members=%s", self._me, ",".join(members))
+        self.become(replace(self.shared.standing, voter=True, founders=founders))
+        members = ",".join(self._electorate.configuration.members)
+        logger.info("cluster founded me=%s members=%s", self._me, members)
         self.say_to_all()
+
+    def _founders(self) -> dict[str, str]:
+        """The instances that found the cluster with this one; none if it cannot be founded yet."""
+        me, mine, said = self._me, self.shared.standing.instance, self.said
+        for greeting in said.values():
+            if not greeting.empty and greeting.founders.get(me) == mine:
+                return greeting.founders
+        if all(member in said and said[member].empty for member in self._others):
+            return {member: said[member].instance for member in self._others} | {me: mine}
+        return {}
 
     def join(self, leader: str) -> list[str]:
         """An empty member belongs to the cluster whose leader sends it a log, whatever it was to found.

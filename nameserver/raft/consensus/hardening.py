@@ -3,9 +3,9 @@
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
 :class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
-:mod:`.following`, :mod:`.leading`, :mod:`.applying`. Each defect: what happens, and where it is closed. Its
-scenario is played by the tests that have its number in their names, and once more with the fix switched off,
-which must be found wrong.
+:mod:`.following`, :mod:`.leading`, :mod:`.membership`, :mod:`.applying`. Each defect: what happens, and where
+it is closed. Its scenario is played by the tests that have its number in their names, and once more with the
+fix switched off, which must be found wrong.
 
 D1
     A follower drops what follows older entries that are sent again, though it has acknowledged it: a leader
@@ -111,12 +111,12 @@ D34
     :mod:`nameserver.raft.links.transport`
 D35
     A second membership change is accepted while the first is uncommitted: two majorities may have no member
-    in common. :meth:`.leading.Leading.change`
+    in common. :meth:`.membership.Membership._change`
 D36
     After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
     :meth:`.electorate.Electorate.follow`
 D37
-    A leader cannot remove itself, and nothing hands over. :meth:`.leading.Leading.change`,
+    A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
     :mod:`nameserver.raft.member`
 
 All this leans on private names: :mod:`nameserver.raft.library` has them, and checks them at start.

@@ -1,4 +1,6 @@
-"""Changes of the cluster, which its leader makes: members come and go one at a time, leadership moves."""
+"""D35, D37: changes of the cluster, which its leader makes: members come and go one at a time, leadership
+moves.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from nameserver.raft.types import ChangeNotYet, ChangeRefused, NotLeader, RaftSt
 from .effects import Follow, Leave
 from .greetings import Greetings
 from .leading import Leading
-from .log import FIRST_INDEX
-from .members import Configuration, majority
+from .log import CONFIGURATION, FIRST_INDEX
+from .members import Configuration, encode_configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
 from .part import Part, Shared
 
@@ -60,7 +62,23 @@ class Membership(Part):
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        index = self._leading.change(configuration)
+        """Append another configuration as the leader; return its index.
+
+        D35: the one before must be committed, and an entry of this term, else two majorities without a common
+        member could come about. D37: a leader never appends one in which it does not vote. So the member that
+        goes never holds the entry that removes it: it is in force here, and is not sent there.
+
+        Raises:
+            ChangeNotYet: Nothing was done.
+        """
+        if not self._library.leads:
+            raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
+        if not self.committed:
+            raise ChangeNotYet("another change of the members is under way; ask again")
+        if self._me not in configuration.voters:
+            raise ChangeNotYet("the leader cannot remove itself")
+        index = self._leading.add(CONFIGURATION + encode_configuration(configuration))
+        self._leading.follow_configuration()
         self.follow()
         return index
 

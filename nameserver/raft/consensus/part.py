@@ -14,7 +14,7 @@ from .contact import Contact
 from .effects import Effects
 from .electorate import Electorate
 from .log import FIRST_INDEX, RaftLog, Recovered
-from .members import Configuration, Standing
+from .members import Standing
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
 from .patience import FALLBACK, Patience
 
@@ -63,6 +63,7 @@ class Shared:
         self.machine = machine
         self.held_image = held_image
         self.clock = clock
+        self.rng = rng
         self.standing = standing
         self.stalled = False
         self.me = me = config.me
@@ -79,11 +80,9 @@ class Shared:
         self.library = library = Library(
             me, log, now=clock(), rng=rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
         )
+        library.connected = self.effects.greeted
         self.electorate = Electorate(me, log, contact, library)
-        self.patience = Patience(
-            me, self.effects.greeted, contact, library, clock=clock, rng=rng, period=period, timeout=timeout
-        )
-        self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
+        self.patience = Patience(self)
 
     @property
     def empty(self) -> bool:
@@ -115,11 +114,7 @@ class Shared:
     @property
     def all_read_durable(self) -> bool:
         """Every member has said that it understands :attr:`.messages.Append.durable`."""
-        standing, configuration = self.standing, self.electorate.configuration
-        known = self._durable_read
-        if known is None or known[0] is not standing or known[1] is not configuration:
-            known = self._durable_read = standing, configuration, self.read_by_all >= FORMAT_DURABLE
-        return known[2]
+        return self.read_by_all >= FORMAT_DURABLE
 
 
 class Part:
