@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from .library import Library, check_library
 from .node import Driver
@@ -28,12 +28,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 #: How long a closing leader waits for another one.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
 #: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
+
+
+def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
+    """What the engine says whenever it is asked; ``before`` as long as there is none."""
+    return property(lambda member: before if member._engine is None else ask(member._engine))  # type: ignore[return-value]
 
 
 class RaftMember:
@@ -159,15 +166,10 @@ class RaftMember:
         """
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        await self._until(
-            lambda: address in engine.voters and engine.membership.committed,
-            deadline,
-            lambda: (
-                f"{address} is a learner: it becomes a voter when it has caught up"
-                if address in engine.shared.electorate.configuration.learners
-                else f"{address} is not known to be a member yet"
-            ),
-        )
+        if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
+            if address in engine.shared.electorate.configuration.learners:
+                raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
+            raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
         """Take ``address`` out; it stops. Nothing if it is no member.
@@ -183,11 +185,11 @@ class RaftMember:
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        await self._until(
-            lambda: address not in engine.members and engine.membership.committed,
-            deadline,
-            lambda: f"the removal of {address} is not known to be committed",
+        gone = await self._until(
+            lambda: address not in engine.members and engine.membership.committed, deadline
         )
+        if not gone:
+            raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
     async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
         """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
@@ -207,11 +209,8 @@ class RaftMember:
             if asyncio.get_running_loop().time() >= give_up:
                 raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
             await asyncio.sleep(HANDOVER_STEP_S)
-        await self._until(
-            lambda: engine.leader is not None and engine.term > term,
-            deadline,
-            lambda: "nobody is known to lead yet",
-        )
+        if not await self._until(lambda: engine.leader is not None and engine.term > term, deadline):
+            raise ChangeUnknown("nobody is known to lead yet")
         leader = engine.leader
         if leader is None or leader == self._config.me:
             raise ChangeUnknown("this member leads again")
@@ -240,7 +239,8 @@ class RaftMember:
             driver.perform()
             return False
 
-        await self._until(done, deadline, lambda: "the snapshot is not stored yet")
+        if not await self._until(done, deadline):
+            raise ChangeUnknown("the snapshot is not stored yet")
         try:
             return await driver.images.as_file()
         except OSError as error:
@@ -267,9 +267,8 @@ class RaftMember:
         except TimeoutError as error:
             restoring.add_done_callback(_say_how_it_ended)
             raise ChangeUnknown("the snapshot is being restored") from error
-        await self._until(
-            lambda: engine.leads, deadline, lambda: "the snapshot is restored, nobody leads yet"
-        )
+        if not await self._until(lambda: engine.leads, deadline):
+            raise ChangeUnknown("the snapshot is restored, nobody leads yet")
 
     @property
     def _running(self) -> Driver:
@@ -295,22 +294,19 @@ class RaftMember:
                     raise
             await asyncio.sleep(PATIENCE_STEP_S)
 
-    async def _until(
-        self, condition: Callable[[], bool], deadline: float, unknown: Callable[[], str]
-    ) -> None:
-        """Wait until ``condition``, which is asked again at each change.
-
-        Raises:
-            ChangeUnknown: With what ``unknown`` says, at the deadline or when the member closes.
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``condition``, which is asked again at each change; False at the deadline, or when the
+        member closes.
         """
         while not condition():
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._change.wait()
-            except TimeoutError as error:
-                raise ChangeUnknown(unknown()) from error
+            except TimeoutError:
+                return False
             if self._closed:
-                raise ChangeUnknown(unknown())
+                return False
+        return True
 
     def _changed(self) -> None:
         self._tell_waiters()
@@ -364,45 +360,23 @@ class RaftMember:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
         return self._engine.leading.read_index_with(member, term) if self._engine is not None else None
 
-    @property
-    def linked(self) -> frozenset[str]:
-        """Members with an authenticated link up."""
-        return self._engine.greetings.linked if self._engine is not None else frozenset()
-
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
         return self._engine.greetings.link_number(peer) if self._engine is not None else 0
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
-        return self._engine.members if self._engine is not None else self._config.peers
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        return self._engine.voters if self._engine is not None else self._config.peers
-
-    @property
-    def contact_limit(self) -> float:
-        """Seconds: the smallest election timeout N that any member states."""
-        if self._engine is None:
-            return self._config.election_timeout_ms / 1000
-        return self._engine.greetings.contact_limit
-
-    @property
-    def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for."""
-        return self._engine.greetings.waiting_for if self._engine is not None else ()
-
-    @property
-    def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
-        return self._engine.greetings.distrusted if self._engine is not None else ()
-
-    @property
-    def best(self) -> str:
-        """Of this member and those linked, the one with the best log."""
-        return self._engine.greetings.best if self._engine is not None else self._config.me
+    #: Members with an authenticated link up.
+    linked: frozenset[str] = _asked(lambda engine: engine.greetings.linked, frozenset())
+    #: Voters and learners of the configuration in force: the stored one, whatever ``peers`` says.
+    members: tuple[str, ...] = _asked(lambda engine: engine.members, ())
+    voters: tuple[str, ...] = _asked(lambda engine: engine.voters, ())
+    #: Seconds: the smallest election timeout N that any member states.
+    contact_limit: float = _asked(lambda engine: engine.greetings.contact_limit, 0.0)
+    #: First start: the members it still waits for.
+    waiting_for: tuple[str, ...] = _asked(lambda engine: engine.greetings.waiting_for, ())
+    #: Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then.
+    distrusted: tuple[str, ...] = _asked(lambda engine: engine.greetings.distrusted, ())
+    #: Of this member and those linked, the one with the best log.
+    best: str = _asked(lambda engine: engine.greetings.best, "")
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""

@@ -300,8 +300,8 @@ def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
 
 def images_are_read_on_the_loop(patch: pytest.MonkeyPatch) -> None:
     def read_image(images: Any, index: int, offset: int, size: int) -> bytes | None:
-        snapshots = images._storage.snapshots
-        if images._storage.volatile or snapshots is None:
+        snapshots = images.storage.snapshots
+        if images.storage.volatile or snapshots is None:
             return real(images, index, offset, size)
         return snapshots.read(index, offset, size)  # type: ignore[no-any-return]
 

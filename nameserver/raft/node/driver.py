@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -43,6 +44,7 @@ MOVE_TIMER_S: Final = 0.02
 CLOSE_S: Final = 5.0
 
 
+@dataclass(eq=False)
 class Driver:
     """Performs what the engine wants done: all of one member that waits or touches the machine.
 
@@ -51,22 +53,15 @@ class Driver:
         on_removed: The cluster removed this member, which takes part no more; called at most once.
     """
 
-    def __init__(
-        self,
-        config: RaftConfig,
-        machine: StateMachine,
-        *,
-        on_peer_message: Callable[[str, bytes], None],
-        on_change: Callable[[], None],
-        on_fatal: Callable[[str], None],
-        on_removed: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._machine = machine
-        self._on_peer_message = on_peer_message
-        self._on_change = on_change
-        self._on_fatal = on_fatal
-        self._on_removed = on_removed
+    config: RaftConfig
+    machine: StateMachine
+    _: KW_ONLY
+    on_peer_message: Callable[[str, bytes], None]
+    on_change: Callable[[], None]
+    on_fatal: Callable[[str], None]
+    on_removed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._writer: Writer | None = None
         self._told = 0  # up to this position the journal is known to be durable
         self._step_due = self._change_due = self._closed = False
@@ -76,14 +71,14 @@ class Driver:
         self._timer_moved_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._storage = storage = Storage(config, machine, DISK)
+        self._storage = storage = Storage(self.config, self.machine, DISK)
         self._promises = Promises(
             storage.directory,
             in_background=self._in_background,
             on_kept=self._keep_going,
             on_failed=self.fatal,
         )
-        self.images = ImageFiles(storage, machine, in_background=self._in_background, on_read=self.wake)
+        self.images = ImageFiles(storage, self.machine, in_background=self._in_background, on_read=self.wake)
         try:
             self.engine, self.transport = self._open()
         except BaseException:
@@ -93,11 +88,11 @@ class Driver:
     # ---- life
 
     def _open(self) -> tuple[Engine, Transport]:
-        config, storage = self._config, self._storage
+        config, storage = self.config, self._storage
         recovered = storage.recover()
         shared = Shared(
             config,
-            self._machine,
+            self.machine,
             held_image=self.images,
             clock=clock.boot_clock,
             rng=Random(os.urandom(16)),
@@ -127,13 +122,13 @@ class Driver:
                 done=partial(self._on_loop, self._durable),
                 failed=partial(self._on_loop, self.fatal),
             )
-        bound = await self.transport.listen(self._config.listen or self._config.me)
+        bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
         try:
             self.engine.start()
             self.perform()
         except StopMember as error:
-            raise RaftStartError(f"raft: {self._config.data_dir}: {error}") from error
+            raise RaftStartError(f"raft: {self.config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()
         return bound
@@ -266,14 +261,14 @@ class Driver:
         self._change_due = False
         if not self._closed:
             self._renew_credentials()
-            self._on_change()
+            self.on_change()
 
     def _credentials(self, engine: Engine) -> Credentials:
         return Credentials(
-            me=self._config.me,
+            me=self.config.me,
             members=frozenset(engine.members),
             cluster=self._storage.directory.state.cluster,
-            secret=self._config.secret,
+            secret=self.config.secret,
             open=engine.shared.empty,
         )
 
@@ -322,15 +317,13 @@ class Driver:
         if not self.engine.linked_to(peer):
             raise LinkError("application message before a greeting")
         try:
-            self._on_peer_message(peer, data)
+            self.on_peer_message(peer, data)
         except Exception:
             # A handler's defect must not close the link: the peer would send the same again for ever.
             logger.exception("peer message handler failed peer=%s", peer)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        if not self.engine.linked_to(member):
-            return False
-        return self._send(member, APPLICATION, message)
+        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
 
     # ---- storage
 
@@ -363,7 +356,7 @@ class Driver:
         if position:
             self._durable(position)
         if self._removal:
-            self._on_removed(self._removal)
+            self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
         """Send, in order; nothing leaves while a promise is on its way to the disk."""
@@ -377,13 +370,13 @@ class Driver:
     def fatal(self, reason: str) -> None:
         if not self._closed:
             self.engine.stop()
-            logger.critical("raft member stops me=%s reason=%s", self._config.me, reason)
-            self._on_fatal(reason)
+            logger.critical("raft member stops me=%s reason=%s", self.config.me, reason)
+            self.on_fatal(reason)
 
     def _leave(self, reason: str) -> None:
         if not self._closed:
             self.engine.stop()
-            logger.warning("raft member removed me=%s reason=%s", self._config.me, reason)
+            logger.warning("raft member removed me=%s reason=%s", self.config.me, reason)
             self._removal = f"raft: {reason}; it stops, and must not start on this data again"
             if self._promises.kept:
                 self._keep_going()

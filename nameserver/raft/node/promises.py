@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 HELD_MAX: Final = 4096
 
 
+@dataclass(eq=False)
 class Promises:
     """Stores what this member promises, in the background: its vote and its standing.
 
@@ -32,18 +34,13 @@ class Promises:
         on_failed: One cannot be stored, with the reason: the member stops.
     """
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        *,
-        in_background: Callable[[Coroutine[Any, Any, None]], None],
-        on_kept: Callable[[], None],
-        on_failed: Callable[[str], None],
-    ) -> None:
-        self._directory = directory
-        self._in_background = in_background
-        self._on_kept = on_kept
-        self._on_failed = on_failed
+    directory: DataDirectory
+    _: KW_ONLY
+    in_background: Callable[[Coroutine[Any, Any, None]], None]
+    on_kept: Callable[[], None]
+    on_failed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
         self._vote_due: tuple[int, str | None] | None = None
         self._standing_due = self._saving = self._closed = False
@@ -62,7 +59,7 @@ class Promises:
         self._save_soon()
 
     def store_standing(self, standing: Standing) -> None:
-        if self._directory.become(standing):
+        if self.directory.become(standing):
             self._promised += 1
         self.save_standing()
 
@@ -98,7 +95,7 @@ class Promises:
     def _save_soon(self) -> None:
         if not self._saving:
             self._saving = True
-            self._in_background(self._save())
+            self.in_background(self._save())
 
     async def _save(self) -> None:
         """A vote is never later on the disk than what this member became by it."""
@@ -106,15 +103,15 @@ class Promises:
             made = self._promised
             saves: list[Callable[[], None]] = []
             if self._vote_due is not None:
-                saves.append(partial(self._directory.save_vote, *self._vote_due))
+                saves.append(partial(self.directory.save_vote, *self._vote_due))
             if self._standing_due:
-                saves.append(self._directory.standing_to_save())
+                saves.append(self.directory.standing_to_save())
             self._vote_due, self._standing_due = None, False
             if not await self._saved(saves):
                 return  # what is held never leaves
             self._kept = made
             if self.kept:  # no other was made meanwhile
-                self._on_kept()
+                self.on_kept()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
@@ -126,7 +123,7 @@ class Promises:
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:
-                    self._on_failed(f"cannot store term, vote or standing: {error.strerror}")
+                    self.on_failed(f"cannot store term, vote or standing: {error.strerror}")
                     return False
                 if not said:
                     said = True
