@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import random
 
     from .consensus.engine import Engine
+    from .consensus.log import Entry
 
 #: States of a member, as the library numbers them.
 FOLLOWER: Final = 0
@@ -182,20 +183,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             self._commit_limit = None
 
     def append_entries(
-        self,
-        now: float,
-        leader: str,
-        *,
-        term: int,
-        commit: int,
-        prev_index: int | None = None,
-        prev_term: int | None = None,
-        entries: Iterable[tuple[bytes, int, int]] = (),
+        self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[Entry] = ()
     ) -> None:
-        """Take ``leader`` for the leader of ``term``; with ``prev_index``, replace what follows it."""
+        """Take ``leader`` for the leader of ``term``; ``entries`` replace all from the first's index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
-        if prev_index is not None:
-            message |= {"prevLogIdx": prev_index, "prevLogTerm": prev_term, "entries": list(entries)}
+        if entries:
+            prev = entries[0][1] - 1
+            message |= {"prevLogIdx": prev, "prevLogTerm": self._log.term_at(prev), "entries": entries}
         self._receive(now, leader, message)
 
     def vote_request(self, now: float, peer: str, *, term: int, last_index: int, last_term: int) -> None:

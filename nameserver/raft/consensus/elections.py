@@ -137,12 +137,5 @@ class Elections(Part):
             reason = f"{','.join(sorted(self._pre_votes))} would vote"
         elif self._library.transferring:
             reason = "asked to take over"
-        self._peer_log.write(
-            logging.INFO,
-            self._me,
-            "election begun me=%s term=%d reason=%s %s",
-            self._me,
-            self._library.term + 1,
-            reason,
-            self._patience.silence(self._clock()),
-        )
+        term, silence = self._library.term + 1, self._patience.silence(self._clock())
+        self._say(self._me, "election begun me=%s term=%d reason=%s %s", self._me, term, reason, silence)

@@ -18,7 +18,7 @@ class Electorate:
 
     Attributes:
         configuration: The one in force.
-        other_voters: Its voters but this member.
+        other_voters: Its voters but this member; ``other_members``: and learners.
     """
 
     def __init__(self, me: str, log: RaftLog, contact: Contact, library: Library) -> None:
@@ -34,6 +34,7 @@ class Electorate:
         self.configuration: Configuration = self._log.configuration
         voters = self.configuration.voters
         self.other_voters = tuple(name for name in voters if name != self._me)
+        self.other_members = tuple(name for name in self.configuration.members if name != self._me)
         self._three = len(voters) == 3 and not self.configuration.learners
         self._library.follow_voters(self.other_voters)
         self._contact.voters_are(self.other_voters)

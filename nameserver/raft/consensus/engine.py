@@ -23,13 +23,12 @@ from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .applying import Applying
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
 from .images import Images
 from .leading import Leading
-from .log import FIRST_INDEX
+from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
 from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
@@ -39,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
 HOUSEKEEPING_S: Final = 0.25
+#: Entries applied in one step, so that a long replay does not hold the loop.
+APPLY_STEP: Final = 512
 
 
 class Engine(Part):
@@ -53,11 +54,12 @@ class Engine(Part):
         self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
         self._in_apply = False
+        self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
+        self._passed = 0  # committed entries that the state machine does not see
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
         self.leading = leading = Leading(shared)
-        self.applying = Applying(shared, leading)
         self._writing = Writing(shared, following, leading)
         self.greetings = greetings = Greetings(shared, leading)
         self.membership = membership = Membership(shared, leading, greetings)
@@ -79,7 +81,6 @@ class Engine(Part):
         self._library.rules = self
         self.replicate = leading.replicate
         self.leadership_begins = leading.leadership_begins
-        self.apply = self.applying.apply
 
     # ---- public state
 
@@ -192,7 +193,8 @@ class Engine(Part):
             StopMember: An entry cannot be read; nothing has left this member.
         """
         self._patience.look()
-        self.applying.replay()
+        while self._library.applied_index < self._library.commit_index:
+            self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self._electorate.other_voters:
@@ -384,7 +386,7 @@ class Engine(Part):
             return
         self._in_apply = True
         try:
-            self.applying.apply_committed()
+            self._apply_some()
         except StopMember as error:
             self._effects.fail(str(error))
             return
@@ -392,13 +394,29 @@ class Engine(Part):
             self._in_apply = False
         self._end_step()
 
+    def _apply_some(self) -> None:
+        """Apply a bounded number of entries (D7); the rest in the next step.
+
+        A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
+        and large entries, which take long, are applied everywhere at once, while each has just heard the
+        leader.
+        """
+        library = self._library
+        began, told_up_to = self._clock(), self._log.last_index
+        library.apply_up_to(library.applied_index + APPLY_STEP)
+        took = self._clock() - began
+        if took > self._period:
+            self._patience.expect_silence(took)
+        if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
+            self.leading.replicate()
+
     def _end_step(self) -> None:
         now = self._clock()
         self._contact.applied(self._library.applied_index)
         housekeeping = now >= self._next_housekeeping
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
-            self._peer_log.tell_suppressed()
+            self.shared.peer_log.tell_suppressed()
             self._writing.look_for_stalls(now)
             self.images.ask_again(now)
         if self._library.leads:
@@ -415,8 +433,8 @@ class Engine(Part):
         commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
-            self.applying.passed,
-            min(self._library.applied_index, self.applying.replay_end),
+            self._passed,
+            min(self._library.applied_index, self._replay_end),
             self.in_contact(),
             len(self._effects.greeted),
             configured,
@@ -441,7 +459,32 @@ class Engine(Part):
     def linked_to(self, peer: str) -> bool:
         return peer in self._effects.greeted
 
-    # ---- what the library asks (nameserver.raft.library.Rules)
+    # ---- what the library asks
+
+    def apply(self, command: bytes) -> None:
+        """D11: an entry is applied once, and whole; one that cannot be read, or fails, stops the member.
+
+        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
+        member's state differ from the others'. The log has the entry; the next start applies it again.
+        """
+        index = self._library.applied_index + 1
+        term = self._log.term_at(index) or 0
+        kind = command[:1]
+        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+            self._passed += 1
+            return
+        if kind != REGULAR:  # D31
+            raise StopMember(
+                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+            )
+        live = index > self._replay_end
+        try:
+            self.shared.machine.apply(command[1:], index=index, term=term, live=live)
+        except StopMember as error:
+            raise StopMember(f"entry {index}: {error}") from error
+        except Exception as error:
+            logger.exception("apply raised index=%d term=%d", index, term)
+            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self._effects.send(peer, RequestVote(term, last_index, last_term, self._library.transferring))

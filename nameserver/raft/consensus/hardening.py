@@ -3,9 +3,9 @@
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
 :class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
-:mod:`.following`, :mod:`.leading`, :mod:`.membership`, :mod:`.applying`. Each defect: what happens, and where
-it is closed. Its scenario is played by the tests that have its number in their names, and once more with the
-fix switched off, which must be found wrong.
+:mod:`.following`, :mod:`.leading`, :mod:`.membership`. Each defect: what happens, and where it is closed. Its
+scenario is played by the tests that have its number in their names, and once more with the fix switched off,
+which must be found wrong.
 
 D1
     A follower drops what follows older entries that are sent again, though it has acknowledged it: a leader
@@ -40,7 +40,7 @@ D10
     :meth:`.engine.Engine.take`, :mod:`nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
-    :meth:`.applying.Applying.apply`
+    :meth:`.engine.Engine.apply`
 D12
     A callback that raises makes its member apply the command twice. There are no callbacks:
     :meth:`nameserver.raft.library.Library._applyCommand` is refused, verdicts come by apply.
@@ -99,7 +99,7 @@ D30
     acknowledged entries. :mod:`nameserver.raft.storage.journal`
 D31
     A version command above a member's own version is applied again and again. There is none: an entry of a
-    kind that this program does not know stops the member. :meth:`.applying.Applying.apply`
+    kind that this program does not know stops the member. :meth:`.engine.Engine.apply`
 D32
     The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
     There is no pipe. :meth:`nameserver.raft.node.driver.Driver.wake`

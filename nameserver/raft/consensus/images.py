@@ -53,8 +53,6 @@ class Images(Part):
         membership: Membership,
     ) -> None:
         super().__init__(shared)
-        self._held_image = shared.held_image
-        self._compact_bytes = shared.config.compact_bytes
         self._following = following
         self._leading = leading
         self._greetings = greetings
@@ -79,8 +77,8 @@ class Images(Part):
         """
         if self._making or self.installing or self.restoring or now < self._retry_at:
             return
-        image = self._held_image.image()
-        threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
+        image = self.shared.held_image.image()
+        threshold = max(self.shared.config.compact_bytes, 2 * image[2] if image else 0)
         if self._log.journal_bytes >= threshold and self._library.applied_index > (
             image[0] if image else FIRST_INDEX
         ):
@@ -135,7 +133,7 @@ class Images(Part):
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
-        self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
+        self._log.journal_bytes = max(self._log.journal_bytes, self.shared.config.compact_bytes)
 
     # ---- from a leader
 
@@ -250,7 +248,6 @@ class Images(Part):
         self._log.reset(index, term, held)
         self._leading.follow_configuration()
         self._library.restored(index)
-        self._following.restored(index)
         self._membership.follow()
         self._effects.add(Trim(index))
         return True

@@ -39,7 +39,6 @@ class Leading(Part):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._held_image = shared.held_image
         self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}
@@ -55,9 +54,8 @@ class Leading(Part):
     def leadership_begins(self) -> None:
         self._handed_over = False
         self._stated = 0
-        for name in self._electorate.configuration.members:
-            if name != self._me:
-                self._set_progress(name)
+        for name in self._electorate.other_members:
+            self._set_progress(name)
         self.elected += 1
         first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
         logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
@@ -120,11 +118,11 @@ class Leading(Part):
         self._electorate.follow()
         if self._library.state != LEADER:
             return
-        members = self._electorate.configuration.members
-        for name in self.progress.keys() - set(members):
+        others = self._electorate.other_members
+        for name in self.progress.keys() - set(others):
             del self.progress[name]
-        for name in members:
-            if name != self._me and name not in self.progress:
+        for name in others:
+            if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
         for name in self._electorate.other_voters:
@@ -148,7 +146,7 @@ class Leading(Part):
     def read_index_in(self, term: int) -> int | None:
         """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
         library = self._library
-        return self.read_index if library.term == term and library.leads else None
+        return max(library.commit_index, self._stated) if library.term == term and library.leads else None
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
@@ -317,14 +315,14 @@ class Leading(Part):
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None
         if p.transfer is None:
-            image = self._held_image.image()
+            image = self.shared.held_image.image()
             if image is None or image[0] < self._log.base_index:
                 return
             p.transfer = Transfer(*image, moved_at=now)
             logger.info("snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
         t, last, echo = p.transfer, self._log.last_index, self._contact.echo_for(peer)
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
-            data = self._held_image.read_image(t.index, t.sent, PART_BYTES)
+            data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
                 p.transfer = None  # replaced by a newer one: begin again with that
                 return

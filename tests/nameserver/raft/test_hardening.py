@@ -16,7 +16,6 @@ import pytest
 from nameserver.raft import library, pysyncobj_seam
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus import part as part_module
-from nameserver.raft.consensus.applying import Applying
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
 from nameserver.raft.consensus.elections import Elections
@@ -1039,13 +1038,13 @@ def _d10_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
-    def apply(applying: Any, command: bytes) -> None:
+    def apply(engine: Any, command: bytes) -> None:
         if command[:1] == REGULAR:
-            library = applying._library
+            library = engine._library
             index, term = library.applied_index + 1, library.term
-            applying._machine.apply(command[1:], index=index, term=term, live=True)
+            engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
 
-    patch.setattr(Applying, "apply", apply)
+    patch.setattr(Engine, "apply", apply)
 
 
 def _d12_off(patch: pytest.MonkeyPatch) -> None:
@@ -1175,13 +1174,13 @@ def _d28_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:
-    original = Applying.apply
+    original = Engine.apply
 
-    def apply(applying: Any, command: bytes) -> None:
+    def apply(engine: Any, command: bytes) -> None:
         if command[:1] in (NO_OP, REGULAR, CONFIGURATION):
-            original(applying, command)
+            original(engine, command)
 
-    patch.setattr(Applying, "apply", apply)
+    patch.setattr(Engine, "apply", apply)
 
 
 def _d34_off(patch: pytest.MonkeyPatch) -> None:
