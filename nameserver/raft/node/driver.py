@@ -64,7 +64,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._writer: Writer | None = None
         self._told = 0  # up to this position the journal is known to be durable
-        self._step_due = self._change_due = self._closed = False
+        self._step_due = self._change_due = self._durable_due = self.closed = False
         self._removal = ""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -72,13 +72,8 @@ class Driver:
         self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._storage = storage = Storage(self.config, self.machine, DISK)
-        self._promises = Promises(
-            storage.directory,
-            in_background=self._in_background,
-            on_kept=self._keep_going,
-            on_failed=self.fatal,
-        )
-        self.images = ImageFiles(storage, self.machine, in_background=self._in_background, on_read=self.wake)
+        self._promises = Promises(storage.directory, self)
+        self.images = ImageFiles(storage, self.machine, self)
         try:
             self.engine, self.transport = self._open()
         except BaseException:
@@ -135,12 +130,11 @@ class Driver:
 
     async def close(self) -> None:
         """Stop taking part; write what is queued; close everything. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
         self.engine.close()
         self.perform()
-        self._closed = True
-        self._promises.close()
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
@@ -165,13 +159,13 @@ class Driver:
 
     def wake(self) -> None:
         """Step once after everything that is ready in this turn of the loop (group commit)."""
-        if not self._step_due and not self._closed:
+        if not self._step_due and not self.closed:
             self._step_due = True
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._step_due = False
-        if self._closed:
+        if self.closed:
             return
         self.engine.step()
         self.perform()
@@ -207,9 +201,9 @@ class Driver:
                 case effects.MakeImage():
                     if self._writer is not None:
                         self._writer.rotate()
-                    self._in_background(self._make_image(effect))
+                    self.in_background(self._make_image(effect))
                 case effects.InstallImage():
-                    self._in_background(self._install_image(effect))
+                    self.in_background(self._install_image(effect))
                 case effects.Trim():
                     if self._writer is not None:
                         self._writer.trim(effect.index)
@@ -244,7 +238,7 @@ class Driver:
         """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
         self._timer = None
         self._timer_at = math.inf
-        if self._closed:
+        if self.closed:
             return
         self._ask_journal()
         if self.engine.next_wake() <= clock.boot_clock():
@@ -253,13 +247,13 @@ class Driver:
         self._set_timer(max(self.engine.next_wake(), clock.boot_clock() + TIMER_MIN_S))
 
     def changed(self) -> None:
-        if not self._change_due and not self._closed:
+        if not self._change_due and not self.closed:
             self._change_due = True
             self._loop.call_soon(self._tell_change)
 
     def _tell_change(self) -> None:
         self._change_due = False
-        if not self._closed:
+        if not self.closed:
             self._renew_credentials()
             self.on_change()
 
@@ -312,7 +306,7 @@ class Driver:
         return asked
 
     def application_message(self, peer: str, data: bytes) -> None:
-        if self._closed:
+        if self.closed:
             return
         if not self.engine.linked_to(peer):
             raise LinkError("application message before a greeting")
@@ -342,19 +336,17 @@ class Driver:
     def _durable(self, position: int) -> None:
         """The journal's thread is through up to here."""
         self._told = max(self._told, position)
-        if not self._promises.kept:
-            self._promises.hold_position(position)
-        elif not self._closed:
-            self.engine.durable(position)
+        self._durable_due = not self._promises.kept  # an only member commits by its own write alone
+        if not self._durable_due and not self.closed:
+            self.engine.durable(self._told)
             self.perform()
 
-    def _keep_going(self) -> None:
+    def keep_going(self) -> None:
         """All promises are kept: let go of what waited."""
-        held, position = self._promises.take_held()
-        for member, kind, message in held:
+        for member, kind, message in self._promises.take_held():
             self.transport.send(member, kind, message)
-        if position:
-            self._durable(position)
+        if self._durable_due:
+            self._durable(self._told)
         if self._removal:
             self.on_removed(self._removal)
 
@@ -368,18 +360,18 @@ class Driver:
         return False
 
     def fatal(self, reason: str) -> None:
-        if not self._closed:
+        if not self.closed:
             self.engine.stop()
             logger.critical("raft member stops me=%s reason=%s", self.config.me, reason)
             self.on_fatal(reason)
 
     def _leave(self, reason: str) -> None:
-        if not self._closed:
+        if not self.closed:
             self.engine.stop()
             logger.warning("raft member removed me=%s reason=%s", self.config.me, reason)
             self._removal = f"raft: {reason}; it stops, and must not start on this data again"
             if self._promises.kept:
-                self._keep_going()
+                self.keep_going()
 
     # ---- state images
 
@@ -405,7 +397,7 @@ class Driver:
                 logger.exception("snapshot not installed index=%d", wanted.index)
             self.engine.images.install_failed(str(error))
         else:
-            if not self._closed:
+            if not self.closed:
                 self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
         self.perform()
 
@@ -422,7 +414,7 @@ class Driver:
         try:
             while not images.settled:
                 await asyncio.sleep(0.005)
-                if self._closed:
+                if self.closed:
                     raise ChangeRefused("this member stops")
             index, term, configuration = images.restore_at(found)
             await self.images.store(index, term, configuration, marked)
@@ -434,7 +426,7 @@ class Driver:
         finally:
             images.restoring = False
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="raft storage")
         task.add_done_callback(self._background_ended)
         self.keep(task)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
@@ -17,6 +17,9 @@ from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
+
+if TYPE_CHECKING:
+    from .driver import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +50,12 @@ class ImageFiles:
     """The newest state image, and how another takes its place; whatever takes long is done in threads.
 
     Args:
-        in_background: Runs a coroutine that is waited for before the files are closed.
-        on_read: A block was read that the engine has asked for.
+        driver: Wakes the engine when a block was read that it has asked for.
     """
 
     storage: Storage
     machine: StateMachine
-    _: KW_ONLY
-    in_background: Callable[[Coroutine[Any, Any, None]], None]
-    on_read: Callable[[], None]
+    driver: Driver
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
@@ -64,7 +64,7 @@ class ImageFiles:
         self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number
         self._reading: set[tuple[int, int]] = set()
 
-    # ---- what is held (surroundings.HeldImage)
+    # ---- what is held (consensus.part.HeldImage)
 
     def image(self) -> tuple[int, int, int, bytes] | None:
         if self.storage.volatile:
@@ -92,7 +92,7 @@ class ImageFiles:
     def _read_ahead(self, key: tuple[int, int]) -> None:
         if key not in self._blocks and key not in self._reading:
             self._reading.add(key)
-            self.in_background(self._read_block(key))
+            self.driver.in_background(self._read_block(key))
 
     async def _read_block(self, key: tuple[int, int]) -> None:
         index, number = key
@@ -107,7 +107,7 @@ class ImageFiles:
         self._blocks[key] = block
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
-        self.on_read()
+        self.driver.wake()
 
     def age(self) -> float | None:
         """Seconds since the newest image file was stored, None if there is none.
