@@ -253,8 +253,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def draw_timeout(self) -> float:
         """Draw seconds until an election."""
         self._at(math.nan)
-        timeout: float = self._SyncObj__generateRaftTimeout()
-        return timeout
+        return float(self._SyncObj__generateRaftTimeout())
 
     # ---- overridden
 

@@ -39,7 +39,7 @@ PATIENCE_STEP_S: Final = 0.02
 
 
 def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
-    """What the engine says whenever it is asked; ``before`` as long as there is none."""
+    """What the engine says whenever it is asked, which is not often; ``before`` as long as there is none."""
     return property(lambda member: before if member._engine is None else ask(member._engine))  # type: ignore[return-value]
 
 
@@ -331,10 +331,6 @@ class RaftMember:
         return self._library.leader if self._library is not None else None
 
     @property
-    def commit_index(self) -> int:
-        return self._library.commit_index if self._library is not None else 0
-
-    @property
     def applied_index(self) -> int:
         return self._library.applied_index if self._library is not None else 0
 
@@ -360,15 +356,19 @@ class RaftMember:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
         return self._engine.leading.read_index_with(member, term) if self._engine is not None else None
 
+    @property
+    def voters(self) -> tuple[str, ...]:
+        return self._engine.voters if self._engine is not None else ()
+
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
         return self._engine.greetings.link_number(peer) if self._engine is not None else 0
 
+    commit_index: int = _asked(lambda engine: engine.commit_index, 0)
     #: Members with an authenticated link up.
     linked: frozenset[str] = _asked(lambda engine: engine.greetings.linked, frozenset())
     #: Voters and learners of the configuration in force: the stored one, whatever ``peers`` says.
     members: tuple[str, ...] = _asked(lambda engine: engine.members, ())
-    voters: tuple[str, ...] = _asked(lambda engine: engine.voters, ())
     #: Seconds: the smallest election timeout N that any member states.
     contact_limit: float = _asked(lambda engine: engine.greetings.contact_limit, 0.0)
     #: First start: the members it still waits for.
@@ -392,15 +392,14 @@ class RaftMember:
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""
-        if self._driver is None:
-            return {"role": str(self.role), "me": self._config.me}
-        age = self._driver.images.age()
-        return self._driver.engine.status() | {
+        driver = self._running
+        age = driver.images.age()
+        return driver.engine.status() | {
             "snapshot_age_s": None if age is None else round(age, 3),
             "durability": self._config.durability,
             "me": self._config.me,
             # Operators send a secret there: only what members say that have proved to be members.
-            "http": self._driver.engine.greetings.http_addresses if self._config.authenticated else {},
+            "http": driver.engine.greetings.http_addresses if self._config.authenticated else {},
         }
 
 

@@ -78,10 +78,9 @@ class Images(Part):
         if self._making or self.installing or self.restoring or now < self._retry_at:
             return
         image = self.shared.held_image.image()
-        threshold = max(self.shared.config.compact_bytes, 2 * image[2] if image else 0)
-        if self._log.journal_bytes >= threshold and self._library.applied_index > (
-            image[0] if image else FIRST_INDEX
-        ):
+        covered, size = (image[0], image[2]) if image else (FIRST_INDEX, 0)
+        threshold = max(self.shared.config.compact_bytes, 2 * size)
+        if self._log.journal_bytes >= threshold and self._library.applied_index > covered:
             self._begin()
 
     def save(self) -> None:
