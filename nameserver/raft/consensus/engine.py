@@ -238,9 +238,8 @@ class Engine(Part):
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
-            self._library.become_follower(
-                mine + TERM_STEP_MAX
-            )  # a step only; over the next link it is nearer
+            # Follow it by a step only; over the next link it is nearer.
+            self._library.become_follower(mine + TERM_STEP_MAX)
             self._effects.wake()
             raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
         else:

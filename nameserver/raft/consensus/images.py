@@ -245,7 +245,6 @@ class Images(Part):
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
         self._log.reset(index, term, held)
-        self._leading.follow_configuration()
         self._library.restored(index)
         self._membership.follow()
         self._effects.add(Trim(index))

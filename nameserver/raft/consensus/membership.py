@@ -45,7 +45,9 @@ class Membership(Part):
         return self._log.configuration_index <= self._library.commit_index
 
     def follow(self) -> None:
-        """Tell everyone concerned that another configuration is in force."""
+        """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
+        if self._log.configuration is not self._electorate.configuration:
+            self._leading.follow_configuration()
         configuration = self._electorate.configuration
         if configuration != self._followed:
             self._followed = configuration
@@ -78,7 +80,6 @@ class Membership(Part):
         if self._me not in configuration.voters:
             raise ChangeNotYet("the leader cannot remove itself")
         index = self._leading.add(CONFIGURATION + encode_configuration(configuration))
-        self._leading.follow_configuration()
         self.follow()
         return index
 

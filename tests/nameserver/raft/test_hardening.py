@@ -1190,7 +1190,6 @@ def _d34_off(patch: pytest.MonkeyPatch) -> None:
 def _d35_off(patch: pytest.MonkeyPatch) -> None:
     def change(membership: Any, configuration: Any) -> int:
         index: int = membership._leading.add(CONFIGURATION + encode_configuration(configuration))
-        membership._leading.follow_configuration()
         membership.follow()
         return index
 
