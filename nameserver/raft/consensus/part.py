@@ -38,7 +38,7 @@ class HeldImage(Protocol):
         """
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Shared:
     """What all parts of one member look at, and some change: it imports none of them, they all import it.
 

@@ -44,7 +44,7 @@ MOVE_TIMER_S: Final = 0.02
 CLOSE_S: Final = 5.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Driver:
     """Performs what the engine wants done: all of one member that waits or touches the machine.
 

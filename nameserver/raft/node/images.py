@@ -45,7 +45,7 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
         sys.setswitchinterval(_USUAL_TURN_S)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ImageFiles:
     """The newest state image, and how another takes its place; whatever takes long is done in threads.
 

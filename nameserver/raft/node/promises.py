@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 HELD_MAX: Final = 4096
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Promises:
     """Stores what this member promises, in the background: its vote and its standing.
 
