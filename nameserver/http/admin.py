@@ -121,7 +121,7 @@ class RaftAdmin:
         if request.headers.get("Accept", "").partition(";")[0].strip() == _BINARY:
             return await _download(request, info.path)
         return json_answer(
-            answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.size)
+            answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
         )
 
     @change("POST", "/v1/raft/restore", "It is the state of this group.", answers.Restored, body=BINARY)

@@ -1,17 +1,18 @@
 """The Raft of PySyncObj behind plain names: the only file that knows its private ones.
 
 The library elects, votes and advances the commit index; :class:`Library` drives it. Terms, votes and the
-commit rule run unchanged. What has a defect is overridden by a call of :class:`Rules`. Private methods can be
-replaced only by inheritance, so there is one subclass, and nothing inherits from it. As all this leans on
-private names, the version is pinned exactly, and each name is checked at start.
+commit rule run unchanged. What has a defect is overridden by a call of :attr:`Library.rules`. Private methods
+can be replaced only by inheritance, so there is one subclass, and nothing inherits from it. As all this leans
+on private names, the version is pinned exactly, and each name is checked at start.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
@@ -23,31 +24,15 @@ from .types import RaftStartError
 if TYPE_CHECKING:
     import random
 
+    from .consensus.engine import Engine
+    from .consensus.log import Entry
+
 #: States of a member, as the library numbers them.
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
 
 SyncObj: Any = module.SyncObj
-
-
-class Rules(Protocol):
-    """What is decided in the library's place; called while it runs."""
-
-    def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
-    def send_vote(self, peer: str, term: int) -> None: ...
-    def replicate(self) -> None:
-        """Leader: send each peer what it lacks."""
-
-    def apply(self, command: bytes) -> None:
-        """Apply the entry after :attr:`Library.applied_index`; what raises here leaves it unapplied."""
-
-    def term_begins(self, term: int) -> None:
-        """The term changes to ``term``: what was said in the one before is void."""
-
-    def state_changed(self, before: int, state: int) -> None: ...
-    def leadership_begins(self) -> None:
-        """Before the first entry of the term is appended."""
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
@@ -95,7 +80,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     library takes for its journal.
 
     Attributes:
-        rules: Asked by whatever is called after the construction; until then nobody is.
+        rules: Decides in the library's place. Asked by whatever is called after the construction; until then
+            nobody is.
+        connected: Who is linked; whoever has others to ask stands for election only while somebody is.
         transferring: The election that is due, or under way, was asked for by the leader itself.
     """
 
@@ -115,7 +102,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _leader: Any = _named("raftLeader")
     _vote: str | None = _named("votedForNodeId")
     _first_of_term: int = _named("noopIDx")
-    connected: set[str] = _named("connectedNodes")
+    connected: Collection[str] = _named("connectedNodes")
     _others: Any = _named("otherNodes")
 
     def __init__(
@@ -129,11 +116,11 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         timeout: float,
         fallback: float,
     ) -> None:
-        self.rules: Rules
+        self.rules: Engine
         self._rng = rng
         self._log = log
         self._commit_limit: int | None = None
-        self._nodes: dict[str, Any] = {}
+        self._node = functools.cache(_Named)
         self.transferring = False
         conf = SyncObjConf(
             autoTick=False,
@@ -169,10 +156,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """Leader, and an entry of its own term is committed."""
         return self.state == LEADER and self.commit_index >= self._first_of_term
 
-    def commit_index_in(self, term: int) -> int | None:
-        """Return the commit index if this member :attr:`leads` in ``term``; None if not."""
-        return self.commit_index if self.term == term and self.leads else None
-
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
@@ -200,20 +183,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             self._commit_limit = None
 
     def append_entries(
-        self,
-        now: float,
-        leader: str,
-        *,
-        term: int,
-        commit: int,
-        prev_index: int | None = None,
-        prev_term: int | None = None,
-        entries: Iterable[tuple[bytes, int, int]] = (),
+        self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[Entry] = ()
     ) -> None:
-        """Take ``leader`` for the leader of ``term``; with ``prev_index``, replace what follows it."""
+        """Take ``leader`` for the leader of ``term``; ``entries`` replace all from the first's index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
-        if prev_index is not None:
-            message |= {"prevLogIdx": prev_index, "prevLogTerm": prev_term, "entries": list(entries)}
+        if entries:
+            prev = entries[0][1] - 1
+            message |= {"prevLogIdx": prev, "prevLogTerm": self._log.term_at(prev), "entries": entries}
         self._receive(now, leader, message)
 
     def vote_request(self, now: float, peer: str, *, term: int, last_index: int, last_term: int) -> None:
@@ -229,12 +205,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _receive(self, now: float, peer: str, message: Mapping[str, object]) -> None:
         self._at(now)
         self._SyncObj__onMessageReceived(self._node(peer), message)
-
-    def link_up(self, peer: str) -> None:
-        self._SyncObj__onNodeConnected(self._node(peer))
-
-    def link_down(self, peer: str) -> None:
-        self._SyncObj__onNodeDisconnected(self._node(peer))
 
     # ---- what our own rules change
 
@@ -272,7 +242,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.commit(index)
 
     def apply_up_to(self, index: int) -> None:
-        """Hand committed entries up to ``index`` to :meth:`Rules.apply`."""
+        """Hand committed entries up to ``index`` to the rules; one that raises there stays unapplied."""
         commit = self.commit_index
         self.commit_index = min(commit, index)
         try:
@@ -283,14 +253,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def draw_timeout(self) -> float:
         """Draw seconds until an election."""
         self._at(math.nan)
-        timeout: float = self._SyncObj__generateRaftTimeout()
-        return timeout
-
-    def _node(self, name: str) -> Any:
-        node = self._nodes.get(name)
-        if node is None:
-            node = self._nodes[name] = _Named(name)
-        return node
+        return float(self._SyncObj__generateRaftTimeout())
 
     # ---- overridden
 
@@ -350,8 +313,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 CALLED: Final = (
     "_onTick",
     "_SyncObj__onMessageReceived",
-    "_SyncObj__onNodeConnected",
-    "_SyncObj__onNodeDisconnected",
     "_SyncObj__generateRaftTimeout",
 )
 OVERRIDDEN: Final = tuple(

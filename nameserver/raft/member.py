@@ -6,10 +6,9 @@ import asyncio
 import logging
 import math
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from .library import Library, check_library
 from .node import Driver
@@ -20,14 +19,16 @@ from .types import (
     NotLeader,
     RaftConfig,
     Role,
-    SnapshotInfo,
     StateMachine,
 )
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine
+    from nameserver.raft.storage.images import Image
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 #: How long a closing leader waits for another one.
 HANDOVER_S: Final = 1.5
@@ -35,8 +36,11 @@ HANDOVER_STEP_S: Final = 0.01
 #: How long a change waits for another one, or for a new leader to find its feet, and how often it looks.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
-#: How the process of a member that was removed ends.
-REMOVED_EXIT_CODE: Final = 3
+
+
+def _asked(ask: Callable[[Engine], _T], before: _T) -> _T:
+    """What the engine says whenever it is asked, which is not often; ``before`` as long as there is none."""
+    return property(lambda member: before if member._engine is None else ask(member._engine))  # type: ignore[return-value]
 
 
 class RaftMember:
@@ -49,7 +53,7 @@ class RaftMember:
         on_fatal: The member cannot go on (broken disk, unreadable entry) and takes part no more; the argument
             is one line. By default the process ends: whatever it would still answer could be wrong.
         on_removed: The cluster removed this member, which takes part no more; the argument is one line. By
-            default the process ends with exit code 3.
+            default as ``on_fatal``.
 
     Raises:
         RaftStartError: The settings are wrong, or the library is not the one this was written for.
@@ -70,16 +74,17 @@ class RaftMember:
         self.bound = ""
         self._config = config
         self._on_change = on_change
+        on_fatal = on_fatal or _end_process
         self._make_driver = partial(
             Driver,
             config,
             machine,
             on_peer_message=on_peer_message,
             on_change=self._changed,
-            on_fatal=on_fatal or _end_process,
-            on_removed=on_removed or _end_removed,
+            on_fatal=on_fatal,
+            on_removed=on_removed or on_fatal,
         )
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._change = asyncio.Event()  # set for an instant at each
         self._closed = False
         self._driver: Driver | None = None
         self._engine: Engine | None = None
@@ -116,7 +121,7 @@ class RaftMember:
         if driver is None:
             return
         self._closed = True
-        self._wake_waiters()
+        self._tell_waiters()
         if handover:
             for _ in range(round(HANDOVER_S / HANDOVER_STEP_S)):
                 if not driver.engine.greetings.linked or not driver.hand_over():
@@ -161,15 +166,10 @@ class RaftMember:
         """
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
-        await self._until(
-            lambda: address in engine.voters and engine.membership.committed,
-            deadline,
-            lambda: (
-                f"{address} is a learner: it becomes a voter when it has caught up"
-                if address in engine.shared.electorate.configuration.learners
-                else f"{address} is not known to be a member yet"
-            ),
-        )
+        if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
+            if address in engine.shared.electorate.configuration.learners:
+                raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
+            raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
         """Take ``address`` out; it stops. Nothing if it is no member.
@@ -185,11 +185,11 @@ class RaftMember:
         if address == self._config.me and engine.role is Role.LEADER:
             raise NotLeader(await self.transfer_leadership(None, deadline=deadline))
         await self._patiently(lambda: engine.membership.remove_member(address), deadline)
-        await self._until(
-            lambda: address not in engine.members and engine.membership.committed,
-            deadline,
-            lambda: f"the removal of {address} is not known to be committed",
+        gone = await self._until(
+            lambda: address not in engine.members and engine.membership.committed, deadline
         )
+        if not gone:
+            raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
     async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
         """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
@@ -209,17 +209,14 @@ class RaftMember:
             if asyncio.get_running_loop().time() >= give_up:
                 raise ChangeUnknown(f"{to or 'no other voter'} has not taken over")
             await asyncio.sleep(HANDOVER_STEP_S)
-        await self._until(
-            lambda: engine.leader is not None and engine.term > term,
-            deadline,
-            lambda: "nobody is known to lead yet",
-        )
+        if not await self._until(lambda: engine.leader is not None and engine.term > term, deadline):
+            raise ChangeUnknown("nobody is known to lead yet")
         leader = engine.leader
         if leader is None or leader == self._config.me:
             raise ChangeUnknown("this member leads again")
         return leader
 
-    async def save_snapshot(self, *, deadline: float) -> SnapshotInfo:
+    async def save_snapshot(self, *, deadline: float) -> Image:
         """Store an image of the state as it is now; the file can be copied and restored elsewhere.
 
         Any member can do that: the image is of what was applied there.
@@ -242,14 +239,12 @@ class RaftMember:
             driver.perform()
             return False
 
-        await self._until(done, deadline, lambda: "the snapshot is not stored yet")
+        if not await self._until(done, deadline):
+            raise ChangeUnknown("the snapshot is not stored yet")
         try:
-            await driver.images.write_file(index)
+            return await driver.images.as_file()
         except OSError as error:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
-        found = driver.images.file(index)
-        assert found is not None
-        return found
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
         """Replace log and state by the contents of a snapshot file; only in a cluster of one.
@@ -272,9 +267,8 @@ class RaftMember:
         except TimeoutError as error:
             restoring.add_done_callback(_say_how_it_ended)
             raise ChangeUnknown("the snapshot is being restored") from error
-        await self._until(
-            lambda: engine.leads, deadline, lambda: "the snapshot is restored, nobody leads yet"
-        )
+        if not await self._until(lambda: engine.leads, deadline):
+            raise ChangeUnknown("the snapshot is restored, nobody leads yet")
 
     @property
     def _running(self) -> Driver:
@@ -300,36 +294,27 @@ class RaftMember:
                     raise
             await asyncio.sleep(PATIENCE_STEP_S)
 
-    async def _until(
-        self, condition: Callable[[], bool], deadline: float, unknown: Callable[[], str]
-    ) -> None:
-        """Wait until ``condition``, which is asked again at each change.
-
-        Raises:
-            ChangeUnknown: With what ``unknown`` says, at the deadline or when the member closes.
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``condition``, which is asked again at each change; False at the deadline, or when the
+        member closes.
         """
-        loop = asyncio.get_running_loop()
         while not condition():
-            waiter = loop.create_future()
-            self._waiters.add(waiter)
             try:
                 async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError as error:
-                raise ChangeUnknown(unknown()) from error
-            finally:
-                self._waiters.discard(waiter)
+                    await self._change.wait()
+            except TimeoutError:
+                return False
             if self._closed:
-                raise ChangeUnknown(unknown())
+                return False
+        return True
 
     def _changed(self) -> None:
-        self._wake_waiters()
+        self._tell_waiters()
         self._on_change()
 
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _tell_waiters(self) -> None:
+        self._change.set()
+        self._change.clear()
 
     # ---- state
 
@@ -344,10 +329,6 @@ class RaftMember:
     @property
     def leader(self) -> str | None:
         return self._library.leader if self._library is not None else None
-
-    @property
-    def commit_index(self) -> int:
-        return self._library.commit_index if self._library is not None else 0
 
     @property
     def applied_index(self) -> int:
@@ -376,44 +357,26 @@ class RaftMember:
         return self._engine.leading.read_index_with(member, term) if self._engine is not None else None
 
     @property
-    def linked(self) -> frozenset[str]:
-        """Members with an authenticated link up."""
-        return self._engine.greetings.linked if self._engine is not None else frozenset()
+    def voters(self) -> tuple[str, ...]:
+        return self._engine.voters if self._engine is not None else ()
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart, also if one took the place of another at once; 0 is none."""
         return self._engine.greetings.link_number(peer) if self._engine is not None else 0
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force: the stored one, whatever ``peers`` says."""
-        return self._engine.members if self._engine is not None else self._config.peers
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        return self._engine.voters if self._engine is not None else self._config.peers
-
-    @property
-    def contact_limit(self) -> float:
-        """Seconds: the smallest election timeout N that any member states."""
-        if self._engine is None:
-            return self._config.election_timeout_ms / 1000
-        return self._engine.greetings.contact_limit
-
-    @property
-    def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for."""
-        return self._engine.greetings.waiting_for if self._engine is not None else ()
-
-    @property
-    def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then."""
-        return self._engine.greetings.distrusted if self._engine is not None else ()
-
-    @property
-    def best(self) -> str:
-        """Of this member and those linked, the one with the best log."""
-        return self._engine.greetings.best if self._engine is not None else self._config.me
+    commit_index: int = _asked(lambda engine: engine.commit_index, 0)
+    #: Members with an authenticated link up.
+    linked: frozenset[str] = _asked(lambda engine: engine.greetings.linked, frozenset())
+    #: Voters and learners of the configuration in force: the stored one, whatever ``peers`` says.
+    members: tuple[str, ...] = _asked(lambda engine: engine.members, ())
+    #: Seconds: the smallest election timeout N that any member states.
+    contact_limit: float = _asked(lambda engine: engine.greetings.contact_limit, 0.0)
+    #: First start: the members it still waits for.
+    waiting_for: tuple[str, ...] = _asked(lambda engine: engine.greetings.waiting_for, ())
+    #: Voters that may lack what they acknowledged, if the rest is no majority: nobody leads then.
+    distrusted: tuple[str, ...] = _asked(lambda engine: engine.greetings.distrusted, ())
+    #: Of this member and those linked, the one with the best log.
+    best: str = _asked(lambda engine: engine.greetings.best, "")
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -429,15 +392,14 @@ class RaftMember:
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics; the keys are those of /v1/status and some more."""
-        if self._driver is None:
-            return {"role": str(self.role), "me": self._config.me}
-        age = self._driver.images.age()
-        return self._driver.engine.status() | {
+        driver = self._running
+        age = driver.images.age()
+        return driver.engine.status() | {
             "snapshot_age_s": None if age is None else round(age, 3),
             "durability": self._config.durability,
             "me": self._config.me,
             # Operators send a secret there: only what members say that have proved to be members.
-            "http": self._driver.engine.greetings.http_addresses if self._config.authenticated else {},
+            "http": driver.engine.greetings.http_addresses if self._config.authenticated else {},
         }
 
 
@@ -454,10 +416,3 @@ def _end_process(reason: str) -> None:
     """Rule 9: after a broken sync nothing this process says can be trusted; the reason is already logged."""
     logging.shutdown()
     os._exit(70)
-
-
-def _end_removed(line: str) -> None:
-    """Rule 11: there is nothing left to serve; all that was promised is on the disk."""
-    print(line, file=sys.stderr, flush=True)
-    logging.shutdown()
-    os._exit(REMOVED_EXIT_CODE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
-from types import ModuleType
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
@@ -48,16 +47,11 @@ class CallContext:
 context: Final = CallContext()
 
 
-def _load_library() -> ModuleType:
-    spec = importlib.util.find_spec("pysyncobj.syncobj")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-module: Any = _load_library()
+_spec: Final = importlib.util.find_spec("pysyncobj.syncobj")
+assert _spec is not None
+assert _spec.loader is not None
+module: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(module)
 missing_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(module, name))
 module.monotonicTime = lambda: context.now
 module.random = context

@@ -63,22 +63,6 @@ class ChangeUnknown(Exception):
     """The deadline passed after the change was begun; it may still happen. The text says how far it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotInfo:
-    """A state image that is durable on this member.
-
-    Attributes:
-        path: The file, complete in itself: it can be copied, and restored elsewhere.
-        index: Last log index that it covers; ``term`` is that entry's.
-        size: Bytes of the file.
-    """
-
-    path: Path
-    index: int
-    term: int
-    size: int
-
-
 class StateMachine(Protocol):
     """The replicated state. Everything is called on the event loop."""
 

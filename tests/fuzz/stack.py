@@ -136,7 +136,7 @@ class Stack:
         await mode.start()
         driver = mode.member._driver
         assert driver is not None
-        driver._on_fatal = driver._on_removed = self._failures.append
+        driver.on_fatal = driver.on_removed = self._failures.append
         await self._server.start(mode)
         self._http = HttpServer(
             consistency=mode, server=self._server, settings=live, version="fuzzed", token=TOKEN
@@ -239,7 +239,7 @@ class _Member:
         )
         self._began_with = mine
         self._stopped = ""
-        driver._on_fatal = driver._on_removed = self._stop
+        driver.on_fatal = driver.on_removed = self._stop
 
     @classmethod
     async def start(cls, directory: Path, group: asyncio.TaskGroup) -> _Member:

@@ -301,8 +301,8 @@ def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
 
 def images_are_read_on_the_loop(patch: pytest.MonkeyPatch) -> None:
     def read_image(images: Any, index: int, offset: int, size: int) -> bytes | None:
-        snapshots = images._storage.snapshots
-        if images._storage.volatile or snapshots is None:
+        snapshots = images.storage.snapshots
+        if images.storage.volatile or snapshots is None:
             return real(images, index, offset, size)
         return snapshots.read(index, offset, size)  # type: ignore[no-any-return]
 
@@ -424,7 +424,8 @@ def barriers_pass_at_the_leaders_commit_index(patch: pytest.MonkeyPatch) -> None
     _leaders_state_what_is_durable(patch)
 
     def read_index_in(leading: Any, term: int) -> int | None:
-        return leading._library.commit_index_in(term)  # type: ignore[no-any-return]
+        library = leading._library
+        return library.commit_index if library.term == term and library.leads else None
 
     patch.setattr(Leading, "read_index_in", read_index_in)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nameserver.modes.notes
-import nameserver.raft.consensus.applying
+import nameserver.raft.consensus.engine
 import nameserver.raft.consensus.images
 import nameserver.raft.consensus.leading
 import nameserver.raft.links.link
@@ -225,7 +225,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
-    (nameserver.raft.consensus.applying, "APPLY_STEP", 7),
+    (nameserver.raft.consensus.engine, "APPLY_STEP", 7),
     # Short, so that what a full disk has kept from being stored is sent again before a run ends.
     (nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )

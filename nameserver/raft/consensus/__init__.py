@@ -7,7 +7,7 @@ effects. Files, threads and sockets stay out.
     effects.py         what a step wants done, as values in order
     writing.py         what goes to the journal, and whether that stalls
     electorate.py, patience.py   who counts, and who is silent
-    elections.py, following.py, leading.py, applying.py   the parts that close the library's defects
+    elections.py, following.py, leading.py   the parts that close the library's defects
     hardening.py       each defect of the library, and where it is closed
     replication.py, watch.py   what a follower is sent; whether this member stood still
     greetings.py       whom this member has met, and its own standing

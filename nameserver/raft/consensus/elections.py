@@ -8,7 +8,7 @@ from typing import Final
 
 from nameserver.raft.library import LEADER
 
-from .messages import PreVote, PreVoteReply, RequestVote, Stale, VoteReply
+from .messages import PreVote, PreVoteReply, RequestVote, Stale, TimeoutNow, VoteReply
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -117,10 +117,14 @@ class Elections(Part):
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)
 
-    def on_stale(self, term: int) -> None:
+    def on_stale(self, peer: str, m: Stale) -> None:
         """D6: someone is in a later term."""
-        if term > self._library.term:
-            self._library.become_follower(term)
+        if m.term > self._library.term:
+            self._library.become_follower(m.term)
+
+    def on_timeout_now(self, peer: str, m: TimeoutNow) -> None:
+        if self.shared.may_stand:
+            self._library.timeout_now(self._clock(), peer, term=m.term)
 
     def term_begins(self) -> None:
         self._votes.clear()
@@ -133,12 +137,5 @@ class Elections(Part):
             reason = f"{','.join(sorted(self._pre_votes))} would vote"
         elif self._library.transferring:
             reason = "asked to take over"
-        self._peer_log.write(
-            logging.INFO,
-            self._me,
-            "election begun me=%s term=%d reason=%s %s",
-            self._me,
-            self._library.term + 1,
-            reason,
-            self._patience.silence(self._clock()),
-        )
+        term, silence = self._library.term + 1, self._patience.silence(self._clock())
+        self._say(self._me, "election begun me=%s term=%d reason=%s %s", self._me, term, reason, silence)

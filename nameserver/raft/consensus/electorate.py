@@ -18,9 +18,7 @@ class Electorate:
 
     Attributes:
         configuration: The one in force.
-        other_voters: Its voters but this member.
-        known: Who is or was linked or configured: what they say is taken (D10), also of a member that the
-            configuration here does not name yet.
+        other_voters: Its voters but this member; ``other_members``: and learners.
     """
 
     def __init__(self, me: str, log: RaftLog, contact: Contact, library: Library) -> None:
@@ -29,7 +27,6 @@ class Electorate:
         self._contact = contact
         self._library = library
         self._three = False
-        self.known: set[str] = set()
         self.follow()
 
     def follow(self) -> None:
@@ -37,19 +34,15 @@ class Electorate:
         self.configuration: Configuration = self._log.configuration
         voters = self.configuration.voters
         self.other_voters = tuple(name for name in voters if name != self._me)
+        self.other_members = tuple(name for name in self.configuration.members if name != self._me)
         self._three = len(voters) == 3 and not self.configuration.learners
-        self.known.update(self.configuration.members)
         self._library.follow_voters(self.other_voters)
         self._contact.voters_are(self.other_voters)
 
     def is_majority(self, others: Collection[str]) -> bool:
         """Whether this member and those of ``others`` that are voters are more than half of the voters."""
         voters = self.configuration.voters
-        count = 1
-        for name in others:  # no generator: asked for each barrier
-            if name in voters:
-                count += 1
-        return count >= majority(len(voters))
+        return 1 + sum(name in voters for name in others) >= majority(len(voters))
 
     @property
     def settled_three(self) -> bool:

@@ -16,21 +16,21 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .applying import Applying
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
 from .images import Images
 from .leading import Leading
-from .log import FIRST_INDEX
+from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
-from .messages import Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
+from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
 from .writing import Writing
 
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
 HOUSEKEEPING_S: Final = 0.25
+#: Entries applied in one step, so that a long replay does not hold the loop.
+APPLY_STEP: Final = 512
 
 
 class Engine(Part):
@@ -52,19 +54,33 @@ class Engine(Part):
         self.take_effects: Final = self._effects.take
         self._next_housekeeping = -math.inf
         self._in_apply = False
+        self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
+        self._passed = 0  # committed entries that the state machine does not see
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
         self.leading = leading = Leading(shared)
-        self.applying = Applying(shared, leading)
         self._writing = Writing(shared, following, leading)
         self.greetings = greetings = Greetings(shared, leading)
         self.membership = membership = Membership(shared, leading, greetings)
         self.images = Images(shared, following, leading, greetings, membership)
+        #: Who takes which message of a peer.
+        self._takers: Final[dict[type[Message], Callable[[str, Any], None]]] = {
+            Append: following.on_append,
+            AppendReply: leading.on_append_reply,
+            SnapshotPart: self.images.on_part,
+            messages.SnapshotReply: leading.on_snapshot_reply,
+            messages.PreVote: self.elections.on_pre_vote,
+            messages.PreVoteReply: self.elections.on_pre_vote_reply,
+            RequestVote: self.elections.on_request_vote,
+            messages.VoteReply: self.elections.on_vote_reply,
+            messages.Stale: self.elections.on_stale,
+            messages.TimeoutNow: self.elections.on_timeout_now,
+            messages.Removed: membership.on_removed,
+        }
         self._library.rules = self
         self.replicate = leading.replicate
         self.leadership_begins = leading.leadership_begins
-        self.apply = self.applying.apply
 
     # ---- public state
 
@@ -177,7 +193,8 @@ class Engine(Part):
             StopMember: An entry cannot be read; nothing has left this member.
         """
         self._patience.look()
-        self.applying.replay()
+        while self._library.applied_index < self._library.commit_index:
+            self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self._electorate.other_voters:
@@ -201,7 +218,6 @@ class Engine(Part):
             return
         self._effects.links.discard(peer)
         if self._effects.greeted.pop(peer, None) is not None:
-            self._library.link_down(peer)
             self.leading.link_changed(peer)
             self._patience.link_down(peer)
         self.images.link_down(peer)
@@ -221,10 +237,11 @@ class Engine(Part):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
-        elif message.term - self._library.term > messages.TERM_STEP_MAX:
-            self._refuse_term(message.term)
-        elif isinstance(message, messages.Removed):
-            self.membership.on_removed(peer, message)
+        elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
+            # Follow it by a step only; over the next link it is nearer.
+            self._library.become_follower(mine + TERM_STEP_MAX)
+            self._effects.wake()
+            raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
         else:
             try:
                 self._on_message(peer, message)
@@ -236,17 +253,6 @@ class Engine(Part):
                 self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._effects.wake()
-
-    def _refuse_term(self, term: int) -> None:
-        """Follow a term that is far ahead by a step only; over the next link it is nearer.
-
-        Raises:
-            MessageError: Always.
-        """
-        mine = self._library.term
-        self.elections.on_stale(mine + messages.TERM_STEP_MAX)
-        self._effects.wake()
-        raise MessageError(f"term {term} is more than {messages.TERM_STEP_MAX} beyond {mine}")
 
     def _go_on(self) -> None:
         """Do what a message or the journal has made due, now: a turn of the loop is a delay.
@@ -269,9 +275,7 @@ class Engine(Part):
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
                 self.link_down(stranger)
-        if isinstance(message, SnapshotPart):
-            self.images.on_part(peer, message)
-        elif self.images.installing and isinstance(message, Append) and message.term >= self.term:
+        if self.images.installing and isinstance(message, Append) and message.term >= self.term:
             self.following.while_installing(peer, message)
         else:
             self.take(peer, message)
@@ -282,37 +286,16 @@ class Engine(Part):
                 greetings.say_to_all()
 
     def take(self, peer: str, message: Message) -> None:
-        """Take one message from an authenticated peer. D10: only those take part that proved who they are.
+        """Take one message from an authenticated peer. D10: only those take part that have said who they are.
 
         That may be more than the configuration here names: the leader can be a member that was added while
         this one was away. What counts in a majority is decided by the configuration.
         """
-        if peer not in self._electorate.known:
+        if peer not in self._effects.greeted:
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
-        match message:
-            case Append():
-                self.following.on_append(peer, message)
-            case AppendReply():
-                self.leading.on_append_reply(peer, message)
-            case messages.SnapshotReply():
-                self.leading.on_snapshot_reply(peer, message)
-            case messages.PreVote():
-                self.elections.on_pre_vote(peer, message)
-            case messages.PreVoteReply():
-                self.elections.on_pre_vote_reply(peer, message)
-            case RequestVote():
-                self.elections.on_request_vote(peer, message)
-            case messages.VoteReply():
-                self.elections.on_vote_reply(peer, message)
-            case messages.Stale():
-                self.elections.on_stale(message.term)
-            case messages.TimeoutNow():
-                if self.shared.may_stand:
-                    self._library.timeout_now(self._clock(), peer, term=message.term)
-            case _:
-                raise AssertionError(f"{type(message).__name__} is taken before")
+        self._takers[type(message)](peer, message)
 
     # ---- entries
 
@@ -402,7 +385,7 @@ class Engine(Part):
             return
         self._in_apply = True
         try:
-            self.applying.apply_committed()
+            self._apply_some()
         except StopMember as error:
             self._effects.fail(str(error))
             return
@@ -410,13 +393,29 @@ class Engine(Part):
             self._in_apply = False
         self._end_step()
 
+    def _apply_some(self) -> None:
+        """Apply a bounded number of entries (D7); the rest in the next step.
+
+        A leader has told the others what is committed by now: whoever wrote over a follower waits for that,
+        and large entries, which take long, are applied everywhere at once, while each has just heard the
+        leader.
+        """
+        library = self._library
+        began, told_up_to = self._clock(), self._log.last_index
+        library.apply_up_to(library.applied_index + APPLY_STEP)
+        took = self._clock() - began
+        if took > self._period:
+            self._patience.expect_silence(took)
+        if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
+            self.leading.replicate()
+
     def _end_step(self) -> None:
         now = self._clock()
         self._contact.applied(self._library.applied_index)
         housekeeping = now >= self._next_housekeeping
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
-            self._peer_log.tell_suppressed()
+            self.shared.peer_log.tell_suppressed()
             self._writing.look_for_stalls(now)
             self.images.ask_again(now)
         if self._library.leads:
@@ -433,8 +432,8 @@ class Engine(Part):
         commit, configured = self._library.commit_index, self._log.configuration_index
         seen: tuple[object, ...] = (
             *self._library.seen,
-            self.applying.passed,
-            min(self._library.applied_index, self.applying.replay_end),
+            self._passed,
+            min(self._library.applied_index, self._replay_end),
             self.in_contact(),
             len(self._effects.greeted),
             configured,
@@ -459,7 +458,32 @@ class Engine(Part):
     def linked_to(self, peer: str) -> bool:
         return peer in self._effects.greeted
 
-    # ---- what the library asks (nameserver.raft.library.Rules)
+    # ---- what the library asks
+
+    def apply(self, command: bytes) -> None:
+        """D11: an entry is applied once, and whole; one that cannot be read, or fails, stops the member.
+
+        What raises here may do so on this member alone (memory, a defect): passed over, it would make this
+        member's state differ from the others'. The log has the entry; the next start applies it again.
+        """
+        index = self._library.applied_index + 1
+        term = self._log.term_at(index) or 0
+        kind = command[:1]
+        if kind in (NO_OP, CONFIGURATION):  # the latter is in force since it was appended
+            self._passed += 1
+            return
+        if kind != REGULAR:  # D31
+            raise StopMember(
+                f"entry {index} is of kind {kind.hex() or 'none'}, which this program does not know"
+            )
+        live = index > self._replay_end
+        try:
+            self.shared.machine.apply(command[1:], index=index, term=term, live=live)
+        except StopMember as error:
+            raise StopMember(f"entry {index}: {error}") from error
+        except Exception as error:
+            logger.exception("apply raised index=%d term=%d", index, term)
+            raise StopMember(f"entry {index} was not applied: {type(error).__name__}: {error}") from error
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self._effects.send(peer, RequestVote(term, last_index, last_term, self._library.transferring))

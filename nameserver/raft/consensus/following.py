@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from nameserver.raft.library import FOLLOWER
 
+from .log import Entry
 from .messages import ALIVE, MATCH, RESET, Append, AppendReply, Stale
 from .part import Part, Shared
 
@@ -34,20 +36,17 @@ class Following(Part):
     def term_begins(self) -> None:
         self._matched = self.acknowledged = self._leader_durable = 0
 
-    def follow(self, leader: str, term: int, commit: int = 0) -> None:
-        """Accept ``leader`` as leader of ``term``.
+    def follow(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
+        """Accept ``leader`` as leader of ``term``, and ``entries`` for all that follows in our log.
 
         D2: ``commit`` is only ever an index up to which our log was checked against the leader's; a piece of
         a snapshot says nothing about the log and brings 0.
         """
-        self._hear(leader, term)
-        self._library.append_entries(self._clock(), leader, term=term, commit=commit)
-
-    def _hear(self, leader: str, term: int) -> None:
         if self._library.leader != leader:
             self.leader_changes += 1
-            self._peer_log.write(logging.INFO, leader, "leader changed term=%d leader=%s", term, leader)
+            self._say(leader, "leader changed term=%d leader=%s", term, leader)
         self._patience.hear()
+        self._library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
@@ -82,22 +81,12 @@ class Following(Part):
                     m.term,
                 )
             return
-        if rest:
-            self._hear(peer, m.term)
-            library.append_entries(
-                self._clock(),
-                peer,
-                term=m.term,
-                commit=min(m.commit, match + len(rest)),
-                prev_index=match,
-                prev_term=log.term_at(match),
-                entries=[(command, match + 1 + i, term) for i, (term, command) in enumerate(rest)],
-            )
-            if log.configuration is not self._electorate.configuration:
-                self._electorate.follow()
-        else:
-            self.follow(peer, m.term, min(m.commit, match))
-        self._matched = max(self._matched, match + len(rest))
+        new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
+        matched = match + len(rest)
+        self.follow(peer, m.term, min(m.commit, matched), new)
+        if log.configuration is not self._electorate.configuration:
+            self._electorate.follow()
+        self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
         self._leader_durable = max(self._leader_durable, m.durable)
         self._take_statement(peer, m)
@@ -165,24 +154,11 @@ class Following(Part):
         self._matched = max(self._matched, self._library.commit_index)
         self._acknowledge(min(self._matched, self._log.durable_index))
 
-    def restored(self, index: int) -> None:
-        """Log and state are those of the leader's image at ``index``."""
-        self._matched = max(self._matched, index)
-
     def say_alive(self, leader: str) -> None:
         """Answer the leader's clock while a state image is being installed."""
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:
-        self._effects.send(
-            leader,
-            AppendReply(
-                self._library.term,
-                seq,
-                state,
-                index,
-                not self.shared.may_vote,
-                self._clock(),
-                self._contact.echo_for(leader),
-            ),
-        )
+        learner, echo = not self.shared.may_vote, self._contact.echo_for(leader)
+        reply = AppendReply(self._library.term, seq, state, index, learner, self._clock(), echo)
+        self._effects.send(leader, reply)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .effects import StoreStanding
 from .leading import Leading
-from .members import Standing, found, majority, waiting_for
+from .members import Standing, majority
 from .messages import FORMAT_MAX, Append, Greeting, MessageError
 from .part import Part, Shared
 
@@ -29,7 +29,6 @@ class Greetings(Part):
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
         self._leading = leading
-        self._config = shared.config
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # links over which each peer has said one so far
         self.contact_limit = self._timeout
@@ -41,9 +40,12 @@ class Greetings(Part):
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """First start: the members it still waits for."""
-        members = self._electorate.configuration.members
-        return waiting_for(self._me, members, self.said) if self.shared.empty else ()
+        """First start: the members it still waits for; none if a cluster exists, which it will join as a
+        learner.
+        """
+        if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
+            return ()
+        return tuple(member for member in self._electorate.other_members if member not in self.said)
 
     @property
     def distrusted(self) -> tuple[str, ...]:
@@ -78,13 +80,13 @@ class Greetings(Part):
         """Say it once if nobody can lead any more without being told to."""
         distrusted = self.distrusted
         if distrusted and distrusted != self._said_distrusted:
-            self._peer_log.write(
-                logging.WARNING,
+            self._say(
                 self._me,
                 "no majority of members is trusted: acknowledged changes may be missing at %s; if nobody "
                 "else comes back, start %s, whose log is the best, with --force-new-cluster",
                 ",".join(distrusted),
                 self.best,
+                level=logging.WARNING,
             )
         self._said_distrusted = distrusted
 
@@ -100,7 +102,8 @@ class Greetings(Part):
     @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
-        said = {peer: greeting.http for peer, greeting in self.said.items()} | {self._me: self._config.http}
+        said = {peer: greeting.http for peer, greeting in self.said.items()}
+        said[self._me] = self.shared.config.http
         return {member: said[member] for member in self._electorate.configuration.members if said.get(member)}
 
     # ---- greetings
@@ -121,29 +124,21 @@ class Greetings(Part):
             kept = {*self._electorate.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
             self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
-        if first and greeting.durability not in ("", self._config.durability):
-            self._peer_log.write(
-                logging.WARNING,
+        if first and greeting.durability not in ("", self.shared.config.durability):
+            self._say(
                 peer,
                 "members differ in durability peer=%s theirs=%s mine=%s: what a majority acknowledges is as "
                 "safe as the weakest of it",
                 peer,
                 greeting.durability,
-                self._config.durability,
+                self.shared.config.durability,
+                level=logging.WARNING,
             )
         if first:
             self._link_numbers[peer] = self._link_numbers.get(peer, 0) + 1
-            self._peer_log.write(
-                logging.INFO,
-                peer,
-                "member linked peer=%s voter=%s empty=%s",
-                peer,
-                greeting.voter,
-                greeting.empty,
-            )
-            self._electorate.known.add(peer)
+            voter, empty = greeting.voter, greeting.empty
+            self._say(peer, "member linked peer=%s voter=%s empty=%s", peer, voter, empty)
             self._contact.forget(peer)
-            self._library.link_up(peer)
             self._leading.link_changed(peer)
         self.consider_founding()
         self.look_for_trust()
@@ -170,14 +165,14 @@ class Greetings(Part):
                 standing.instance,
                 standing.voter,
                 self.shared.empty,
-                self._config.election_timeout_ms,
+                self.shared.config.election_timeout_ms,
                 dict(standing.founders),
                 self._library.term,
                 FORMAT_MAX,
                 standing.cluster,
-                self._config.http,
+                self.shared.config.http,
                 *self._last,
-                durability=self._config.durability,
+                durability=self.shared.config.durability,
             ),
         )
 
@@ -197,21 +192,28 @@ class Greetings(Part):
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
         if not self.shared.empty:
             return
-        members = self._electorate.configuration.members
-        founded = found(self.shared.standing, self._me, members, self.said)
-        if founded is None:
+        founders = self._founders()
+        if not founders:
             if (waiting := self.waiting_for) != self._said_waiting_for:
                 self._said_waiting_for = waiting
-                self._peer_log.write(
-                    logging.INFO,
-                    self._me,
-                    "first start waits for members=%s",
-                    ",".join(waiting) or "none: a cluster exists",
-                )
+                missing = ",".join(waiting) or "none: a cluster exists"
+                self._say(self._me, "first start waits for members=%s", missing)
             return
-        self.become(founded)
-        logger.info("cluster founded me=%s members=%s", self._me, ",".join(members))
+        self.become(replace(self.shared.standing, voter=True, founders=founders))
+        members = ",".join(self._electorate.configuration.members)
+        logger.info("cluster founded me=%s members=%s", self._me, members)
         self.say_to_all()
+
+    def _founders(self) -> dict[str, str]:
+        """The instances that found the cluster with this one; none if it cannot be founded yet."""
+        me, mine, said = self._me, self.shared.standing.instance, self.said
+        others = self._electorate.other_members
+        for greeting in said.values():
+            if not greeting.empty and greeting.founders.get(me) == mine:
+                return greeting.founders
+        if all(member in said and said[member].empty for member in others):
+            return {member: said[member].instance for member in others} | {me: mine}
+        return {}
 
     def join(self, leader: str) -> list[str]:
         """An empty member belongs to the cluster whose leader sends it a log, whatever it was to found.

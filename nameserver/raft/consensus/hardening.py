@@ -3,7 +3,7 @@
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
 :class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
-:mod:`.following`, :mod:`.leading`, :mod:`.applying`. Each defect: what happens, and where it is closed. Its
+:mod:`.following`, :mod:`.leading`, :mod:`.membership`. Each defect: what happens, and where it is closed. Its
 scenario is played by the tests that have its number in their names, and once more with the fix switched off,
 which must be found wrong.
 
@@ -40,7 +40,7 @@ D10
     :meth:`.engine.Engine.take`, :mod:`nameserver.raft.links.auth`
 D11
     A command that raises is tried again in each tick, by each leader: the cluster stops for ever.
-    :meth:`.applying.Applying.apply`
+    :meth:`.engine.Engine.apply`
 D12
     A callback that raises makes its member apply the command twice. There are no callbacks:
     :meth:`nameserver.raft.library.Library._applyCommand` is refused, verdicts come by apply.
@@ -99,7 +99,7 @@ D30
     acknowledged entries. :mod:`nameserver.raft.storage.journal`
 D31
     A version command above a member's own version is applied again and again. There is none: an entry of a
-    kind that this program does not know stops the member. :meth:`.applying.Applying.apply`
+    kind that this program does not know stops the member. :meth:`.engine.Engine.apply`
 D32
     The pipe that wakes the member is full after 65,536 submissions, which raise though they were taken.
     There is no pipe. :meth:`nameserver.raft.node.driver.Driver.wake`
@@ -111,12 +111,12 @@ D34
     :mod:`nameserver.raft.links.transport`
 D35
     A second membership change is accepted while the first is uncommitted: two majorities may have no member
-    in common. :meth:`.leading.Leading.change`
+    in common. :meth:`.membership.Membership._change`
 D36
     After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
     :meth:`.electorate.Electorate.follow`
 D37
-    A leader cannot remove itself, and nothing hands over. :meth:`.leading.Leading.change`,
+    A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
     :mod:`nameserver.raft.member`
 
 All this leans on private names: :mod:`nameserver.raft.library` has them, and checks them at start.

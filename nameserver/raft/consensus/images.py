@@ -53,8 +53,6 @@ class Images(Part):
         membership: Membership,
     ) -> None:
         super().__init__(shared)
-        self._held_image = shared.held_image
-        self._compact_bytes = shared.config.compact_bytes
         self._following = following
         self._leading = leading
         self._greetings = greetings
@@ -79,11 +77,10 @@ class Images(Part):
         """
         if self._making or self.installing or self.restoring or now < self._retry_at:
             return
-        image = self._held_image.image()
-        threshold = max(self._compact_bytes, 2 * image[2] if image else 0)
-        if self._log.journal_bytes >= threshold and self._library.applied_index > (
-            image[0] if image else FIRST_INDEX
-        ):
+        image = self.shared.held_image.image()
+        covered, size = (image[0], image[2]) if image else (FIRST_INDEX, 0)
+        threshold = max(self.shared.config.compact_bytes, 2 * size)
+        if self._log.journal_bytes >= threshold and self._library.applied_index > covered:
             self._begin()
 
     def save(self) -> None:
@@ -135,7 +132,7 @@ class Images(Part):
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
-        self._log.journal_bytes = max(self._log.journal_bytes, self._compact_bytes)
+        self._log.journal_bytes = max(self._log.journal_bytes, self.shared.config.compact_bytes)
 
     # ---- from a leader
 
@@ -248,9 +245,7 @@ class Images(Part):
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
         self._log.reset(index, term, held)
-        self._leading.follow_configuration()
         self._library.restored(index)
-        self._following.restored(index)
         self._membership.follow()
         self._effects.add(Trim(index))
         return True

@@ -1,4 +1,4 @@
-"""D3, D17 to D20, D22, D26, D34, D35, D37: what a leader sends to whom, and what their answers count for."""
+"""D3, D17 to D20, D22, D26, D34: what a leader sends to whom, and what their answers count for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 import math
 
 from nameserver.raft.library import LEADER
-from nameserver.raft.types import ChangeNotYet
 
-from .log import CONFIGURATION, NO_OP, REGULAR
-from .members import Configuration, encode_configuration, majority
+from .log import NO_OP, REGULAR
+from .members import majority
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
 from .part import Part, Shared
 from .replication import (
@@ -40,7 +39,6 @@ class Leading(Part):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._held_image = shared.held_image
         self._stated = 0  # the greatest durable index that it told anybody in this term
         self._handed_over = False  # this leader asked another to take over
         self.progress: dict[str, Progress] = {}
@@ -56,9 +54,8 @@ class Leading(Part):
     def leadership_begins(self) -> None:
         self._handed_over = False
         self._stated = 0
-        for name in self._electorate.configuration.members:
-            if name != self._me:
-                self._set_progress(name)
+        for name in self._electorate.other_members:
+            self._set_progress(name)
         self.elected += 1
         first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
         logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
@@ -115,39 +112,17 @@ class Leading(Part):
 
     # ---- the members
 
-    def change(self, configuration: Configuration) -> int:
-        """Append another configuration; return its index.
-
-        D35: the one before must be committed, and an entry of this term, else two majorities without a common
-        member could come about. D37: a leader never appends one in which it does not vote. So the member that
-        goes never holds the entry that removes it: it is in force here, and is not sent there.
-
-        Raises:
-            ChangeNotYet: Nothing was done.
-        """
-        if self._library.state != LEADER:
-            raise ChangeNotYet("this member does not lead")
-        if not self._library.leads:
-            raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
-        if self._log.configuration_index > self._library.commit_index:
-            raise ChangeNotYet("another change of the members is under way; ask again")
-        if self._me not in configuration.voters:
-            raise ChangeNotYet("the leader cannot remove itself")
-        index = self._add(CONFIGURATION + encode_configuration(configuration))
-        self.follow_configuration()
-        return index
-
     def follow_configuration(self) -> None:
         """Put in force what the log holds, and send to its members."""
         former = self._electorate.configuration.voters
         self._electorate.follow()
         if self._library.state != LEADER:
             return
-        members = self._electorate.configuration.members
-        for name in self.progress.keys() - set(members):
+        others = self._electorate.other_members
+        for name in self.progress.keys() - set(others):
             del self.progress[name]
-        for name in members:
-            if name != self._me and name not in self.progress:
+        for name in others:
+            if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
         for name in self._electorate.other_voters:
@@ -170,8 +145,8 @@ class Leading(Part):
 
     def read_index_in(self, term: int) -> int | None:
         """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
-        commit = self._library.commit_index_in(term)
-        return commit if commit is None or commit > self._stated else self._stated
+        library = self._library
+        return max(library.commit_index, self._stated) if library.term == term and library.leads else None
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
@@ -189,9 +164,10 @@ class Leading(Part):
         """Append one entry if this member leads in ``term`` (D27); return its index."""
         if self._library.state != LEADER or self._library.term != term:
             return None
-        return self._add(REGULAR + payload)
+        return self.add(REGULAR + payload)
 
-    def _add(self, command: bytes) -> int:
+    def add(self, command: bytes) -> int:
+        """Append an entry of any kind in this term; return its index."""
         index = self._log.last_index + 1
         self._log.add(command, index, self._library.term)
         return index
@@ -234,7 +210,7 @@ class Leading(Part):
             progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
         if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
             # D25: a learner is done when an entry appended after it came back is committed without it.
-            progress.catch_up_entry = self._add(NO_OP)
+            progress.catch_up_entry = self.add(NO_OP)
 
     def on_snapshot_reply(self, peer: str, m: SnapshotReply) -> None:
         progress = self._take_answer(peer, m)
@@ -299,44 +275,32 @@ class Leading(Part):
             age = now - self._contact.majority_date(now)
         stated = self._to_state()
         for peer, progress in self.progress.items():
-            if peer in self._library.connected:
+            if peer in self._effects.greeted:
                 self._send_to(peer, progress, now, None if age == math.inf else age, stated)
             else:
                 progress.beat_at = now + self._period
 
     def _send_to(self, peer: str, p: Progress, now: float, age: float | None, stated: int) -> None:
-        log = self._log
-        beat = now >= p.beat_at
+        log, term, commit = self._log, self._library.term, self._library.commit_index
+        last, echo, beat = log.last_index, self._contact.echo_for(peer), now >= p.beat_at
         if p.next <= log.base_index or p.transfer is not None:
             self._send_image(peer, p, now)
         while True:
-            more = p.transfer is None and log.base_index < p.next <= log.last_index and p.window_open
+            more = p.transfer is None and log.base_index < p.next <= last and p.window_open
             if not (beat or more or (p.transfer is None and self._commit_untold(p))):
                 return
             self._stated = max(self._stated, stated)
-            prev = min(p.next, log.last_index + 1) - 1
+            prev = min(p.next, last + 1) - 1
             if prev < log.base_index:
-                prev = log.last_index
+                prev = last
+            prev_term = log.term_at(prev) or 0
             entries = log.read(p.next, bytes_max=BATCH_BYTES) if more else []
             p.seq += 1
-            self._effects.send(
-                peer,
-                Append(
-                    self._library.term,
-                    p.seq,
-                    self._library.commit_index,
-                    prev,
-                    log.term_at(prev) or 0,
-                    entries,
-                    log.last_index,
-                    beat,
-                    now,
-                    self._contact.echo_for(peer),
-                    age,
-                    self._stated,
-                ),
+            append = Append(
+                term, p.seq, commit, prev, prev_term, entries, last, beat, now, echo, age, self._stated
             )
-            p.commit_sent, p.durable_sent = self._library.commit_index, self._stated
+            self._effects.send(peer, append)
+            p.commit_sent, p.durable_sent = commit, self._stated
             if beat:
                 p.beat_at = now + self._period
                 beat = False
@@ -351,32 +315,23 @@ class Leading(Part):
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None
         if p.transfer is None:
-            image = self._held_image.image()
+            image = self.shared.held_image.image()
             if image is None or image[0] < self._log.base_index:
                 return
             p.transfer = Transfer(*image, moved_at=now)
             logger.info("snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
-        t = p.transfer
+        t, last, echo = p.transfer, self._log.last_index, self._contact.echo_for(peer)
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
-            data = self._held_image.read_image(t.index, t.sent, PART_BYTES)
+            data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
                 p.transfer = None  # replaced by a newer one: begin again with that
                 return
             if not data:
                 return  # this member's disk has not given it yet
             p.seq += 1
+            term, offset = self._library.term, t.sent
             part = SnapshotPart(
-                self._library.term,
-                p.seq,
-                t.index,
-                t.index_term,
-                t.size,
-                t.sent,
-                data,
-                self._log.last_index,
-                now,
-                self._contact.echo_for(peer),
-                t.configuration,
+                term, p.seq, t.index, t.index_term, t.size, offset, data, last, now, echo, t.configuration
             )
             self._effects.send(peer, part)
             t.sent += len(data)

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from nameserver.raft.types import StopMember
 from remoting.lenient import UNREADABLE
-
-from .messages import Greeting
 
 #: Version of an encoded configuration.
 FORMAT: Final = 1
@@ -116,31 +114,3 @@ def majority(members: int) -> int:
 def cluster_id(members: tuple[str, ...]) -> str:
     """Name a cluster by the members that found it; the order in which they are written does not matter."""
     return hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:32]
-
-
-def found(
-    standing: Standing, me: str, members: tuple[str, ...], greetings: Mapping[str, Greeting]
-) -> Standing | None:
-    """Decide whether an empty member is now a founding one.
-
-    Args:
-        greetings: The newest greeting of each member to which a link is up.
-
-    Returns:
-        The new standing, or None if it stays as it is.
-    """
-    for greeting in greetings.values():
-        if not greeting.empty and greeting.founders.get(me) == standing.instance:
-            return replace(standing, voter=True, founders=dict(greeting.founders))
-    others = [member for member in members if member != me]
-    if all(member in greetings and greetings[member].empty for member in others):
-        founders = {member: greetings[member].instance for member in others} | {me: standing.instance}
-        return replace(standing, voter=True, founders=founders)
-    return None
-
-
-def waiting_for(me: str, members: tuple[str, ...], greetings: Mapping[str, Greeting]) -> tuple[str, ...]:
-    """Members that an empty member still needs; none if a cluster exists, which it will join as a learner."""
-    if any(not greeting.empty for greeting in greetings.values()):
-        return ()
-    return tuple(member for member in members if member != me and member not in greetings)

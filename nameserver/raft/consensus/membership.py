@@ -1,4 +1,6 @@
-"""Changes of the cluster, which its leader makes: members come and go one at a time, leadership moves."""
+"""D35, D37: changes of the cluster, which its leader makes: members come and go one at a time, leadership
+moves.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from remoting.errors import LocalProtocolError
 from .effects import Follow, Leave
 from .greetings import Greetings
 from .leading import Leading
-from .log import FIRST_INDEX
-from .members import Configuration, majority
+from .log import CONFIGURATION, FIRST_INDEX
+from .members import Configuration, encode_configuration, majority
 from .messages import FORMAT, FORMAT_CONFIGURATION, Removed
 from .part import Part, Shared
 
@@ -45,7 +47,9 @@ class Membership(Part):
         return self._log.configuration_index <= self._library.commit_index
 
     def follow(self) -> None:
-        """Tell everyone concerned that another configuration is in force."""
+        """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
+        if self._log.configuration is not self._electorate.configuration:
+            self._leading.follow_configuration()
         configuration = self._electorate.configuration
         if configuration != self._followed:
             self._followed = configuration
@@ -62,7 +66,22 @@ class Membership(Part):
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        index = self._leading.change(configuration)
+        """Append another configuration as the leader; return its index.
+
+        D35: the one before must be committed, and an entry of this term, else two majorities without a common
+        member could come about. D37: a leader never appends one in which it does not vote. So the member that
+        goes never holds the entry that removes it: it is in force here, and is not sent there.
+
+        Raises:
+            ChangeNotYet: Nothing was done.
+        """
+        if not self._library.leads:
+            raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
+        if not self.committed:
+            raise ChangeNotYet("another change of the members is under way; ask again")
+        if self._me not in configuration.voters:
+            raise ChangeNotYet("the leader cannot remove itself")
+        index = self._leading.add(CONFIGURATION + encode_configuration(configuration))
         self.follow()
         return index
 

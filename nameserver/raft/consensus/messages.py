@@ -180,20 +180,9 @@ class Removed(msgspec.Struct, array_like=True, frozen=True, tag=11):
     index: Index
 
 
-Message = (
-    Greeting
-    | PreVote
-    | PreVoteReply
-    | RequestVote
-    | VoteReply
-    | Stale
-    | TimeoutNow
-    | Append
-    | AppendReply
-    | SnapshotPart
-    | SnapshotReply
-    | Removed
-)
+#: What elections are made of.
+Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNow
+Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nameserver.raft.library import Library
@@ -14,7 +15,7 @@ from .contact import Contact
 from .effects import Effects
 from .electorate import Electorate
 from .log import FIRST_INDEX, RaftLog, Recovered
-from .members import Configuration, Standing
+from .members import Standing
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
 from .patience import FALLBACK, Patience
 
@@ -37,34 +38,30 @@ class HeldImage(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class Shared:
     """What all parts of one member look at, and some change: it imports none of them, they all import it.
 
     Attributes:
+        standing: What this member is; stored before anybody hears of what it does by it.
+        stalled: The oldest write of the journal is under way for too long.
         volatile: There is no journal: what is in the log is as durable as it will ever be.
         timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
         peer_log: For lines that a peer can cause with every message: it writes no more than some.
-        standing: What this member is; stored before anybody hears of what it does by it.
-        stalled: The oldest write of the journal is under way for too long.
     """
 
-    def __init__(
-        self,
-        config: RaftConfig,
-        machine: StateMachine,
-        *,
-        held_image: HeldImage,
-        clock: Callable[[], float],
-        rng: random.Random,
-        standing: Standing,
-        recovered: Recovered,
-    ) -> None:
-        self.config = config
-        self.machine = machine
-        self.held_image = held_image
-        self.clock = clock
-        self.standing = standing
-        self.stalled = False
+    config: RaftConfig
+    machine: StateMachine
+    _: KW_ONLY
+    held_image: HeldImage
+    clock: Callable[[], float]
+    rng: random.Random
+    standing: Standing
+    recovered: InitVar[Recovered]
+    stalled: bool = False
+
+    def __post_init__(self, recovered: Recovered) -> None:
+        config, clock = self.config, self.clock
         self.me = me = config.me
         self.volatile = config.durability == "memory"
         self.timeout = timeout = config.election_timeout_ms / 1000
@@ -77,13 +74,11 @@ class Shared:
         self.effects = Effects(log)
         self.peer_log = LimitedLog(logger, clock)
         self.library = library = Library(
-            me, log, now=clock(), rng=rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
+            me, log, now=clock(), rng=self.rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
         )
+        library.connected = self.effects.greeted
         self.electorate = Electorate(me, log, contact, library)
-        self.patience = Patience(
-            me, self.effects.greeted, contact, library, clock=clock, rng=rng, period=period, timeout=timeout
-        )
-        self._durable_read: tuple[Standing, Configuration, bool] | None = None  # what it was found for, found
+        self.patience = Patience(self)
 
     @property
     def empty(self) -> bool:
@@ -109,17 +104,13 @@ class Shared:
     @property
     def read_by_all(self) -> int:
         """Rule 7: the highest format that every member said it reads."""
-        others = [name for name in self.electorate.configuration.members if name != self.me]
-        return min([FORMAT_MAX, *(self.standing.formats.get(name, FORMAT) for name in others)])
+        stated = (self.standing.formats.get(name, FORMAT) for name in self.electorate.other_members)
+        return min([FORMAT_MAX, *stated])
 
     @property
     def all_read_durable(self) -> bool:
         """Every member has said that it understands :attr:`.messages.Append.durable`."""
-        standing, configuration = self.standing, self.electorate.configuration
-        known = self._durable_read
-        if known is None or known[0] is not standing or known[1] is not configuration:
-            known = self._durable_read = standing, configuration, self.read_by_all >= FORMAT_DURABLE
-        return known[2]
+        return self.read_by_all >= FORMAT_DURABLE
 
 
 class Part:
@@ -134,10 +125,13 @@ class Part:
         self._log = shared.log
         self._contact = shared.contact
         self._effects = shared.effects
-        self._peer_log = shared.peer_log
         self._library = shared.library
         self._electorate = shared.electorate
         self._patience = shared.patience
+
+    def _say(self, about: str, text: str, *values: object, level: int = logging.INFO) -> None:
+        """Write a line that a peer can cause with every message, unless there are too many of them."""
+        self.shared.peer_log.write(level, about, text, *values)
 
     def _begins(self) -> bool:
         """Each event begins with a look at the clock; False if this member takes part no more."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from nameserver.raft.library import LEADER, Library
+from nameserver.raft.library import LEADER
 
-from .contact import Contact
 from .watch import Watch
 
 if TYPE_CHECKING:
-    import random
+    from .part import Shared
 
 logger = logging.getLogger(__name__)
 
@@ -32,29 +30,18 @@ class Patience:
         last_look_at: The election deadline that is the last look into the sockets, see :mod:`.elections`.
     """
 
-    def __init__(
-        self,
-        me: str,
-        greeted: Collection[str],
-        contact: Contact,
-        library: Library,
-        *,
-        clock: Callable[[], float],
-        rng: random.Random,
-        period: float,
-        timeout: float,
-    ) -> None:
-        self._me = me
-        self._greeted = greeted
-        self._contact = contact
-        self._library = library
-        self._clock = clock
-        self._rng = rng
-        self._period = period
-        self._timeout = timeout
+    def __init__(self, shared: Shared) -> None:
+        self._me = shared.me
+        self._greeted = shared.effects.greeted
+        self._contact = shared.contact
+        self._library = shared.library
+        self._clock = shared.clock
+        self._rng = shared.rng
+        self._period = shared.period
+        self._timeout = shared.timeout
         self.heard = -math.inf
-        self.watch = Watch(period)
-        self.watch.look(clock())
+        self.watch = Watch(self._period)
+        self.watch.look(self._clock())
         self.last_look_at = math.nan
 
     def look(self) -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -43,6 +44,7 @@ MOVE_TIMER_S: Final = 0.02
 CLOSE_S: Final = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class Driver:
     """Performs what the engine wants done: all of one member that waits or touches the machine.
 
@@ -51,39 +53,27 @@ class Driver:
         on_removed: The cluster removed this member, which takes part no more; called at most once.
     """
 
-    def __init__(
-        self,
-        config: RaftConfig,
-        machine: StateMachine,
-        *,
-        on_peer_message: Callable[[str, bytes], None],
-        on_change: Callable[[], None],
-        on_fatal: Callable[[str], None],
-        on_removed: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._machine = machine
-        self._on_peer_message = on_peer_message
-        self._on_change = on_change
-        self._on_fatal = on_fatal
-        self._on_removed = on_removed
+    config: RaftConfig
+    machine: StateMachine
+    _: KW_ONLY
+    on_peer_message: Callable[[str, bytes], None]
+    on_change: Callable[[], None]
+    on_fatal: Callable[[str], None]
+    on_removed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._writer: Writer | None = None
         self._told = 0  # up to this position the journal is known to be durable
-        self._step_due = self._change_due = self._closed = False
+        self._step_due = self._change_due = self._durable_due = self.closed = False
         self._removal = ""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._timer_moved_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._storage = storage = Storage(config, machine, DISK)
-        self._promises = Promises(
-            storage.directory,
-            in_background=self._in_background,
-            on_kept=self._keep_going,
-            on_failed=self.fatal,
-        )
-        self.images = ImageFiles(storage, machine, in_background=self._in_background, on_read=self.wake)
+        self._storage = storage = Storage(self.config, self.machine, DISK)
+        self._promises = Promises(storage.directory, self)
+        self.images = ImageFiles(storage, self.machine, self)
         try:
             self.engine, self.transport = self._open()
         except BaseException:
@@ -93,11 +83,11 @@ class Driver:
     # ---- life
 
     def _open(self) -> tuple[Engine, Transport]:
-        config, storage = self._config, self._storage
+        config, storage = self.config, self._storage
         recovered = storage.recover()
         shared = Shared(
             config,
-            self._machine,
+            self.machine,
             held_image=self.images,
             clock=clock.boot_clock,
             rng=Random(os.urandom(16)),
@@ -127,25 +117,24 @@ class Driver:
                 done=partial(self._on_loop, self._durable),
                 failed=partial(self._on_loop, self.fatal),
             )
-        bound = await self.transport.listen(self._config.listen or self._config.me)
+        bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
         try:
             self.engine.start()
             self.perform()
         except StopMember as error:
-            raise RaftStartError(f"raft: {self._config.data_dir}: {error}") from error
+            raise RaftStartError(f"raft: {self.config.data_dir}: {error}") from error
         await self.transport.go()
         self._timer_fired()
         return bound
 
     async def close(self) -> None:
         """Stop taking part; write what is queued; close everything. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
         self.engine.close()
         self.perform()
-        self._closed = True
-        self._promises.close()
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
@@ -170,13 +159,13 @@ class Driver:
 
     def wake(self) -> None:
         """Step once after everything that is ready in this turn of the loop (group commit)."""
-        if not self._step_due and not self._closed:
+        if not self._step_due and not self.closed:
             self._step_due = True
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._step_due = False
-        if self._closed:
+        if self.closed:
             return
         self.engine.step()
         self.perform()
@@ -212,9 +201,9 @@ class Driver:
                 case effects.MakeImage():
                     if self._writer is not None:
                         self._writer.rotate()
-                    self._in_background(self._make_image(effect))
+                    self.in_background(self._make_image(effect))
                 case effects.InstallImage():
-                    self._in_background(self._install_image(effect))
+                    self.in_background(self._install_image(effect))
                 case effects.Trim():
                     if self._writer is not None:
                         self._writer.trim(effect.index)
@@ -249,7 +238,7 @@ class Driver:
         """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
         self._timer = None
         self._timer_at = math.inf
-        if self._closed:
+        if self.closed:
             return
         self._ask_journal()
         if self.engine.next_wake() <= clock.boot_clock():
@@ -258,22 +247,22 @@ class Driver:
         self._set_timer(max(self.engine.next_wake(), clock.boot_clock() + TIMER_MIN_S))
 
     def changed(self) -> None:
-        if not self._change_due and not self._closed:
+        if not self._change_due and not self.closed:
             self._change_due = True
             self._loop.call_soon(self._tell_change)
 
     def _tell_change(self) -> None:
         self._change_due = False
-        if not self._closed:
+        if not self.closed:
             self._renew_credentials()
-            self._on_change()
+            self.on_change()
 
     def _credentials(self, engine: Engine) -> Credentials:
         return Credentials(
-            me=self._config.me,
+            me=self.config.me,
             members=frozenset(engine.members),
             cluster=self._storage.directory.state.cluster,
-            secret=self._config.secret,
+            secret=self.config.secret,
             open=engine.shared.empty,
         )
 
@@ -317,20 +306,18 @@ class Driver:
         return asked
 
     def application_message(self, peer: str, data: bytes) -> None:
-        if self._closed:
+        if self.closed:
             return
         if not self.engine.linked_to(peer):
             raise LinkError("application message before a greeting")
         try:
-            self._on_peer_message(peer, data)
+            self.on_peer_message(peer, data)
         except Exception:
             # A handler's defect must not close the link: the peer would send the same again for ever.
             logger.exception("peer message handler failed peer=%s", peer)
 
     def send_application(self, member: str, message: bytes) -> bool:
-        if not self.engine.linked_to(member):
-            return False
-        return self._send(member, APPLICATION, message)
+        return self.engine.linked_to(member) and self._send(member, APPLICATION, message)
 
     # ---- storage
 
@@ -349,21 +336,19 @@ class Driver:
     def _durable(self, position: int) -> None:
         """The journal's thread is through up to here."""
         self._told = max(self._told, position)
-        if not self._promises.kept:
-            self._promises.hold_position(position)
-        elif not self._closed:
-            self.engine.durable(position)
+        self._durable_due = not self._promises.kept  # an only member commits by its own write alone
+        if not self._durable_due and not self.closed:
+            self.engine.durable(self._told)
             self.perform()
 
-    def _keep_going(self) -> None:
+    def keep_going(self) -> None:
         """All promises are kept: let go of what waited."""
-        held, position = self._promises.take_held()
-        for member, kind, message in held:
+        for member, kind, message in self._promises.take_held():
             self.transport.send(member, kind, message)
-        if position:
-            self._durable(position)
+        if self._durable_due:
+            self._durable(self._told)
         if self._removal:
-            self._on_removed(self._removal)
+            self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
         """Send, in order; nothing leaves while a promise is on its way to the disk."""
@@ -375,18 +360,18 @@ class Driver:
         return False
 
     def fatal(self, reason: str) -> None:
-        if not self._closed:
+        if not self.closed:
             self.engine.stop()
-            logger.critical("raft member stops me=%s reason=%s", self._config.me, reason)
-            self._on_fatal(reason)
+            logger.critical("raft member stops me=%s reason=%s", self.config.me, reason)
+            self.on_fatal(reason)
 
     def _leave(self, reason: str) -> None:
-        if not self._closed:
+        if not self.closed:
             self.engine.stop()
-            logger.warning("raft member removed me=%s reason=%s", self._config.me, reason)
+            logger.warning("raft member removed me=%s reason=%s", self.config.me, reason)
             self._removal = f"raft: {reason}; it stops, and must not start on this data again"
             if self._promises.kept:
-                self._keep_going()
+                self.keep_going()
 
     # ---- state images
 
@@ -412,7 +397,7 @@ class Driver:
                 logger.exception("snapshot not installed index=%d", wanted.index)
             self.engine.images.install_failed(str(error))
         else:
-            if not self._closed:
+            if not self.closed:
                 self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
         self.perform()
 
@@ -429,7 +414,7 @@ class Driver:
         try:
             while not images.settled:
                 await asyncio.sleep(0.005)
-                if self._closed:
+                if self.closed:
                     raise ChangeRefused("this member stops")
             index, term, configuration = images.restore_at(found)
             await self.images.store(index, term, configuration, marked)
@@ -441,7 +426,7 @@ class Driver:
         finally:
             images.restoring = False
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="raft storage")
         task.add_done_callback(self._background_ended)
         self.keep(task)

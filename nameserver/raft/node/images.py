@@ -6,16 +6,20 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
-from nameserver.raft.storage.images import parse
-from nameserver.raft.types import ChangeRefused, SnapshotInfo, StateMachine, StopMember
+from nameserver.raft.storage.images import Image, parse
+from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
+
+if TYPE_CHECKING:
+    from .driver import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -41,43 +45,36 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
         sys.setswitchinterval(_USUAL_TURN_S)
 
 
+@dataclass(eq=False, repr=False)
 class ImageFiles:
     """The newest state image, and how another takes its place; whatever takes long is done in threads.
 
     Args:
-        in_background: Runs a coroutine that is waited for before the files are closed.
-        on_read: A block was read that the engine has asked for.
+        driver: Wakes the engine when a block was read that it has asked for.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        machine: StateMachine,
-        *,
-        in_background: Callable[[Coroutine[Any, Any, None]], None],
-        on_read: Callable[[], None],
-    ) -> None:
-        self._storage = storage
-        self._machine = machine
-        self._in_background = in_background
-        self._on_read = on_read
+    storage: Storage
+    machine: StateMachine
+    driver: Driver
+
+    def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
         # Durability ``memory``: index, term, configuration, image.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
         self._blocks: dict[tuple[int, int], bytes | None] = {}  # by index and number
         self._reading: set[tuple[int, int]] = set()
 
-    # ---- what is held (surroundings.HeldImage)
+    # ---- what is held (consensus.part.HeldImage)
 
     def image(self) -> tuple[int, int, int, bytes] | None:
-        if self._storage.volatile:
+        if self.storage.volatile:
             held = self._in_memory
             return None if held is None else (held[0], held[1], len(held[3]), held[2])
-        newest = self._storage.snapshots.newest
+        newest = self.storage.snapshots.newest
         return None if newest is None else (newest.index, newest.term, newest.size, newest.configuration)
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
-        if self._storage.volatile:
+        if self.storage.volatile:
             held = self._in_memory
             return bytes(held[3][offset : offset + size]) if held is not None and held[0] == index else None
         number, start = divmod(offset, BLOCK_BYTES)
@@ -95,13 +92,13 @@ class ImageFiles:
     def _read_ahead(self, key: tuple[int, int]) -> None:
         if key not in self._blocks and key not in self._reading:
             self._reading.add(key)
-            self._in_background(self._read_block(key))
+            self.driver.in_background(self._read_block(key))
 
     async def _read_block(self, key: tuple[int, int]) -> None:
         index, number = key
         try:
             block = await self._in_thread(
-                lambda: self._storage.snapshots.read(index, number * BLOCK_BYTES, BLOCK_BYTES)
+                lambda: self.storage.snapshots.read(index, number * BLOCK_BYTES, BLOCK_BYTES)
             )
         except OSError as error:
             logger.error("snapshot not read index=%d error=%s", index, error.strerror)
@@ -110,22 +107,15 @@ class ImageFiles:
         self._blocks[key] = block
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
-        self._on_read()
+        self.driver.wake()
 
     def age(self) -> float | None:
         """Seconds since the newest image file was stored, None if there is none.
 
         Not by the file's date: a disk that hangs must not hang whoever asks for figures.
         """
-        date = self._storage.image_date
+        date = self.storage.image_date
         return None if date is None else max(0.0, time.time() - date)
-
-    def file(self, index: int) -> SnapshotInfo | None:
-        """The newest image as a file, if it covers ``index`` and is one."""
-        newest = self._storage.snapshots.newest
-        if newest is None or newest.index < index:
-            return None
-        return SnapshotInfo(path=newest.path, index=newest.index, term=newest.term, size=newest.file_size)
 
     # ---- what takes its place
 
@@ -149,7 +139,7 @@ class ImageFiles:
             StopMember: A newer program made it.
             OSError: It cannot be stored.
         """
-        replace_state = await _beside(lambda: self._machine.prepare(wanted.image))
+        replace_state = await _beside(lambda: self.machine.prepare(wanted.image))
         await self.store(wanted.index, wanted.term, wanted.configuration, wanted.image)
         return replace_state
 
@@ -161,30 +151,34 @@ class ImageFiles:
             ChangeRefused: It is none.
         """
         try:
-            image, data = await asyncio.to_thread(parse, raw, self._storage.directory.raft)
-            marked = await _beside(lambda: self._machine.restored(data))
-            replace_state = await _beside(lambda: self._machine.prepare(marked))
+            image, data = await asyncio.to_thread(parse, raw, self.storage.directory.raft)
+            marked = await _beside(lambda: self.machine.restored(data))
+            replace_state = await _beside(lambda: self.machine.prepare(marked))
         except (ValueError, StopMember) as error:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         return image.index, marked, replace_state
 
-    async def write_file(self, index: int) -> None:
-        """A member that keeps its image in memory writes it for once."""
-        held = self._in_memory
-        if held is not None and held[0] >= index:
-            await self._store_file(*held)
+    async def as_file(self) -> Image:
+        """Return the newest image, of which there is one, as a file; a member that keeps it in memory writes
+        it for once.
+        """
+        if self._in_memory is not None:
+            await self._store_file(*self._in_memory)
+        newest = self.storage.snapshots.newest
+        assert newest is not None
+        return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         """Store one image durably."""
-        if self._storage.volatile:
+        if self.storage.volatile:
             self._in_memory = (index, term, configuration, data)
             return
         await self._store_file(index, term, configuration, data)
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        snapshots = self._storage.snapshots
+        snapshots = self.storage.snapshots
         await self._in_thread(lambda: snapshots.store(index, term, configuration, data))
-        self._storage.image_date = time.time()
+        self.storage.image_date = time.time()
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nameserver.disk.files import FULL_ERRNOS
 from nameserver.raft.consensus.members import Standing
@@ -14,12 +15,16 @@ from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.writer import FULL_RETRY_S
 from remoting.disk_threads import DiskThreads
 
+if TYPE_CHECKING:
+    from .driver import Driver
+
 logger = logging.getLogger(__name__)
 
 #: Messages held while a promise is stored; a disk that stands still for long costs those after these.
 HELD_MAX: Final = 4096
 
 
+@dataclass(eq=False, repr=False)
 class Promises:
     """Stores what this member promises, in the background: its vote and its standing.
 
@@ -27,29 +32,18 @@ class Promises:
     the loop: stale reads and refusals go on meanwhile.
 
     Args:
-        in_background: Runs a coroutine that is waited for before the files are closed.
-        on_kept: All promises are on the disk.
-        on_failed: One cannot be stored, with the reason: the member stops.
+        driver: Goes on once all promises are on the disk; stops if one cannot be stored.
     """
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        *,
-        in_background: Callable[[Coroutine[Any, Any, None]], None],
-        on_kept: Callable[[], None],
-        on_failed: Callable[[str], None],
-    ) -> None:
-        self._directory = directory
-        self._in_background = in_background
-        self._on_kept = on_kept
-        self._on_failed = on_failed
+    directory: DataDirectory
+    driver: Driver
+
+    def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
         self._vote_due: tuple[int, str | None] | None = None
-        self._standing_due = self._saving = self._closed = False
+        self._standing_due = self._saving = False
         self._promised = self._kept = 0  # promises made, and how many of them are on the disk
         self._held: list[tuple[str, int, bytes]] = []  # member, kind, message
-        self._held_position = 0
 
     @property
     def kept(self) -> bool:
@@ -62,7 +56,7 @@ class Promises:
         self._save_soon()
 
     def store_standing(self, standing: Standing) -> None:
-        if self._directory.become(standing):
+        if self.directory.become(standing):
             self._promised += 1
         self.save_standing()
 
@@ -80,25 +74,20 @@ class Promises:
         self._held.append((member, kind, message))
         return True
 
-    def hold_position(self, position: int) -> None:
-        """The journal holds everything up to there; an only member commits by its own write alone."""
-        self._held_position = max(self._held_position, position)
-
     def link_down(self, peer: str) -> None:
         self._held = [message for message in self._held if message[0] != peer]
 
-    def take_held(self) -> tuple[list[tuple[str, int, bytes]], int]:
-        """Messages, in order, and a write's position, 0 if none."""
-        held, position = self._held, self._held_position
-        self._held, self._held_position = [], 0
-        return held, position
+    def take_held(self) -> list[tuple[str, int, bytes]]:
+        """Messages, in order."""
+        held, self._held = self._held, []
+        return held
 
     # ---- the disk
 
     def _save_soon(self) -> None:
         if not self._saving:
             self._saving = True
-            self._in_background(self._save())
+            self.driver.in_background(self._save())
 
     async def _save(self) -> None:
         """A vote is never later on the disk than what this member became by it."""
@@ -106,15 +95,15 @@ class Promises:
             made = self._promised
             saves: list[Callable[[], None]] = []
             if self._vote_due is not None:
-                saves.append(partial(self._directory.save_vote, *self._vote_due))
+                saves.append(partial(self.directory.save_vote, *self._vote_due))
             if self._standing_due:
-                saves.append(self._directory.standing_to_save())
+                saves.append(self.directory.standing_to_save())
             self._vote_due, self._standing_due = None, False
             if not await self._saved(saves):
                 return  # what is held never leaves
             self._kept = made
             if self.kept:  # no other was made meanwhile
-                self._on_kept()
+                self.driver.keep_going()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
@@ -126,15 +115,11 @@ class Promises:
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:
-                    self._on_failed(f"cannot store term, vote or standing: {error.strerror}")
+                    self.driver.fatal(f"cannot store term, vote or standing: {error.strerror}")
                     return False
                 if not said:
                     said = True
                     logger.error("no room for term, vote or standing: promising nothing until there is")
-                if self._closed:
+                if self.driver.closed:
                     return False
                 await asyncio.sleep(FULL_RETRY_S)
-
-    def close(self) -> None:
-        """Wait for room no longer."""
-        self._closed = True

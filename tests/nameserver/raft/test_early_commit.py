@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.raft.consensus.messages import Append, AppendReply, Message, encode
+from nameserver.raft.consensus.messages import Append, AppendReply, Message, Stale, encode
 
 TIMEOUT_S = 0.3  # N of the simulated members
 SOON_S = 0.12  # two heartbeats have said by then what is durable at the leader
@@ -128,7 +128,7 @@ def test_what_a_leader_said_in_another_term_does_not_count(world: Make) -> None:
     w.elect("c")
     assert following._leader_durable <= w.engine("c").leading.read_index
     w.drop_filter = lambda _a, _b, _m: True
-    engine.elections.on_stale(engine.shared.library.term + 1)
+    engine.elections.on_stale("c:1", Stale(engine.shared.library.term + 1))
     assert following._leader_durable == 0
 
 

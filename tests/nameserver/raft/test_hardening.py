@@ -16,7 +16,6 @@ import pytest
 from nameserver.raft import library, pysyncobj_seam
 from nameserver.raft.consensus import messages
 from nameserver.raft.consensus import part as part_module
-from nameserver.raft.consensus.applying import Applying
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
 from nameserver.raft.consensus.elections import Elections
@@ -28,6 +27,7 @@ from nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Im
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
 from nameserver.raft.consensus.members import encode_configuration
+from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import (
     FORMAT_MAX,
     MATCH,
@@ -246,7 +246,7 @@ def test_d6_whoever_is_in_an_older_term_is_told(world: Make, stale: str) -> None
     w = world()
     w.elect("a")
     follower = w.engine("b")
-    follower.elections.on_stale(follower.term + 3)
+    follower.elections.on_stale("a:1", Stale(follower.term + 3))
     old = follower.term - 1
     message: Any = {
         "append": _append(follower, 1, [], term=old),
@@ -290,7 +290,7 @@ def test_a_member_that_is_many_terms_behind_catches_up_step_by_step(world: Make)
     w.elect("a")
     far = 5 * TERM_STEP_MAX
     for name in "ab":
-        w.engine(name).elections.on_stale(far)
+        w.engine(name).elections.on_stale("x:1", Stale(far))
     w.settle(20.0)
     assert w.submit() is not None
     w.settle(20.0)
@@ -1038,13 +1038,13 @@ def _d10_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d11_off(patch: pytest.MonkeyPatch) -> None:
-    def apply(applying: Any, command: bytes) -> None:
+    def apply(engine: Any, command: bytes) -> None:
         if command[:1] == REGULAR:
-            library = applying._library
+            library = engine._library
             index, term = library.applied_index + 1, library.term
-            applying._machine.apply(command[1:], index=index, term=term, live=True)
+            engine.shared.machine.apply(command[1:], index=index, term=term, live=True)
 
-    patch.setattr(Applying, "apply", apply)
+    patch.setattr(Engine, "apply", apply)
 
 
 def _d12_off(patch: pytest.MonkeyPatch) -> None:
@@ -1174,13 +1174,13 @@ def _d28_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d31_off(patch: pytest.MonkeyPatch) -> None:
-    original = Applying.apply
+    original = Engine.apply
 
-    def apply(applying: Any, command: bytes) -> None:
+    def apply(engine: Any, command: bytes) -> None:
         if command[:1] in (NO_OP, REGULAR, CONFIGURATION):
-            original(applying, command)
+            original(engine, command)
 
-    patch.setattr(Applying, "apply", apply)
+    patch.setattr(Engine, "apply", apply)
 
 
 def _d34_off(patch: pytest.MonkeyPatch) -> None:
@@ -1188,12 +1188,12 @@ def _d34_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d35_off(patch: pytest.MonkeyPatch) -> None:
-    def change(leading: Any, configuration: Any) -> int:
-        index: int = leading._add(CONFIGURATION + encode_configuration(configuration))
-        leading.follow_configuration()
+    def change(membership: Any, configuration: Any) -> int:
+        index: int = membership._leading.add(CONFIGURATION + encode_configuration(configuration))
+        membership.follow()
         return index
 
-    patch.setattr(Leading, "change", change)
+    patch.setattr(Membership, "_change", change)
 
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:

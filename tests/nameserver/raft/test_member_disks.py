@@ -231,7 +231,7 @@ def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
                     driver.engine.greetings.become(replace(standing, formats={**standing.formats, "d:1": 2}))
                     driver.images.read_image(int(str(leader.status()["snapshot_index"])), 0, 100)
                     driver.images.age()
-                    driver.images.file(0)
+                    driver.images.image()
                     driver.engine.images.save()
                     driver.perform()
                 adding = asyncio.ensure_future(leader.add_member("127.0.0.1:1", deadline=in_seconds(0.5)))

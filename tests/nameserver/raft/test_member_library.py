@@ -152,7 +152,7 @@ def _d29_off(patch: pytest.MonkeyPatch) -> None:
     """The library's own writer of dumps, with its defaults."""
 
     async def make(member: Driver, wanted: MakeImage) -> None:
-        file = str(member._config.data_dir / "dump")
+        file = str(member.config.data_dir / "dump")
         Serializer(file, 1 << 16, True, None, None, None).serialize(None, wanted.index)
 
     patch.setattr(Driver, "_make_image", make)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -174,7 +171,7 @@ def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
             leader = await cluster.elected()
             saved = await leader.save_snapshot(deadline=in_seconds(10))
             image = saved.path.read_bytes()
-            assert saved.size == len(image)
+            assert saved.file_size == len(image)
             assert 30 <= saved.index <= leader.applied_index
             again = await leader.save_snapshot(deadline=in_seconds(10))
             assert again.index >= saved.index
@@ -274,47 +271,6 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
             assert cluster.payloads() == [b"one"]
 
     run(scenario)
-
-
-_REMOVED = """
-    import asyncio, sys
-    from pathlib import Path
-    from nameserver.raft import RaftConfig, RaftMember
-
-    class Machine:
-        def apply(self, payload, *, index, term, live): pass
-        def snapshot(self): return bytes
-        def prepare(self, image): return lambda: None
-
-    async def main():
-        root, names = Path(sys.argv[1]), sys.argv[2].split(",")
-        members = [
-            RaftMember(
-                RaftConfig(me=me, peers=tuple(names), listen=None, data_dir=root / me.rpartition(":")[2]),
-                Machine(), on_peer_message=lambda s, d: None, on_change=lambda: None)
-            for me in names
-        ]
-        for member in members: await member.start()
-        while not any(m.leads for m in members): await asyncio.sleep(0.01)
-        leader = next(m for m in members if m.leads)
-        other = next(name for name in names if name != leader.leader)
-        await leader.remove_member(other, deadline=asyncio.get_running_loop().time() + 10)
-        await asyncio.sleep(10)
-
-    asyncio.run(main())
-"""
-
-
-def test_the_process_of_a_removed_member_ends_with_one_line_and_code_3(tmp_path: Path) -> None:
-    names = ",".join(f"127.0.0.1:{port}" for port in free_ports(3))
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_REMOVED), str(tmp_path), names],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 3, done.stderr
-    assert sum("was removed" in line and line.startswith("raft: ") for line in done.stderr.splitlines()) == 1
 
 
 def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
