@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pytest
@@ -151,6 +151,7 @@ class Life:
             self.progress,
         )
         self.folders: dict[str, Path] = {}
+        self._rows: dict[tuple[str, type], list[Any]] = {}
 
     def progress(self, step: str) -> None:
         """Leave a mark on every disk before a fault, and see after it where it still lies."""
@@ -185,12 +186,15 @@ class Life:
         self.folders = {read_manifest(folder).scenario: folder for folder in folders}
 
     def rows(self, scenario: str, kind: type[E]) -> list[E]:
-        """Return a scenario's events of a kind, in the order of their files."""
-        return [
-            msgspec.json.decode(line, type=kind)
-            for path in event_files(self.folders[scenario], kind)
-            for line in path.read_bytes().splitlines()
-        ]
+        """Return a scenario's events of a kind, in the order of their files; many tests ask for the same."""
+        key = scenario, kind
+        if key not in self._rows:
+            self._rows[key] = [
+                msgspec.json.decode(line, type=kind)
+                for path in event_files(self.folders[scenario], kind)
+                for line in path.read_bytes().splitlines()
+            ]
+        return self._rows[key]
 
     def manifests(self) -> Iterator[Manifest]:
         return map(read_manifest, self.folders.values())
