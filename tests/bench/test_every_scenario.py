@@ -524,6 +524,9 @@ def test_new_topic_is_found_by_everybody_sent_to_and_read(life: Life, case: str)
     assert fault.targets == []
     topic = f"new-by-{case}"
     tries = [row for row in life.rows("new-topic", Operation) if row.topic == topic]
+    assert {row.op for row in tries} == {"first_send"}
+    assert all(fault.begin_ns <= row.due_ns < fault.until_ns for row in tries)
+    assert all(row.due_ns <= row.sent_ns <= row.done_ns for row in tries)
     accepted = [row for row in tries if row.outcome == "ok"]
     assert len({row.user for row in accepted}) == len(accepted) == 4, "each producer, once"
     handed = {row.message for row in life.rows("new-topic", Delivery)}
