@@ -18,7 +18,10 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test check lint unit unit-other remoting-and-nameserver sim fuzz clean
+.PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit unit-other \
+	remoting-and-nameserver sim fuzz clean
+# What measures must not meet the rest, whatever -j says.
+.NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
 	@echo "make test     tidiness and every test this machine can run"
@@ -33,11 +36,25 @@ help:
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-# Most tests wait more than they compute, so several workers share them. Those that measure have the machine for
-# themselves afterwards, and so have Apache's programs, which use it until their run has ended.
-test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -m "not (alone or bench or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+test: style shared measured interop
+
+# Most tests wait more than they compute, so several workers share them.
+shared: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not (alone or bench or computes or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+
+# Those that measure have the machine for themselves. They leave half of it idle: that is what mypy and those that only
+# compute get, which yield at once to whoever measures, and are told when these have ended.
+measured: $(VENV)/.test
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory types computes"
+
+alone: $(VENV)/.test
 	$(BIN)/python -m pytest -m "(alone or bench) and not interop" $(PYTEST_ARGS)
+
+computes: $(VENV)/.test
+	$(BIN)/python -m pytest -m computes -p no:cacheprovider $(PYTEST_ARGS)
+
+# Apache's programs use the machine until their run has ended.
+interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
@@ -52,9 +69,13 @@ containers-bench: $(VENV)/.test
 check: lint
 	$(BIN)/python -m pytest -q tests/tidy
 
-lint: $(VENV)/.test
+lint: style types
+
+style: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
 	$(BIN)/mypy
 
 unit: $(VENV)/.test
