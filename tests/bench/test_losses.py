@@ -20,7 +20,7 @@ from bench.report.silver import Source, judge_files
 from bench.runfolder import Arm, read_manifest
 from bench.session import Session, SessionPlan
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(200)]
 
 PLAN = """
 arms = ["independent", "raft"]
