@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from routekeeper import Client, ClientConfig, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+from routekeeper import Client, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
 
 from .apache import Apache, ask, wait_until
 from .ours import ApacheDeployment
+from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
 
@@ -28,10 +29,10 @@ def test_ours_and_javas_clients_meet_in_a_namespace(
             if message.body.strip() == b"7" and message.reconsume_times == 0:
                 raise RuntimeError("not this time")
 
-    config = ClientConfig(nameservers=tuple(addrs), namespace="tenant", timer_divisor=10)
+    config = patient(addrs, namespace="tenant", timer_divisor=10)
     group = ConsumerConfig(group="readers", consume_from=ConsumeFrom.FIRST_OFFSET)
-    with Client(config=config) as tenant, Client(addrs) as stranger:
-        stranger.producer("strangers").send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))
+    with Client(config=config) as tenant, Client(config=patient(addrs)) as stranger:
+        stranger.producer(sender("strangers")).send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))
         sent = apache.produce(addrs, "FromJava", COUNT, namespace="tenant")
         assert sent["status SEND_OK"] == str(COUNT), sent
         tenant.consume(group, {"FromJava": "TagI"}, listen)
@@ -39,7 +40,7 @@ def test_ours_and_javas_clients_meet_in_a_namespace(
         assert {int(message.body) for message in seen} == set(range(COUNT))
         assert {message.topic for message in seen} == {"FromJava"}
 
-        producer = tenant.producer("writers")
+        producer = tenant.producer(sender("writers"))
         for number in range(COUNT):
             producer.send(Message(topic="FromOurs", body=b"%d" % number, tags="TagI"))
         facts = apache.consume(addrs, "FromOurs", "java_readers", COUNT, retry_every=25, namespace="tenant")
