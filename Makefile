@@ -54,9 +54,10 @@ alone: $(VENV)/.test
 computes: $(VENV)/.test
 	$(BIN)/python -m pytest -m computes -p no:cacheprovider $(PYTEST_ARGS)
 
-# Apache's programs use the machine until their run has ended.
+# Apache's programs use the machine until their run has ended. One worker has the deployments that most tests share, the
+# other what needs servers of its own; both mostly wait.
 interop: $(VENV)/.test
-	$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m interop -n 2 $(PYTEST_ARGS)
 
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
 # (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.

@@ -11,6 +11,7 @@ import pytest
 
 import client.aio
 from client.blocking import Client, PushConsumer
+from client.config import TlsConfig
 from client.consumer import ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
@@ -154,3 +155,11 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
         wait_until(lambda: len(set(seen)) == 201, "all messages consumed")
         second.close()
         wait_until(lambda: count(first) == 4, "all queues back", 10.0)
+
+
+def test_apaches_nameserver_is_asked_over_tls(apache_deployment: ApacheDeployment) -> None:
+    # in its default mode it has a certificate of its own making, which proves nothing
+    tls = TlsConfig(check="nothing")
+    config = patient(apache_deployment.addrs, tls=tls)
+    with Client(config=config) as client:
+        assert client.route("TBW102").broker_datas

@@ -29,7 +29,7 @@ from routekeeper import (
 )
 
 from .apache import RELEASES, START_S, Apache, ApacheBroker, has_route, wait_until
-from .ours import RETRY_LEVELS, ApacheDeployment, OurNamesrv, await_namesrv, start_namesrv
+from .ours import RETRY_LEVELS, OurNamesrv, await_namesrv, start_namesrv
 from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
@@ -243,11 +243,3 @@ def test_a_plain_client_and_one_that_does_not_know_the_authority_are_told_so(sec
     refused = pytest.raises(SendNotApplied, match="its certificate is refused: self")
     with Client(config=secured.settings(unknown), credentials=keys(WRITER)) as client, refused:
         client.producer("writers").send(message)
-
-
-def test_apaches_nameserver_is_asked_over_tls(apache_deployment: ApacheDeployment) -> None:
-    # in its default mode it has a certificate of its own making, which proves nothing
-    tls = TlsConfig(check="nothing")
-    config = patient(apache_deployment.addrs, tls=tls)
-    with Client(config=config) as client:
-        assert client.route("TBW102").broker_datas
