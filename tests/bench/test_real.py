@@ -23,7 +23,8 @@ from bench.real import RealSession
 from bench.runfolder import read_manifest
 from bench.session import SessionPlan
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
+# Maven may have to fetch the jars.
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 E = TypeVar("E", Fault, Operation, ProcessSample, View)
 BROKERS: Final = 2
