@@ -13,13 +13,15 @@ FUZZ_S ?= 60
 WORKERS ?= $(shell nproc)
 TEST_WORKERS ?= $(shell expr $(WORKERS) + 2)
 PYTEST_ARGS ?=
+# What is made while other tests measure.
+BESIDE ?= types computes
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit unit-other \
-	remoting-and-nameserver sim fuzz clean
+	other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
 help:
@@ -45,7 +47,7 @@ shared: $(VENV)/.test
 # Those that measure have the machine for themselves, those that are judged in seconds a core. They leave half of it idle:
 # that is what mypy and those that only compute get, which yield at once to all others, and are told when these have ended.
 measured: $(VENV)/.test
-	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory types computes"
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory $(BESIDE)"
 
 alone: $(VENV)/.test
 	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
@@ -85,9 +87,12 @@ unit: $(VENV)/.test
 		$(PYTEST_ARGS)
 
 # The same lock file must serve every Python that the package names.
-unit-other:
-	@test -n "$(OTHER)" || echo "no Python beside 3.11 here: its tests are left out"
+unit-other: other-installed
 	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other remoting-and-nameserver
+
+other-installed:
+	@test -n "$(OTHER)" || echo "no Python beside 3.11 here: its tests are left out"
+	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other $(VENV)-other/.test
 
 remoting-and-nameserver: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not (faults or sim)" -n $(WORKERS) tests/remoting tests/nameserver \
