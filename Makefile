@@ -20,13 +20,13 @@ export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit unit-other \
-	other-installed remoting-and-nameserver sim fuzz clean
+.PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit
+.PHONY: unit-other other-installed remoting-and-nameserver sim fuzz clean
 # What measures must not meet the rest, whatever -j says.
 .NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
-	@echo "make test     tidiness and every test this machine can run"
+	@echo "make test     tidiness and every test this machine can run; its parts: make shared, measured, interop"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
