@@ -11,17 +11,22 @@ OTHER ?= $(shell for p in python3.12 python3.13 "$$HOME"/.pyenv/versions/3.1[23]
 SEEDS ?= 200
 FUZZ_S ?= 60
 WORKERS ?= $(shell nproc)
-TEST_WORKERS ?= $(shell expr $(WORKERS) + 1)
+TEST_WORKERS ?= $(shell expr $(WORKERS) + 2)
 PYTEST_ARGS ?=
+# What is made while other tests measure.
+BESIDE ?= types computes
 export PYTHONHASHSEED = 0
 export PYTHONWARNDEFAULTENCODING =
 # Bytecode is kept even where the environment forbids it: tests start hundreds of processes that would compile the tree.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help compare containers containers-bench test check lint unit unit-other remoting-and-nameserver sim fuzz clean
+.PHONY: help compare containers containers-bench test shared measured alone computes interop check lint style types unit
+.PHONY: unit-other other-installed remoting-and-nameserver sim fuzz clean
+# What measures must not meet the rest, whatever -j says.
+.NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
-	@echo "make test     tidiness and every test this machine can run"
+	@echo "make test     tidiness and every test this machine can run; its parts: make shared, measured, interop"
 	@echo "make check    ruff, mypy --strict, import rules"
 	@echo "make unit     the fast tests only"
 	@echo "make unit-other  those of remoting and nameserver on a newer Python, if there is one"
@@ -33,12 +38,28 @@ help:
 compare: $(VENV)/.bench
 	$(BIN)/mqbench compare --out $(OUT)
 
-# Most tests wait more than they compute, so several workers share them. Those that measure have the machine for
-# themselves afterwards, and so have Apache's programs, which use it until their run has ended.
-test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -m "not (alone or bench or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "(alone or bench) and not interop" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
+test: style shared measured interop
+
+# Most tests wait more than they compute, so several workers share them.
+shared: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not (alone or one_core or bench or computes or interop or containers)" -n $(TEST_WORKERS) $(PYTEST_ARGS)
+
+# Those that measure have the machine for themselves, those that are judged in seconds a core. They leave half of it idle:
+# that is what mypy and those that only compute get, which yield at once to all others, and are told when these have ended.
+measured: $(VENV)/.test
+	$(BIN)/python -m tests.leftover "$(MAKE) --no-print-directory alone" "$(MAKE) --no-print-directory $(BESIDE)"
+
+alone: $(VENV)/.test
+	$(BIN)/python -m pytest -m one_core -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "(alone or bench) and not (one_core or interop)" $(PYTEST_ARGS)
+
+computes: $(VENV)/.test
+	$(BIN)/python -m pytest -m computes -p no:cacheprovider $(PYTEST_ARGS)
+
+# Apache's programs use the machine until their run has ended. One worker has the deployments that most tests share, the
+# other what needs servers of its own; both mostly wait.
+interop: $(VENV)/.test
+	$(BIN)/python -m pytest -m interop -n 2 $(PYTEST_ARGS)
 
 # Image, volumes and networks lie in a store of their own and are gone in the end. CONTAINERS_BASE names a base image
 # (python:3.11-slim-bookworm) where a registry can be reached; without it one is made of Debian's packages.
@@ -52,9 +73,13 @@ containers-bench: $(VENV)/.test
 check: lint
 	$(BIN)/python -m pytest -q tests/tidy
 
-lint: $(VENV)/.test
+lint: style types
+
+style: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
 	$(BIN)/mypy
 
 unit: $(VENV)/.test
@@ -62,9 +87,12 @@ unit: $(VENV)/.test
 		$(PYTEST_ARGS)
 
 # The same lock file must serve every Python that the package names.
-unit-other:
-	@test -n "$(OTHER)" || echo "no Python beside 3.11 here: its tests are left out"
+unit-other: other-installed
 	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other remoting-and-nameserver
+
+other-installed:
+	@test -n "$(OTHER)" || echo "no Python beside 3.11 here: its tests are left out"
+	@test -z "$(OTHER)" || $(MAKE) PYTHON="$(OTHER)" VENV=$(VENV)-other $(VENV)-other/.test
 
 remoting-and-nameserver: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not (faults or sim)" -n $(WORKERS) tests/remoting tests/nameserver \

@@ -22,6 +22,16 @@ settings.load_profile("routekeeper")
 
 #: Directories whose tests share what is dear to start (Apache's programs, a Spark session).
 TOGETHER = ("tests/interop", "tests/bench/report")
+#: Files in them that start what they need for themselves, and may be anybody's.
+APART = tuple(
+    f"tests/interop/test_{name}.py"
+    for name in ("apache_alone", "losing_a_nameserver", "replacing_apache", "secured", "watchdog")
+)
+
+
+def shared_by(file: str) -> str | None:
+    """Return the directory whose tests have to stay with this file's, or None."""
+    return None if file in APART else next((each for each in TOGETHER if file.startswith(f"{each}/")), None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     the end (tests/interop/conftest.py).
     """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.location[0].startswith(TOGETHER))
+        items.sort(key=lambda item: shared_by(item.location[0]) is None)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -45,4 +55,4 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist publishes no t
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+        return shared_by(file) or file

@@ -24,13 +24,13 @@ from bench.report.job import build_report
 from tests.bench.report.comparison import invented_comparison
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1200)]
 
 SPARK: Final = Path(pyspark.__file__).parent / "bin"
 JOB: Final = Path(__file__).parents[2] / "bench" / "report" / "job.py"
 #: Small programs that live for seconds: what only long ones gain by is left out, on both sides.
 BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-WAIT_S: Final = 90.0
+WAIT_S: Final = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def standalone(folder: Path) -> Iterator[str]:
             command = [str(SPARK / "spark-class"), f"org.apache.spark.deploy.{what}", *options]
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             started.append(process)
-            stack.callback(process.wait, 30)
+            stack.callback(process.wait, 120)
             stack.callback(process.terminate)
         deadline = time.monotonic() + WAIT_S
         while alive_workers(web) < len(of_workers):
@@ -129,7 +129,7 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
             capture_output=True,
             text=True,
             env=environment,
-            timeout=350,
+            timeout=900,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-4000:]

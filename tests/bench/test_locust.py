@@ -19,7 +19,7 @@ import pytest
 from tests.bench.servers import Cluster, listed, running
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(500)]
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 EVERYTHING = {

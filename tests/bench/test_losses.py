@@ -21,7 +21,7 @@ from bench.runfolder import Arm, read_manifest
 from bench.session import Session
 from tests.bench.lives import a_turn
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(200)]
 
 PLAN = """
 arms = ["independent", "raft"]

@@ -25,7 +25,8 @@ from bench.schedule import SessionPlan
 from bench.session import Session
 from tests.bench.lives import a_turn, rows
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]  # Maven may have to fetch the jars
+# Maven may have to fetch the jars.
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 BROKERS: Final = 2
 POLL_S: Final = 2.0

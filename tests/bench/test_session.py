@@ -59,12 +59,6 @@ faults = [{ case = "freeze", jitter_s = 0.0, down_s = 2.0, after_s = 1.0 }]
 [[scenarios]]
 name = "partition"
 faults = [{ case = "broker-nameserver", jitter_s = 0.0, down_s = 6.0, after_s = 1.5 }]
-[[scenarios]]
-name = "new-topic"
-faults = [
-    { case = "update-topic", jitter_s = 0.0, down_s = 0.0, after_s = 8.0 },
-    { case = "first-send", jitter_s = 0.0, down_s = 0.0, after_s = 8.0 },
-]
 """
 #: What the observer, a poll or a busy machine may add to an instant, ns.
 SLACK_NS = 700_000_000
@@ -189,7 +183,7 @@ def the_fault(folder: Path) -> Fault:
 
 
 def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[Path]) -> None:
-    quiet, leader_fails, partition, _ = map(read_manifest, life)
+    quiet, leader_fails, partition = map(read_manifest, life)
     assert quiet.void is None
     assert quiet.lost == "nameserver-2 ended with -9"
     assert (leader_fails.lost, partition.lost) == (None, None)
@@ -360,30 +354,8 @@ def test_users_stay_until_the_end_and_a_linger(life: list[Path], frozen: Path) -
 
 def test_load_is_late_by_little(life: list[Path]) -> None:
     operations = [row for folder in life for row in rows(folder, Operation)]
-    kinds = {"lookup", "newcomer", "announce", "send", "send_once", "first_send"}
+    kinds = {"lookup", "newcomer", "announce", "send", "send_once"}
     assert {row.op for row in operations} == kinds
     waited = [row for row in operations if row.queued]
     assert len(waited) <= len(operations) / 100
     assert all(row.due_ns <= row.sent_ns <= row.done_ns for row in operations)
-
-
-@pytest.mark.parametrize("case", ["update-topic", "first-send"])
-def test_new_topic_is_sent_to_by_every_client_and_read_by_the_group(life: list[Path], case: str) -> None:
-    (fault,) = (row for row in rows(life[-1], Fault) if row.case == case)
-    assert fault.targets == [], "nobody is struck: no broker is dead"
-    topic = f"new-by-{case}"
-    tries = [row for row in rows(life[-1], Operation) if row.topic == topic]
-    assert {row.op for row in tries} == {"first_send"}
-    assert all(fault.begin_ns <= row.due_ns < fault.until_ns for row in tries)
-    accepted = [row for row in tries if row.outcome == "ok"]
-    assert len({row.user for row in accepted}) == len(accepted) == 2, "each of both clients, once"
-    handed = {row.message for row in rows(life[-1], Delivery)}
-    assert handed >= {row.message for row in accepted}
-    shown = [
-        row
-        for row in rows(life[-1], View)
-        if (row.observer, row.topic, row.state) == ("nameserver", topic, "routed")
-    ]
-    last = {row.index: row.brokers for row in shown if row.seen_ns < fault.until_ns}
-    wanted = {0, 1} if case == "update-topic" else {row.target for row in accepted}
-    assert [set(last[index] or ()) for index in range(3)] == [wanted] * 3

@@ -23,7 +23,7 @@ from remoting.registration import RegisterBody, body_crc32, decode_register_body
 from remoting.route import DataVersion
 from tests.signals import inherited
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone]  # real processes, though hardly harmed
+pytestmark = pytest.mark.faults  # real processes, though hardly harmed
 
 
 class NameserverLike(Protocol):

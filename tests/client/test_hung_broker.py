@@ -116,7 +116,7 @@ def send_some(client: Client, count: int, **values: Any) -> list[SendResult]:
 
 
 @pytest.mark.faults
-@pytest.mark.alone
+@pytest.mark.one_core
 def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None:
     with hung.client() as client:
         sends = send_some(client, 6, try_timeout_s=0.3)
@@ -127,7 +127,7 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
 
 
 @pytest.mark.faults
-@pytest.mark.alone
+@pytest.mark.one_core
 def test_with_latency_fault_tolerance_only_the_first_send_meets_a_hung_broker(hung: Pair) -> None:
     with hung.client() as client:
         sends = send_some(client, 20, try_timeout_s=0.3, latency_fault_enable=True)
@@ -141,7 +141,7 @@ def test_a_try_is_limited_and_no_broker_is_avoided_unless_asked() -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.alone
+@pytest.mark.one_core
 def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> None:
     with hung.client() as client:
         sender = client.producer("pg")
@@ -157,7 +157,7 @@ def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> Non
 
 
 @pytest.mark.faults
-@pytest.mark.alone
+@pytest.mark.one_core
 def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:
     with hung.client() as client:
         sender = client.producer(

@@ -33,7 +33,7 @@ from .brokers import (
 )
 from .cluster import CONDITION_S, Cluster, chooser, elapsed, split, until
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300)]
 
 
 def test_judge_finds_each_kind_of_wrong() -> None:

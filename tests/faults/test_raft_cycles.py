@@ -25,7 +25,7 @@ PAUSE_S = float(os.environ.get("RAFT_FAULT_PAUSE_S", "3"))
 #: The default --election-timeout-ms: what a default read may lag.
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 90 * cycles(0))]
+pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
 def report(what: str, seconds: list[float]) -> None:

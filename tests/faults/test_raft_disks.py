@@ -20,7 +20,7 @@ from .disks import filled, freezable_disks, frozen, small_disks
 
 ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 90 * cycles(0))]
+pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
 #: With ``fsync`` there are zeros ahead of the frames, and the loop waits for a write now and then.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ class AdminSession:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], home: Path) -> None:
         """Take what starts ``AdminSession.java``, and its folder."""
+        self._asking = threading.Lock()
         self._errors = (home / "stderr.txt").open("wb")
         self._process = subprocess.Popen(
             command,
@@ -44,19 +46,20 @@ class AdminSession:
         sink, source = self._process.stdin, self._process.stdout
         assert sink is not None
         assert source is not None
-        sink.write(("\t".join(given) + "\n").encode())
-        sink.flush()
-        deadline = time.monotonic() + _ANSWER_S
-        line = b""
-        while not line.endswith(b"\n"):
-            line += self._read(source, 1, deadline, args)
-        out, err = map(int, line.split())
-        return AdminResult(
-            args=given,
-            returncode=0,
-            stdout=self._read(source, out, deadline, args).decode(errors="replace"),
-            stderr=self._read(source, err, deadline, args).decode(errors="replace"),
-        )
+        with self._asking:
+            sink.write(("\t".join(given) + "\n").encode())
+            sink.flush()
+            deadline = time.monotonic() + _ANSWER_S
+            line = b""
+            while not line.endswith(b"\n"):
+                line += self._read(source, 1, deadline, args)
+            out, err = map(int, line.split())
+            return AdminResult(
+                args=given,
+                returncode=0,
+                stdout=self._read(source, out, deadline, args).decode(errors="replace"),
+                stderr=self._read(source, err, deadline, args).decode(errors="replace"),
+            )
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -333,7 +333,7 @@ class Apache:
     _serial: Iterator[int] = field(default_factory=itertools.count)
     _shared: threading.Lock = field(default_factory=threading.Lock)
     _clients: dict[str, Program] = field(default_factory=dict)
-    _admin: AdminSession | None = None
+    _admins: dict[str, AdminSession] = field(default_factory=dict)
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -379,9 +379,9 @@ class Apache:
 
     def _end_sessions(self) -> None:
         with self._asking:
-            if self._admin is not None:
-                self._admin.close()
-                self._admin = None
+            for admin in self._admins.values():
+                admin.close()
+            self._admins.clear()
         self.end_clients()
 
     def end_clients(self) -> None:
@@ -613,17 +613,18 @@ class Apache:
             host.popen.stdin.flush()
         return Job(host, output)
 
-    def admin(self, *args: str, namesrvs: Sequence[str]) -> AdminResult:
-        """Run ``mqadmin SUBCOMMAND...`` in the JVM that all such runs share, one after the other.
+    def admin(self, *args: str, namesrvs: Sequence[str], session: str = "all") -> AdminResult:
+        """Run ``mqadmin SUBCOMMAND...`` in the JVM that all runs of a session share, one after the other.
 
         Raises:
             ApacheFailure: If it gave no answer; a wrong command line ends the JVM.
         """
         with self._asking:
-            if self._admin is None:
+            admin = self._admins.get(session)
+            if admin is None:
                 home = self._home("admin-session")
-                self._admin = AdminSession(*self.command("AdminSession", [], home), home)
-            return self._admin.run(*args, namesrvs=namesrvs)
+                admin = self._admins[session] = AdminSession(*self.command("AdminSession", [], home), home)
+        return admin.run(*args, namesrvs=namesrvs)
 
     def produce(
         self,

@@ -106,8 +106,8 @@ def our_tool(namesrv: str) -> Tool:
 
 
 def apaches_tool(apache: Apache, namesrv: str) -> Tool:
-    """Return Apache's mqadmin, led by this nameserver."""
-    return lambda *args: apache.admin(*args, namesrvs=[namesrv])
+    """Return Apache's mqadmin, led by this nameserver; it runs in a JVM of its own."""
+    return lambda *args: apache.admin(*args, namesrvs=[namesrv], session=namesrv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

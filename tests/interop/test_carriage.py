@@ -17,7 +17,6 @@ import pytest
 from routekeeper import (
     AsyncClient,
     AsyncProducer,
-    ClientConfig,
     ConsumeFrom,
     ConsumerConfig,
     Message,
@@ -27,6 +26,7 @@ from routekeeper import (
 
 from .apache import RELEASES, Apache, ask, wait_until
 from .ours import MODES, ApacheDeployment, OurDeployment, create_topic, in_parallel, route
+from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -159,9 +159,9 @@ def carry(addrs: Sequence[str], topic: str, broker: str) -> None:
             if sum(map(len, came.values())) >= COUNT:
                 done.set()
 
-        config = ClientConfig(nameservers=tuple(addrs), timer_divisor=10)
+        config = patient(addrs, timer_divisor=10)
         async with AsyncClient(config=config) as client:
-            producer = client.producer("ordered-senders")
+            producer = client.producer(sender("ordered-senders"))
             queues = await producer.queues(topic)
             begin = time.monotonic()
             async with asyncio.TaskGroup() as senders:

@@ -9,10 +9,11 @@ from functools import partial
 
 import pytest
 
-from routekeeper import AsyncClient, ClientConfig, ConsumeFrom, ConsumerConfig, ReceivedMessage
+from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, ReceivedMessage
 
 from .apache import Apache, ApacheBroker, ask, wait_until
 from .ours import MODES, Fleet, OurDeployment, create_topic, in_parallel, route
+from .patient import patient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -104,7 +105,7 @@ async def read(addrs: Sequence[str], group_name: str) -> set[int]:
         if len(seen) == COUNT:
             done.set()
 
-    config = ClientConfig(nameservers=tuple(addrs), timer_divisor=10)
+    config = patient(addrs, timer_divisor=10)
     group = ConsumerConfig(group=group_name, consume_from=ConsumeFrom.FIRST_OFFSET)
     async with (
         AsyncClient(config=config) as client,

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
-from routekeeper import Client, ClientConfig, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+from routekeeper import Client, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
 
-from .apache import Apache, ask, wait_until
-from .ours import ApacheDeployment
+from .apache import RELEASES, Apache, ask, wait_until
+from .ours import ApacheDeployment, Fleet, in_parallel
+from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
 
 COUNT = 50
 
 
-def test_ours_and_javas_clients_meet_in_a_namespace(
-    apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
-) -> None:
-    apache, addrs = apaches[apache_deployment.release], apache_deployment.addrs
+def test_ours_and_javas_clients_meet_in_a_namespace(fleet: Fleet, apaches: dict[str, Apache]) -> None:
+    """At both brokers at a time: Java's consumers need up to half a minute to know a retry topic."""
+    in_parallel(*(partial(meet, fleet.apache(release), apaches[release]) for release in RELEASES))
+
+
+def meet(apache_deployment: ApacheDeployment, apache: Apache) -> None:
+    addrs = apache_deployment.addrs
     seen: list[ReceivedMessage] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> None:
@@ -28,10 +33,10 @@ def test_ours_and_javas_clients_meet_in_a_namespace(
             if message.body.strip() == b"7" and message.reconsume_times == 0:
                 raise RuntimeError("not this time")
 
-    config = ClientConfig(nameservers=tuple(addrs), namespace="tenant", timer_divisor=10)
+    config = patient(addrs, namespace="tenant", timer_divisor=10)
     group = ConsumerConfig(group="readers", consume_from=ConsumeFrom.FIRST_OFFSET)
-    with Client(config=config) as tenant, Client(addrs) as stranger:
-        stranger.producer("strangers").send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))
+    with Client(config=config) as tenant, Client(config=patient(addrs)) as stranger:
+        stranger.producer(sender("strangers")).send(Message(topic="FromJava", body=b"of nobody", tags="TagI"))
         sent = apache.produce(addrs, "FromJava", COUNT, namespace="tenant")
         assert sent["status SEND_OK"] == str(COUNT), sent
         tenant.consume(group, {"FromJava": "TagI"}, listen)
@@ -39,7 +44,7 @@ def test_ours_and_javas_clients_meet_in_a_namespace(
         assert {int(message.body) for message in seen} == set(range(COUNT))
         assert {message.topic for message in seen} == {"FromJava"}
 
-        producer = tenant.producer("writers")
+        producer = tenant.producer(sender("writers"))
         for number in range(COUNT):
             producer.send(Message(topic="FromOurs", body=b"%d" % number, tags="TagI"))
         facts = apache.consume(addrs, "FromOurs", "java_readers", COUNT, retry_every=25, namespace="tenant")

@@ -11,7 +11,7 @@ import pytest
 
 import client.aio
 from client.blocking import Client, PushConsumer
-from client.config import ClientConfig, ProducerConfig
+from client.config import TlsConfig
 from client.consumer import ConsumeFrom, ConsumerConfig
 from client.mqadmin.__main__ import main
 from client.producer import Message, SendStatus, by_hash
@@ -19,6 +19,7 @@ from client.queue_reader import ReceivedMessage, TopicReader
 
 from .apache import wait_until
 from .ours import ApacheDeployment
+from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
 
@@ -67,8 +68,8 @@ def test_mqadmin_administers_apaches_servers(servers: tuple[str, str]) -> None:
 
 def test_the_blocking_client_sends_and_pulls(servers: tuple[str, str]) -> None:
     namesrv, _ = servers
-    with Client(ClientConfig(nameservers=(namesrv,))) as started:
-        producer = started.producer(ProducerConfig(group="pg"))
+    with Client(patient([namesrv])) as started:
+        producer = started.producer(sender("pg"))
         sent = [
             producer.send(Message(topic="Auto", body=b"x" * 6000), select=by_hash("one")) for _ in range(5)
         ]
@@ -106,8 +107,8 @@ def test_the_push_consumer_gets_every_message_and_retries(servers: tuple[str, st
             if again and wanted <= set(seen):
                 done.set()
 
-        async with client.aio.Client(ClientConfig(nameservers=(namesrv,), timer_divisor=10)) as started:
-            producer = started.producer(ProducerConfig(group="pg"))
+        async with client.aio.Client(patient([namesrv], timer_divisor=10)) as started:
+            producer = started.producer(sender("pg"))
             first = await producer.send(Message(topic="Pushed", body=b"fails once"))
             await started.consume(
                 ConsumerConfig(group="pushed", consume_from=ConsumeFrom.FIRST_OFFSET), {"Pushed": "*"}, listen
@@ -135,10 +136,10 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
 
     group = ConsumerConfig(group="members", consume_from=ConsumeFrom.FIRST_OFFSET)
     with (
-        Client(ClientConfig(nameservers=(namesrv,))) as one,
-        Client(ClientConfig(nameservers=(namesrv,))) as two,
+        Client(patient([namesrv])) as one,
+        Client(patient([namesrv])) as two,
     ):
-        producer = one.producer(ProducerConfig(group="pg"))
+        producer = one.producer(sender("pg"))
         producer.send(Message(topic="Members", body=b"first"))
         first = one.consume(group, {"Members": "*"}, listen)
 
@@ -154,3 +155,11 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
         wait_until(lambda: len(set(seen)) == 201, "all messages consumed")
         second.close()
         wait_until(lambda: count(first) == 4, "all queues back", 10.0)
+
+
+def test_apaches_nameserver_is_asked_over_tls(apache_deployment: ApacheDeployment) -> None:
+    # in its default mode it has a certificate of its own making, which proves nothing
+    tls = TlsConfig(check="nothing")
+    config = patient(apache_deployment.addrs, tls=tls)
+    with Client(config=config) as client:
+        assert client.route("TBW102").broker_datas

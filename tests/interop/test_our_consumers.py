@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from routekeeper import AsyncClient, ClientConfig, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
+from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
 
 from .apache import RELEASES, Apache, ask, wait_until
 from .ours import ApacheDeployment, OurDeployment, create_topic, in_parallel, route
+from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -99,7 +100,7 @@ def first(group: str, **values: Any) -> ConsumerConfig:
 
 
 async def fill(client: AsyncClient, topic: str, bodies: Sequence[bytes]) -> None:
-    producer = client.producer("ours-senders")
+    producer = client.producer(sender("ours-senders"))
     queue = min(await producer.queues(topic))
     for body in bodies:
         await producer.send(Message(topic=topic, body=body), queue=queue)
@@ -179,7 +180,7 @@ def consume_all(stage: Stage, java: Apache) -> None:
     in_parallel(*(lambda kind=kind: produce(kind) for kind in COMPRESSED))
 
     async def run() -> None:
-        config = ClientConfig(nameservers=tuple(stage.addrs), timer_divisor=10)
+        config = patient(stage.addrs, timer_divisor=10)
         async with (
             AsyncClient(config=config) as client,
             AsyncClient(config=config) as other,

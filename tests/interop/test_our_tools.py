@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from client import aio, blocking
-from client.config import ClientConfig, ProducerConfig
+from client.config import ClientConfig
 from client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from client.producer import Message, SendStatus
 from client.queue_reader import ReceivedMessage
@@ -21,6 +21,7 @@ from remoting.codes import HeaderCodec
 
 from .apache import Apache, ApacheFailure, ask, has_route, wait_until
 from .ours import CLUSTER, ApacheDeployment, create_topic, our_mqadmin, retried_by_java, route
+from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
 
@@ -167,7 +168,7 @@ COUNT = 300
 
 def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -> ClientConfig:
     """Routes are fetched anew every 3 s, so that a young retry topic is found soon."""
-    return ClientConfig(nameservers=tuple(deployment.addrs), timer_divisor=10, codec=codec)
+    return patient(deployment.addrs, timer_divisor=10, codec=codec)
 
 
 class Inbox:
@@ -238,7 +239,7 @@ def test_our_asyncio_client_works_with_apache(apache_deployment: ApacheDeploymen
 
     async def run() -> None:
         async with aio.Client(quick(apache_deployment)) as client:
-            producer = client.producer(ProducerConfig(group="our_aio_producer"))
+            producer = client.producer(sender("our_aio_producer"))
             messages = numbered(topic)
             # singly at first: the topic is unknown, the broker creates it
             results = [await producer.send(message) for message in messages[:20]]
@@ -261,10 +262,10 @@ def test_our_blocking_client_works_with_apache_in_binary(apache_deployment: Apac
     topic, inbox = "OurBlocking", Inbox()
     client = blocking.Client(quick(apache_deployment, HeaderCodec.ROCKETMQ))
     try:
-        producer = client.producer(ProducerConfig(group="our_blocking_producer"))
+        producer = client.producer(sender("our_blocking_producer"))
         messages = numbered(topic)
         results = [producer.send(message) for message in messages[:20]]
-        results += [future.result(10) for future in [producer.send_async(m) for m in messages[20:200]]]
+        results += [future.result(30) for future in [producer.send_async(m) for m in messages[20:200]]]
         assert {result.status for result in results} == {SendStatus.SEND_OK}
         producer.send_batch(messages[200:300])
         for message in messages[300:]:
@@ -286,7 +287,7 @@ def test_large_bodies_survive_both_ways(
     wait_until(lambda: route(apache_deployment.namesrv.addr, topic) is not None, "the topic's route")
     client = blocking.Client(quick(apache_deployment))
     try:
-        producer = client.producer(ProducerConfig(group="our_large_producer"))
+        producer = client.producer(sender("our_large_producer"))
         for number in range(20):
             producer.send(Message(topic=topic, body=str(number).encode().ljust(20_000), tags="TagI"))
     finally:

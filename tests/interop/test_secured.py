@@ -29,7 +29,8 @@ from routekeeper import (
 )
 
 from .apache import RELEASES, START_S, Apache, ApacheBroker, has_route, wait_until
-from .ours import RETRY_LEVELS, ApacheDeployment, OurNamesrv, await_namesrv, start_namesrv
+from .ours import RETRY_LEVELS, OurNamesrv, await_namesrv, start_namesrv
+from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
 
@@ -89,9 +90,7 @@ class Secured:
     def settings(self, tls: TlsConfig | None = None) -> ClientConfig:
         # ours speaks no TLS; the handshake of a JVM that has made none yet takes a while
         tls = tls or TlsConfig(ca_file=self.ca_file, nameservers=False)
-        return ClientConfig(
-            nameservers=(self.namesrv.addr,), tls=tls, connect_timeout_s=5.0, timer_divisor=10.0
-        )
+        return patient([self.namesrv.addr], tls=tls, timer_divisor=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +181,7 @@ def test_signed_requests_over_tls_are_accepted(secured: Secured) -> None:
     seen: dict[str, int] = {}
     group = ConsumerConfig(group="blocking-readers", consume_from=ConsumeFrom.FIRST_OFFSET)
     with Client(config=secured.settings(), credentials=keys(WRITER)) as client:
-        producer = client.producer("writers")
+        producer = client.producer(sender("writers"))
         for number in range(COUNT - 10):
             producer.send(Message(topic="Orders", body=b"%d" % number))
         producer.send_batch([Message(topic="Orders", body=b"%d" % n) for n in range(COUNT - 10, COUNT)])
@@ -244,11 +243,3 @@ def test_a_plain_client_and_one_that_does_not_know_the_authority_are_told_so(sec
     refused = pytest.raises(SendNotApplied, match="its certificate is refused: self")
     with Client(config=secured.settings(unknown), credentials=keys(WRITER)) as client, refused:
         client.producer("writers").send(message)
-
-
-def test_apaches_nameserver_is_asked_over_tls(apache_deployment: ApacheDeployment) -> None:
-    # in its default mode it has a certificate of its own making, which proves nothing
-    tls = TlsConfig(check="nothing")
-    config = ClientConfig(nameservers=tuple(apache_deployment.addrs), tls=tls, connect_timeout_s=5.0)
-    with Client(config=config) as client:
-        assert client.route("TBW102").broker_datas

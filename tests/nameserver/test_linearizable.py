@@ -40,7 +40,7 @@ from remoting.route import DataVersion, TopicConfig, decode_route
 from remoting.transport.blocking import BlockingClient
 from tests.ports import free_addresses
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]
 
 CONDITION_S = 60.0
 MEMBERS = 3

@@ -18,7 +18,7 @@ from .__main__ import main
 from .plants import PLANTS
 from .scenario import run_seed
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.computes, pytest.mark.timeout(600)]
 
 SEEDS = int(os.environ.get("SIM_SEEDS") or (200 if os.environ.get("CI") else 8))
 FIRST = int(os.environ.get("SIM_FIRST", "0"))

@@ -9,6 +9,8 @@ import pytest
 
 from .stock import run_stock
 
+pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
+
 
 class Shown(Exception):
     """A known defect of the library was seen again."""

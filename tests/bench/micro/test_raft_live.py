@@ -13,7 +13,7 @@ from bench.micro.raft.loading import figures_of, load_process, plan_for, run
 from bench.micro.raft.systems import FACTORIES, Missing, System
 from bench.micro.raft.timers import SERIES
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 BROKERS = 4
 TOPICS = 2
 

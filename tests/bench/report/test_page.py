@@ -26,7 +26,7 @@ from tests.bench.report.comparison import ARMS, LINES, invented_comparison
 from tests.bench.report.full_size import widest
 from tests.bench.report.in_browser import scroll_width
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a JVM on a busy machine
+pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
 
 WIDTHS = (360, 768, 1280)
 

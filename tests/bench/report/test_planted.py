@@ -22,7 +22,7 @@ from bench.report.pipeline import compute
 from bench.runfolder import void_folder, write_manifest
 from tests.bench.report.planted import PlantedRun
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
+pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
 
 EVERY = 0.02
 

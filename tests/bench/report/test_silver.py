@@ -16,7 +16,7 @@ from bench.report.silver import Source
 from bench.runfolder import write_manifest
 from tests.bench.report.planted import PlantedRun
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
+pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
 
 
 def looked_up(root: Path, block: int, times: int) -> PlantedRun:

@@ -17,6 +17,8 @@ from .broker import ROOT, Simulation
 from .disk import SimulatedDisk
 from .plants import QUEUE_SYNCS, SPOILS, SYNCS, Forgets
 
+pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
+
 HOST = Host("127.0.0.1", 10911)
 
 

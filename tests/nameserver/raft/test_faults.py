@@ -17,7 +17,7 @@ import pytest
 
 from tests.ports import free_addresses
 
-pytestmark = [pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.faults, pytest.mark.one_core]
 
 _MEMBER = """
     import asyncio, json, sys
