@@ -271,11 +271,12 @@ class Replicated(Local):
         if self._given.closing:
             return
         links, member = self._given.links, self._member
+        before, leader = dict(links), member.leader
         links.clear()
         links.update({peer: member.link_number(peer) for peer in member.linked})
         self._reads.rounds.follow_links()
         self._leadership.follow()
-        self._reports.follow_leader()
+        self._reports.follow_leader(linked_anew=leader in links and links[leader] != before.get(leader))
         self._contact.follow()
         self._reads.rounds.settle()
         self._work_soon()

@@ -38,7 +38,6 @@ class Reports(Part):
         self.reporter = Reporter(given.liveness, boot_id=leadership.book.boot_id)
         super().__init__(given)
         self._leadership = leadership
-        self._leader_link = 0  # over which a leader was told last
         self._prune_at = 0.0
         self._judge_all_at = 0.0
         self._judged_with: set[str] = set()  # members in contact when all brokers were judged last
@@ -119,14 +118,10 @@ class Reports(Part):
             self._judge_all_at = liveness.clock + REPORT_PERIOD_S
             self._judge(list(self._table.view.records()))
 
-    def follow_leader(self) -> None:
-        """Report to a leader that is new, or linked anew."""
-        leader = self._member.leader
-        if leader is not None:
-            link = self._links.get(leader, self._leader_link)
-            if self.reporter.lead_by(self._member.term) or link != self._leader_link:
-                self.due = True
-            self._leader_link = link
+    def follow_leader(self, *, linked_anew: bool) -> None:
+        """Report to a leader that is new, or linked anew since the last look."""
+        if self._member.leader is not None and (self.reporter.lead_by(self._member.term) or linked_anew):
+            self.due = True
 
     def send_due(self) -> bool:
         """Tell the leader what changed here, if that is due; the leader tells itself.

@@ -177,7 +177,7 @@ def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> 
             driver.perform()
             assert leader in follower.member.linked
             assert link_of(leader) > before
-            await until(lambda: follower._reports._leader_link > before, "the leader is told once more")
+            await until(lambda: follower._given.links[leader] > before, "told apart")
 
     run(body)
 
