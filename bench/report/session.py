@@ -15,9 +15,8 @@ from bench.jre import ensure_java
 
 _INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
 _END_S: Final = 3.0
-SMALL_BYTES: Final = 64 * 2**20
-"""Less than this on this machine's disk is over before what the second compiler makes pays back. Its rows fit
-into the driver's memory, where they are four times as large: each has the columns of all kinds."""
+SMALL_BYTES: Final = 256 * 2**20
+"""Less than this on this machine's disk is over before what the second compiler makes pays back."""
 
 _LAPTOP: Final = {
     "spark.ui.enabled": "false",
@@ -28,10 +27,6 @@ _LAPTOP: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Opening a file costs little here: many small ones are one task's work, which makes few files of a run.
-    "spark.sql.files.openCostInBytes": "32768",
-    # One writer per run stays open; else rows are sorted by run before they are written.
-    "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
 """Used only where nobody chose a Spark master; on a cluster its own settings rule."""
 
@@ -44,7 +39,11 @@ _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
+    # Many tiny files are one task's work, which makes one file of each run.
+    "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
+    # One writer per run stays open; else rows are sorted by run before they are written.
+    "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
 """Beside it, for little data: plans are made more often than rows are read."""
 
