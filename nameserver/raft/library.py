@@ -1,7 +1,7 @@
 """The Raft of PySyncObj behind plain names: the only file that knows its private ones.
 
 The library elects, votes and advances the commit index; :class:`Library` drives it. Terms, votes and the
-commit rule run unchanged. What has a defect is overridden by a call of :attr:`Library.rules`. Private methods
+commit rule run unchanged. What has a defect is overridden by a call of :class:`Rules`. Private methods
 can be replaced only by inheritance, so there is one subclass, and nothing inherits from it. As all this leans
 on private names, the version is pinned exactly, and each name is checked at start.
 """
@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
@@ -24,15 +24,31 @@ from .types import RaftStartError
 if TYPE_CHECKING:
     import random
 
-    from .consensus.engine import Engine
-    from .consensus.log import Entry
-
 #: States of a member, as the library numbers them.
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
 
 SyncObj: Any = module.SyncObj
+
+
+class Rules(Protocol):
+    """What is decided in the library's place; called while it runs."""
+
+    def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
+    def send_vote(self, peer: str, term: int) -> None: ...
+    def replicate(self) -> None:
+        """Leader: send each peer what it lacks."""
+
+    def apply(self, command: bytes) -> None:
+        """Apply the entry after :attr:`Library.applied_index`; what raises here leaves it unapplied."""
+
+    def term_begins(self, term: int) -> None:
+        """The term changes to ``term``: what was said in the one before is void."""
+
+    def state_changed(self, before: int, state: int) -> None: ...
+    def leadership_begins(self) -> None:
+        """Before the first entry of the term is appended."""
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
@@ -116,7 +132,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         timeout: float,
         fallback: float,
     ) -> None:
-        self.rules: Engine
+        self.rules: Rules
         self._rng = rng
         self._log = log
         self._commit_limit: int | None = None
@@ -183,7 +199,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             self._commit_limit = None
 
     def append_entries(
-        self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[Entry] = ()
+        self,
+        now: float,
+        leader: str,
+        *,
+        term: int,
+        commit: int,
+        entries: Sequence[tuple[bytes, int, int]] = (),
     ) -> None:
         """Take ``leader`` for the leader of ``term``; ``entries`` replace all from the first's index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -150,15 +151,16 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path, package: Sequence[str] = ()) -> Iterator[tuple[int, str]]:
+def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> Iterator[tuple[int, str]]:
     """Yield (line, dotted module) of each import that runs; type-checking blocks do not.
 
     Args:
         package: Where relative imports start; without it they are left out.
+        types: Yield those of type-checking blocks, too.
     """
     tree = ast.parse(path.read_text(), str(path))
     skipped: set[int] = set()
-    for node in ast.walk(tree):
+    for node in () if types else ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             skipped.update(id(inner) for part in node.body for inner in ast.walk(part))
     for node in ast.walk(tree):
@@ -224,6 +226,22 @@ def test_rooms_of_the_nameserver_import_from_lower_ones_only() -> None:
         or any(room.split("/")[0] == alone and other.split("/")[0] not in (alone, "disk") for alone in ALONE)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", ["nameserver", "broker", "routekeeper"])
+def test_no_files_know_each_other(package: str) -> None:
+    """Not for types alone either: who reads one would have to read the other first."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources(package)}
+    known: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = [name for _, name in imports(path, module.split(".")[:-1], types=True)]
+        # A name is a module or something in it; a folder's own file stands before what is in the folder.
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        known[module] = {name for name in found if name in modules and name != module}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_pure_rooms_hold_no_io() -> None:

@@ -78,7 +78,7 @@ class Shared:
         )
         library.connected = self.effects.greeted
         self.electorate = Electorate(me, log, contact, library)
-        self.patience = Patience(self)
+        self.patience = Patience(me, self.effects.greeted, contact, library, clock, self.rng, period, timeout)
 
     @property
     def empty(self) -> bool:

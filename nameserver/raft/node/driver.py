@@ -64,7 +64,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._writer: Writer | None = None
         self._told = 0  # up to this position the journal is known to be durable
-        self._step_due = self._change_due = self._durable_due = self.closed = False
+        self._step_due = self._change_due = self._durable_due = self._closed = False
         self._removal = ""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -72,8 +72,8 @@ class Driver:
         self._background: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._storage = storage = Storage(self.config, self.machine, DISK)
-        self._promises = Promises(storage.directory, self)
-        self.images = ImageFiles(storage, self.machine, self)
+        self._promises = Promises(storage.directory, self._in_background, self._keep_going, self.fatal)
+        self.images = ImageFiles(storage, self.machine, self._in_background, self.wake)
         try:
             self.engine, self.transport = self._open()
         except BaseException:
@@ -130,11 +130,11 @@ class Driver:
 
     async def close(self) -> None:
         """Stop taking part; write what is queued; close everything. Idempotent."""
-        if self.closed:
+        if self._closed:
             return
         self.engine.close()
         self.perform()
-        self.closed = True
+        self._closed = self._promises.closing = True
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
@@ -159,13 +159,13 @@ class Driver:
 
     def wake(self) -> None:
         """Step once after everything that is ready in this turn of the loop (group commit)."""
-        if not self._step_due and not self.closed:
+        if not self._step_due and not self._closed:
             self._step_due = True
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._step_due = False
-        if self.closed:
+        if self._closed:
             return
         self.engine.step()
         self.perform()
@@ -201,9 +201,9 @@ class Driver:
                 case effects.MakeImage():
                     if self._writer is not None:
                         self._writer.rotate()
-                    self.in_background(self._make_image(effect))
+                    self._in_background(self._make_image(effect))
                 case effects.InstallImage():
-                    self.in_background(self._install_image(effect))
+                    self._in_background(self._install_image(effect))
                 case effects.Trim():
                     if self._writer is not None:
                         self._writer.trim(effect.index)
@@ -238,7 +238,7 @@ class Driver:
         """The timer is lazy: deadlines that moved on in the meantime only cost an early look."""
         self._timer = None
         self._timer_at = math.inf
-        if self.closed:
+        if self._closed:
             return
         self._ask_journal()
         if self.engine.next_wake() <= clock.boot_clock():
@@ -247,13 +247,13 @@ class Driver:
         self._set_timer(max(self.engine.next_wake(), clock.boot_clock() + TIMER_MIN_S))
 
     def changed(self) -> None:
-        if not self._change_due and not self.closed:
+        if not self._change_due and not self._closed:
             self._change_due = True
             self._loop.call_soon(self._tell_change)
 
     def _tell_change(self) -> None:
         self._change_due = False
-        if not self.closed:
+        if not self._closed:
             self._renew_credentials()
             self.on_change()
 
@@ -306,7 +306,7 @@ class Driver:
         return asked
 
     def application_message(self, peer: str, data: bytes) -> None:
-        if self.closed:
+        if self._closed:
             return
         if not self.engine.linked_to(peer):
             raise LinkError("application message before a greeting")
@@ -337,11 +337,11 @@ class Driver:
         """The journal's thread is through up to here."""
         self._told = max(self._told, position)
         self._durable_due = not self._promises.kept  # an only member commits by its own write alone
-        if not self._durable_due and not self.closed:
+        if not self._durable_due and not self._closed:
             self.engine.durable(self._told)
             self.perform()
 
-    def keep_going(self) -> None:
+    def _keep_going(self) -> None:
         """All promises are kept: let go of what waited."""
         for member, kind, message in self._promises.take_held():
             self.transport.send(member, kind, message)
@@ -360,18 +360,18 @@ class Driver:
         return False
 
     def fatal(self, reason: str) -> None:
-        if not self.closed:
+        if not self._closed:
             self.engine.stop()
             logger.critical("raft member stops me=%s reason=%s", self.config.me, reason)
             self.on_fatal(reason)
 
     def _leave(self, reason: str) -> None:
-        if not self.closed:
+        if not self._closed:
             self.engine.stop()
             logger.warning("raft member removed me=%s reason=%s", self.config.me, reason)
             self._removal = f"raft: {reason}; it stops, and must not start on this data again"
             if self._promises.kept:
-                self.keep_going()
+                self._keep_going()
 
     # ---- state images
 
@@ -397,7 +397,7 @@ class Driver:
                 logger.exception("snapshot not installed index=%d", wanted.index)
             self.engine.images.install_failed(str(error))
         else:
-            if not self.closed:
+            if not self._closed:
                 self.engine.images.installed(wanted.index, wanted.term, wanted.configuration, replace_state)
         self.perform()
 
@@ -414,7 +414,7 @@ class Driver:
         try:
             while not images.settled:
                 await asyncio.sleep(0.005)
-                if self.closed:
+                if self._closed:
                     raise ChangeRefused("this member stops")
             index, term, configuration = images.restore_at(found)
             await self.images.store(index, term, configuration, marked)
@@ -426,7 +426,7 @@ class Driver:
         finally:
             images.restoring = False
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="raft storage")
         task.add_done_callback(self._background_ended)
         self.keep(task)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from nameserver.raft.consensus.effects import InstallImage, MakeImage
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX
@@ -17,9 +17,6 @@ from nameserver.raft.types import ChangeRefused, StateMachine, StopMember
 from remoting.disk_threads import DiskThreads
 
 from .recovery import Storage
-
-if TYPE_CHECKING:
-    from .driver import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +47,14 @@ class ImageFiles:
     """The newest state image, and how another takes its place; whatever takes long is done in threads.
 
     Args:
-        driver: Wakes the engine when a block was read that it has asked for.
+        in_background: Runs a coroutine that is waited for before the files are closed.
+        on_read: A block was read that the engine has asked for.
     """
 
     storage: Storage
     machine: StateMachine
-    driver: Driver
+    in_background: Callable[[Coroutine[Any, Any, None]], None]
+    on_read: Callable[[], None]
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
@@ -92,7 +91,7 @@ class ImageFiles:
     def _read_ahead(self, key: tuple[int, int]) -> None:
         if key not in self._blocks and key not in self._reading:
             self._reading.add(key)
-            self.driver.in_background(self._read_block(key))
+            self.in_background(self._read_block(key))
 
     async def _read_block(self, key: tuple[int, int]) -> None:
         index, number = key
@@ -107,7 +106,7 @@ class ImageFiles:
         self._blocks[key] = block
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
-        self.driver.wake()
+        self.on_read()
 
     def age(self) -> float | None:
         """Seconds since the newest image file was stored, None if there is none.

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from nameserver.disk.files import FULL_ERRNOS
 from nameserver.raft.consensus.members import Standing
 from nameserver.raft.storage.identity import DataDirectory
 from nameserver.raft.storage.writer import FULL_RETRY_S
 from remoting.disk_threads import DiskThreads
-
-if TYPE_CHECKING:
-    from .driver import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +29,19 @@ class Promises:
     the loop: stale reads and refusals go on meanwhile.
 
     Args:
-        driver: Goes on once all promises are on the disk; stops if one cannot be stored.
+        in_background: Runs a coroutine that is waited for before the files are closed.
+        on_kept: All promises are on the disk.
+        on_failed: One cannot be stored, with the reason: the member stops.
+
+    Attributes:
+        closing: Room is waited for no longer.
     """
 
     directory: DataDirectory
-    driver: Driver
+    in_background: Callable[[Coroutine[Any, Any, None]], None]
+    on_kept: Callable[[], None]
+    on_failed: Callable[[str], None]
+    closing: bool = False
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
@@ -87,7 +92,7 @@ class Promises:
     def _save_soon(self) -> None:
         if not self._saving:
             self._saving = True
-            self.driver.in_background(self._save())
+            self.in_background(self._save())
 
     async def _save(self) -> None:
         """A vote is never later on the disk than what this member became by it."""
@@ -103,7 +108,7 @@ class Promises:
                 return  # what is held never leaves
             self._kept = made
             if self.kept:  # no other was made meanwhile
-                self.driver.keep_going()
+                self.on_kept()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
@@ -115,11 +120,11 @@ class Promises:
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:
-                    self.driver.fatal(f"cannot store term, vote or standing: {error.strerror}")
+                    self.on_failed(f"cannot store term, vote or standing: {error.strerror}")
                     return False
                 if not said:
                     said = True
                     logger.error("no room for term, vote or standing: promising nothing until there is")
-                if self.driver.closed:
+                if self.closing:
                     return False
                 await asyncio.sleep(FULL_RETRY_S)

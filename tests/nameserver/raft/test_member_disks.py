@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import resource
 import subprocess
@@ -20,7 +21,7 @@ from nameserver.disk.files import File, Files
 from nameserver.raft import ChangeRefused, ChangeUnknown, NotLeader
 from nameserver.raft.node import driver as node_driver
 from nameserver.raft.storage.identity import DataDirectory
-from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run, until
 
 #: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
 _ALONE = """
@@ -134,6 +135,29 @@ def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr
     assert what in done.stderr
+
+
+def test_a_member_ends_at_once_though_there_is_no_room_for_its_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(directory: DataDirectory, term: int, vote: str | None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            await cluster.settled()
+            leader = cluster.name(await cluster.elected())
+            monkeypatch.setattr(DataDirectory, "save_vote", full)
+            await cluster.close(leader)
+            await until(lambda: "no room for term, vote or standing" in caplog.text)
+            for name in list(cluster.up):
+                async with asyncio.timeout(node_driver.CLOSE_S / 2):
+                    await cluster.close(name)
+
+    run(scenario)
+    assert "storage does not answer" not in caplog.text
 
 
 def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(

@@ -289,10 +289,10 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         engines = [w.engine(name) for name in ("b", "c")]
         for engine in engines:  # neither asks on its own while the links end
             engine.shared.library.election_deadline = math.inf
-            engine.shared.patience._rng.uniform = lambda least, most: 9.0
+            engine.shared.patience.rng.uniform = lambda least, most: 9.0
         assert w.run(1.0, lambda w=w: not any("a:1" in w.engine(name)._effects.links for name in ("b", "c")))
         for engine, name in zip(engines, ("b", "c"), strict=True):
-            del engine.shared.patience._rng.uniform
+            del engine.shared.patience.rng.uniform
             soon = engine._clock() + PERIOD / 5
             engine.shared.library.election_deadline = engine.shared.patience.last_look_at = soon
             w[name].arm()
