@@ -177,7 +177,8 @@ def split(measured: Mapping[float, float]) -> Split | None:
     """Take a recovery apart by its values at one or more divisors; None without any or if one has no end.
 
     At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
-    largest are taken: they lie farthest apart.
+    largest are taken: they lie farthest apart. Neither part is less than nothing: where chance would make one
+    negative, the other alone is fitted to both values by least squares.
     """
     if not measured or any(not math.isfinite(value) for value in measured.values()):
         return None
@@ -187,4 +188,9 @@ def split(measured: Mapping[float, float]) -> Split | None:
         return Split(fixed=None, scaled=None, low=value, high=value * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
     fixed = measured[small] - scaled / small
+    if scaled < 0:
+        fixed, scaled = (measured[small] + measured[large]) / 2, 0.0
+    elif fixed < 0:
+        weight = 1 / small**2 + 1 / large**2
+        fixed, scaled = 0.0, (measured[small] / small + measured[large] / large) / weight
     return Split(fixed=fixed, scaled=scaled, low=fixed + scaled, high=fixed + scaled)

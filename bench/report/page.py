@@ -584,6 +584,7 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
         sentence = (
             f"Recoveries were measured with timers divided by {by}. From these follows which part a timer "
             "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both. "
+            "Where chance would make a part negative, the other alone is fitted. "
         ) + (
             "Where undivided timers were measured too, what they gave stands below the prediction, and how "
             "far the prediction is off."
@@ -595,6 +596,7 @@ def _timers(used: Sequence[Source], values: Values) -> dict[str, Any]:
             "Recoveries were measured with divided and with undivided timers. From both follows which "
             "part a timer "
             "scales and which part it does not; with RocketMQ's own timers a recovery takes the sum of both. "
+            "Where chance would make a part negative, the other alone is fitted. "
             "That is no prediction: what was measured with RocketMQ's own timers is one of the two."
         )
     else:
@@ -638,13 +640,13 @@ def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
         return words.NEVER, []
     if apart.fixed is None or apart.scaled is None:
         return f"{words.quantity(apart.low, 's')} to {words.quantity(apart.high, 's')}", []
-    fixed, scaled = (words.quantity(max(part, 0), "s") for part in (apart.fixed, apart.scaled))
+    fixed, scaled = (words.quantity(part, "s") for part in (apart.fixed, apart.scaled))
     told = [f"{fixed} fixed, {scaled} by timers"]
     if taken.is_prediction and measured is not None:
         off = taken.off
         assert off is not None
         told.append(f"measured: {words.quantity(measured, 's')}, {words.off_by(off, apart.low)}")
-    return words.quantity(max(apart.low, 0), "s"), told
+    return words.quantity(apart.low, "s"), told
 
 
 def _controls(every: Sequence[Row], *, told: bool) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ _LAPTOP: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # A larger result is stored before it is fetched, and was lost in two of four reports of 493 MiB of events.
+    # A larger result is stored before it is fetched, and was lost in two of four reports of 493 MiB.
     "spark.task.maxDirectResultSize": "64m",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.showConsoleProgress": "false",

@@ -132,6 +132,25 @@ def test_recovery_is_taken_apart_by_two_divisors() -> None:
     assert found.low == found.high == pytest.approx(5.3)
 
 
+@pytest.mark.parametrize(
+    ("measured", "fixed", "scaled"),
+    [
+        ({60.0: 0.3, 10.0: 0.1}, 0.2, 0.0),  # less with the longer timers
+        # grows faster than the timers
+        ({60.0: 0.1, 10.0: 1.2}, 0.0, (0.1 / 60 + 1.2 / 10) / (1 / 3600 + 1 / 100)),
+        ({60.0: 0.5, 10.0: 0.5}, 0.5, 0.0),
+    ],
+)
+def test_no_part_of_a_recovery_takes_less_than_no_time(
+    measured: dict[float, float], fixed: float, scaled: float
+) -> None:
+    """And what is predicted is the sum of the parts that are told, from which the difference is taken."""
+    found = split(measured)
+    assert found is not None
+    assert (found.fixed, found.scaled) == pytest.approx((fixed, scaled))
+    assert found.low == found.high == pytest.approx(fixed + scaled)
+
+
 def test_recovery_at_one_divisor_gives_only_bounds_for_the_defaults() -> None:
     found = split({10.0: 0.8})
     assert found is not None
