@@ -167,7 +167,7 @@ class RaftMember:
         engine = self._running.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
         if not await self._until(lambda: address in engine.voters and engine.membership.committed, deadline):
-            if address in engine.shared.electorate.configuration.learners:
+            if address in engine.shared.configuration.learners:
                 raise ChangeUnknown(f"{address} is a learner: it becomes a voter when it has caught up")
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 

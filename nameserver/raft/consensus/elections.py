@@ -46,7 +46,7 @@ class Elections(Part):
         deadline = library.election_deadline
         if deadline >= now or self.elected_if_standing or library.transfer_in_progress:
             return
-        if not self._electorate.other_voters and self.shared.may_stand:
+        if not self.shared.other_voters and self.shared.may_stand:
             return  # nobody to ask
         if math.isfinite(deadline) and deadline != patience.last_look_at:
             patience.last_look_at = library.election_deadline = now + LAST_LOOK * self._period
@@ -62,7 +62,7 @@ class Elections(Part):
             return
         self._pre_term = library.term + 1
         self._pre_votes.clear()
-        for name in self._electorate.other_voters:
+        for name in self.shared.other_voters:
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
@@ -99,7 +99,7 @@ class Elections(Part):
         ):
             return
         self._pre_votes.add(peer)
-        if self._electorate.is_majority(self._pre_votes):
+        if self.shared.is_majority(self._pre_votes):
             self.elected_if_standing = True
             self._patience.stand_now()
 
@@ -112,7 +112,7 @@ class Elections(Part):
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
         """D5: one vote per voter."""
-        voters = self._electorate.configuration.voters
+        voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)

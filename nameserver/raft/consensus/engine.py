@@ -114,11 +114,11 @@ class Engine(Part):
     @property
     def members(self) -> tuple[str, ...]:
         """Voters and learners of the configuration in force."""
-        return self._electorate.configuration.members
+        return self.shared.configuration.members
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return self._electorate.configuration.voters
+        return self.shared.configuration.voters
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -166,7 +166,7 @@ class Engine(Part):
             "contact_limit_ms": round(self.greetings.contact_limit * 1000),
             "members": list(self.members),
             "voters": list(self.voters),
-            "learners": list(self._electorate.configuration.learners),
+            "learners": list(self.shared.configuration.learners),
             "configuration_index": self._log.configuration_index,
             "cluster": self.shared.standing.cluster,
             "linked": sorted(self.greetings.linked),
@@ -197,7 +197,7 @@ class Engine(Part):
             self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
-        if self.shared.may_stand and not self._electorate.other_voters:
+        if self.shared.may_stand and not self.shared.other_voters:
             self._patience.stand_now()
         self._patience.watch.restart(self._clock())  # what took long just now happens once
         self.step()
@@ -249,7 +249,7 @@ class Engine(Part):
                 if not self._effects.stopped:
                     self._effects.fail(str(error))
                 return
-            if isinstance(message, Append | AppendReply) and not self._electorate.configuration.learners:
+            if isinstance(message, Append | AppendReply) and not self.shared.configuration.learners:
                 self._go_on()  # most heartbeats and answers leave nothing to do
                 return
         self._effects.wake()
@@ -348,7 +348,7 @@ class Engine(Part):
         if library.state == LEADER:
             return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
         deadline = library.election_deadline
-        return min(deadline, self._patience.watch.due) if self._electorate.other_voters else deadline
+        return min(deadline, self._patience.watch.due) if self.shared.other_voters else deadline
 
     @property
     def _due(self) -> bool:

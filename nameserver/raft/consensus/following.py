@@ -84,8 +84,6 @@ class Following(Part):
         new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
         matched = match + len(rest)
         self.follow(peer, m.term, min(m.commit, matched), new)
-        if log.configuration is not self._electorate.configuration:
-            self._electorate.follow()
         self._matched = max(self._matched, matched)
         self._reply_seq = max(self._reply_seq, m.seq)
         self._leader_durable = max(self._leader_durable, m.durable)
@@ -126,13 +124,13 @@ class Following(Part):
         index = min(self._leader_durable, self._matched, self._log.durable_index)
         if index <= library.commit_index or library.state != FOLLOWER:
             return
-        leader, voters = library.leader, self._electorate.configuration.voters
+        leader, voters = library.leader, self._log.configuration.voters
         if (
             leader in voters
             and self._me in voters
             and self._log.term_at(index) == library.term
             and self.shared.may_vote
-            and self._electorate.settled_three
+            and self.shared.settled_three
         ):
             library.commit(index)
 

@@ -45,7 +45,7 @@ class Greetings(Part):
         """
         if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
             return ()
-        return tuple(member for member in self._electorate.other_members if member not in self.said)
+        return tuple(member for member in self.shared.other_members if member not in self.said)
 
     @property
     def distrusted(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Greetings(Part):
         """
         if self.shared.empty or self._library.leader is not None:
             return ()
-        voters = self._electorate.configuration.voters
+        voters = self.shared.configuration.voters
         lost = [name for name in voters if not self._keeps_promises(name)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
 
@@ -93,7 +93,7 @@ class Greetings(Part):
     @property
     def linked(self) -> frozenset[str]:
         """Members to which a link is up; and the leader, which may be one that is not known here yet."""
-        return frozenset(self.said.keys() & {*self._electorate.configuration.members, self._library.leader})
+        return frozenset(self.said.keys() & {*self.shared.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
         """Tell links to ``peer`` apart: they are counted, 0 is none. What went over another may be lost."""
@@ -104,7 +104,7 @@ class Greetings(Part):
         """Where operators reach the members that have said so, this one included."""
         said = {peer: greeting.http for peer, greeting in self.said.items()}
         said[self._me] = self.shared.config.http
-        return {member: said[member] for member in self._electorate.configuration.members if said.get(member)}
+        return {member: said[member] for member in self.shared.configuration.members if said.get(member)}
 
     # ---- greetings
 
@@ -121,7 +121,7 @@ class Greetings(Part):
         formats = self.shared.standing.formats
         if formats.get(peer) != greeting.format_max:
             # Of others only those that are here: names that come and go must not fill what is stored.
-            kept = {*self._electorate.configuration.members, *self.said}
+            kept = {*self.shared.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
             self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
         if first and greeting.durability not in ("", self.shared.config.durability):
@@ -152,7 +152,7 @@ class Greetings(Part):
         mine, theirs = self.shared.standing.cluster, greeting.cluster
         if theirs and mine != theirs and self.shared.empty == greeting.empty:
             raise MessageError(f"{peer} is of another cluster: {theirs}, this is {mine}")
-        known = peer in self._electorate.configuration.members
+        known = peer in self.shared.configuration.members
         if not known and not self.shared.empty and (greeting.empty or mine != theirs):
             raise MessageError(f"{peer} is no member")
 
@@ -200,14 +200,14 @@ class Greetings(Part):
                 self._say(self._me, "first start waits for members=%s", missing)
             return
         self.become(replace(self.shared.standing, voter=True, founders=founders))
-        members = ",".join(self._electorate.configuration.members)
+        members = ",".join(self.shared.configuration.members)
         logger.info("cluster founded me=%s members=%s", self._me, members)
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
         """The instances that found the cluster with this one; none if it cannot be founded yet."""
         me, mine, said = self._me, self.shared.standing.instance, self.said
-        others = self._electorate.other_members
+        others = self.shared.other_members
         for greeting in said.values():
             if not greeting.empty and greeting.founders.get(me) == mine:
                 return greeting.founders

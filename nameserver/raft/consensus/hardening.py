@@ -2,7 +2,7 @@
 
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
-:class:`.engine.Engine`: :mod:`.electorate` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
+:class:`.engine.Engine`: :mod:`.part` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
 :mod:`.following`, :mod:`.leading`, :mod:`.membership`. Each defect: what happens, and where it is closed. Its
 scenario is played by the tests that have its number in their names, and once more with the fix switched off,
 which must be found wrong.
@@ -114,7 +114,7 @@ D35
     in common. :meth:`.membership.Membership._change`
 D36
     After a restart the stored membership counts only once its entry is applied again. :class:`.log.RaftLog`,
-    :meth:`.electorate.Electorate.follow`
+    :meth:`.part.Shared.follow`
 D37
     A leader cannot remove itself, and nothing hands over. :meth:`.membership.Membership._change`,
     :mod:`nameserver.raft.member`

@@ -260,7 +260,7 @@ class Images(Part):
         """
         if not self._begins() or not self._library.leads:
             raise NotLeader(self._library.leader)
-        members = self._electorate.configuration.members
+        members = self.shared.configuration.members
         if members != (self._me,):
             raise ChangeRefused(
                 f"a snapshot is restored in a cluster of one member only, this has {','.join(members)}: "
@@ -278,7 +278,7 @@ class Images(Part):
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
         """Index, term and configuration under which an image becomes the base: behind all there is."""
         index = max(image_index, self._log.last_index) + 1
-        return index, self._library.term, encode_configuration(self._electorate.configuration)
+        return index, self._library.term, encode_configuration(self.shared.configuration)
 
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """The image is durable under ``index``: it becomes log and state, and a new term begins.

@@ -54,7 +54,7 @@ class Leading(Part):
     def leadership_begins(self) -> None:
         self._handed_over = False
         self._stated = 0
-        for name in self._electorate.other_members:
+        for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
         first = self._log.last_index + 1  # an entry without meaning, by which the term's others commit
@@ -62,7 +62,7 @@ class Leading(Part):
 
     def leadership_ends(self) -> None:
         """Remember who comes next, and say why it ended."""
-        voters = self._electorate.configuration.voters
+        voters = self.shared.configuration.voters
         held = {name: p.match for name, p in self.progress.items() if name in voters}
         linked = (name for name in held if name in self._effects.greeted)
         self.successor = max(linked, key=held.__getitem__, default=None)
@@ -114,18 +114,18 @@ class Leading(Part):
 
     def follow_configuration(self) -> None:
         """Put in force what the log holds, and send to its members."""
-        former = self._electorate.configuration.voters
-        self._electorate.follow()
+        former = self.shared.configuration.voters
+        self.shared.follow()
         if self._library.state != LEADER:
             return
-        others = self._electorate.other_members
+        others = self.shared.other_members
         for name in self.progress.keys() - set(others):
             del self.progress[name]
         for name in others:
             if name not in self.progress:
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
-        for name in self._electorate.other_voters:
+        for name in self.shared.other_voters:
             if name not in former:  # it has as long to answer as all at the beginning of a term
                 self._library.answered[name] = self._clock()
 
@@ -150,13 +150,13 @@ class Leading(Part):
 
     def read_index_with(self, member: str, term: int) -> int | None:
         """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        voters = self._electorate.configuration.voters
+        voters = self.shared.configuration.voters
         return self.read_index_in(term) if member in voters and majority(len(voters)) <= 2 else None
 
     def quorum_index(self) -> int:
         """D7: what a majority holds; this member counts for what its journal has."""
         matches = [p.match if self._counts(name, p) else 0 for name, p in self.progress.items()]
-        return quorum_index(len(self._electorate.configuration.voters), self._log.durable_index, matches)
+        return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
 
     # ---- entries
 
@@ -178,7 +178,7 @@ class Leading(Part):
 
     def _counts(self, peer: str, progress: Progress) -> bool:
         """Whether what ``peer`` holds and says counts: not if it was emptied (D25), nor before it votes."""
-        return not progress.learner and peer in self._electorate.configuration.voters
+        return not progress.learner and peer in self.shared.configuration.voters
 
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
         """D3: an answer counts only in the term it was given in."""
@@ -235,7 +235,7 @@ class Leading(Part):
         durable = self._log.durable_index
         if (
             durable > self._library.commit_index
-            and self._electorate.settled_three
+            and self.shared.settled_three
             and self.states_durable
             and self.shared.all_read_durable
             and self._log.term_at(durable) == self._library.term

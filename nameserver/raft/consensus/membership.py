@@ -37,7 +37,6 @@ class Membership(Part):
         super().__init__(shared)
         self._leading = leading
         self._greetings = greetings
-        self._followed = self._electorate.configuration
 
     # ---- what is in force
 
@@ -48,11 +47,11 @@ class Membership(Part):
 
     def follow(self) -> None:
         """Put in force what the log holds, and tell everyone concerned if that is another configuration."""
-        if self._log.configuration is not self._electorate.configuration:
+        former = self.shared.configuration
+        if self._log.configuration is not former:
             self._leading.follow_configuration()
-        configuration = self._electorate.configuration
-        if configuration != self._followed:
-            self._followed = configuration
+        configuration = self.shared.configuration
+        if configuration != former:
             logger.info(
                 "members changed me=%s index=%d voters=%s learners=%s",
                 self._me,
@@ -106,7 +105,7 @@ class Membership(Part):
         stated = self.shared.standing.formats
         old = [
             name
-            for name in self._electorate.other_voters  # a learner is no loss, and may not have come yet
+            for name in self.shared.other_voters  # a learner is no loss, and may not have come yet
             if name != besides and stated.get(name, FORMAT) < FORMAT_CONFIGURATION
         ]
         if old:
@@ -124,7 +123,7 @@ class Membership(Part):
             NotLeader, ChangeRefused: Nothing was done.
         """
         self._may_change()
-        configuration = self._electorate.configuration
+        configuration = self.shared.configuration
         if member in configuration.members:
             return None
         try:
@@ -135,7 +134,7 @@ class Membership(Part):
 
     def consider_promotion(self) -> None:
         """A learner that is no longer empty and has nearly everything becomes a voter."""
-        configuration = self._electorate.configuration
+        configuration = self.shared.configuration
         if not configuration.learners or not self.committed:
             return
         for name in configuration.learners:
@@ -161,9 +160,9 @@ class Membership(Part):
             NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
         """
         self._may_change(besides=member)
-        if member not in self._electorate.configuration.members:
+        if member not in self.shared.configuration.members:
             return None
-        configuration = self._electorate.configuration.without(member)
+        configuration = self.shared.configuration.without(member)
         here = [name for name in configuration.voters if name == self._me or self._counts_now(name)]
         if len(here) < majority(len(configuration.voters)):
             raise ChangeNotYet(
@@ -186,7 +185,7 @@ class Membership(Part):
         """Whoever belonged to the cluster and does no more is told so, by a leader that knows."""
         if not self.committed:
             return
-        members = self._electorate.configuration.members
+        members = self.shared.configuration.members
         for peer, greeting in self._effects.greeted.items():
             if peer in members or peer in self._leading.told_removed:
                 continue
@@ -216,7 +215,7 @@ class Membership(Part):
 
         For one election timeout nothing is appended.
         """
-        if not self._begins() or self._library.state != LEADER or not self._electorate.other_voters:
+        if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:
             return False
         self._leading.handing_over_until = self._clock() + self._timeout
         self._leading.hand_over(to)
@@ -230,12 +229,12 @@ class Membership(Part):
             NotLeader, ChangeRefused: And why not.
         """
         self._must_lead()
-        others = self._electorate.other_voters
+        others = self.shared.other_voters
         if to is not None and to not in others:
             raise ChangeRefused(
                 f"{to} leads already"
                 if to == self._me
-                else f"{to} is none of the voters {','.join(self._electorate.configuration.voters)}"
+                else f"{to} is none of the voters {','.join(self.shared.configuration.voters)}"
             )
         ready = [name for name in others if self._counts_now(name)]
         if not ready or (to is not None and to not in ready):

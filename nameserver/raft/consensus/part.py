@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -13,9 +13,8 @@ from remoting.line_limit import LimitedLog
 
 from .contact import Contact
 from .effects import Effects
-from .electorate import Electorate
 from .log import FIRST_INDEX, RaftLog, Recovered
-from .members import Standing
+from .members import Configuration, Standing, majority
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
 from .patience import FALLBACK, Patience
 
@@ -46,6 +45,8 @@ class Shared:
         standing: What this member is; stored before anybody hears of what it does by it.
         stalled: The oldest write of the journal is under way for too long.
         volatile: There is no journal: what is in the log is as durable as it will ever be.
+        configuration: The one in force.
+        other_voters: Its voters but this member; ``other_members``: and learners.
         timeout: N, in seconds; ``period`` lies between two heartbeats of a leader.
         peer_log: For lines that a peer can cause with every message: it writes no more than some.
     """
@@ -77,8 +78,35 @@ class Shared:
             me, log, now=clock(), rng=self.rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
         )
         library.connected = self.effects.greeted
-        self.electorate = Electorate(me, log, contact, library)
+        self.follow()
         self.patience = Patience(me, self.effects.greeted, contact, library, clock, self.rng, period, timeout)
+
+    # ---- who counts
+
+    def follow(self) -> None:
+        """D36: put in force what the log holds last, from append on, and no more once it is dropped.
+
+        Library and contact count by it from here on.
+        """
+        self.configuration: Configuration = self.log.configuration
+        self.other_voters = tuple(name for name in self.configuration.voters if name != self.me)
+        self.other_members = tuple(name for name in self.configuration.members if name != self.me)
+        self.library.follow_voters(self.other_voters)
+        self.contact.voters_are(self.other_voters)
+
+    def is_majority(self, others: Collection[str]) -> bool:
+        """Whether this member and those of ``others`` that are voters are more than half of the voters."""
+        voters = self.configuration.voters
+        return 1 + sum(name in voters for name in others) >= majority(len(voters))
+
+    @property
+    def settled_three(self) -> bool:
+        """The log holds three voters and nobody else last, and that is committed."""
+        held = self.log.configuration
+        three = len(held.voters) == 3 and not held.learners
+        return three and self.log.configuration_index <= self.library.commit_index
+
+    # ---- what this member is
 
     @property
     def empty(self) -> bool:
@@ -94,7 +122,7 @@ class Shared:
     @property
     def votes(self) -> bool:
         """This member is a voter, by its own configuration and standing: no learner."""
-        return self.standing.voter and self.me in self.electorate.configuration.voters
+        return self.standing.voter and self.me in self.configuration.voters
 
     @property
     def may_stand(self) -> bool:
@@ -104,7 +132,7 @@ class Shared:
     @property
     def read_by_all(self) -> int:
         """Rule 7: the highest format that every member said it reads."""
-        stated = (self.standing.formats.get(name, FORMAT) for name in self.electorate.other_members)
+        stated = (self.standing.formats.get(name, FORMAT) for name in self.other_members)
         return min([FORMAT_MAX, *stated])
 
     @property
@@ -126,7 +154,6 @@ class Part:
         self._contact = shared.contact
         self._effects = shared.effects
         self._library = shared.library
-        self._electorate = shared.electorate
         self._patience = shared.patience
 
     def _say(self, about: str, text: str, *values: object, level: int = logging.INFO) -> None:

@@ -43,7 +43,7 @@ class Writing(Part):
         if self.shared.volatile:
             self._log.durable(position)
             self._following.on_durable()
-            if not self._electorate.other_voters:
+            if not self.shared.other_voters:
                 self._effects.wake()  # the entry is committed now
         else:
             self._under_way.append((position, self._clock() - self._patience.watch.lost))

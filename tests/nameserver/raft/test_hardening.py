@@ -19,7 +19,6 @@ from nameserver.raft.consensus import part as part_module
 from nameserver.raft.consensus.contact import Contact
 from nameserver.raft.consensus.effects import Effects, InstallImage, MakeImage
 from nameserver.raft.consensus.elections import Elections
-from nameserver.raft.consensus.electorate import Electorate
 from nameserver.raft.consensus.engine import Engine
 from nameserver.raft.consensus.following import Following
 from nameserver.raft.consensus.greetings import Greetings
@@ -852,7 +851,7 @@ def test_d9_who_was_replaced_is_not_in_contact_when_others_acknowledge(world: Ma
     w.elect("a")
     old = w.engine("a")
     assert old.in_contact()
-    is_majority = old.shared.electorate.is_majority
+    is_majority = old.shared.is_majority
     assert is_majority(["b:1"])
     assert not is_majority([])
     assert not is_majority(["z:1"])
@@ -1198,19 +1197,19 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
     """In force once it is applied."""
-    original = Electorate.follow
+    original = Shared.follow
 
-    def follow(electorate: Any) -> None:
-        held = electorate._log._configurations
-        if held[-1][0] <= electorate._log.getRaftCommitIndex() or len(held) == 1:
-            original(electorate)
+    def follow(shared: Any) -> None:
+        held = shared.log._configurations
+        if held[-1][0] <= shared.log.getRaftCommitIndex() or len(held) == 1:
+            original(shared)
             return
         later = held[1:]
         del held[1:]
-        original(electorate)
+        original(shared)
         held.extend(later)
 
-    patch.setattr(Electorate, "follow", follow)
+    patch.setattr(Shared, "follow", follow)
 
 
 SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = [
