@@ -5,7 +5,6 @@ effects. Files, threads and sockets stay out.
 
     engine.py          the order of things: what a message, an append, the journal or the clock makes due
     effects.py         what a step wants done, as values in order
-    writing.py         what goes to the journal, and whether that stalls
     patience.py        who is silent
     elections.py, following.py, leading.py   the parts that close the library's defects
     hardening.py       each defect of the library, and where it is closed

@@ -23,6 +23,7 @@ from nameserver.raft.library import CANDIDATE, LEADER
 from nameserver.raft.types import Role, StopMember
 
 from . import messages
+from .effects import Write
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -32,12 +33,13 @@ from .log import CONFIGURATION, FIRST_INDEX, NO_OP, REGULAR
 from .membership import Membership
 from .messages import TERM_STEP_MAX, Append, AppendReply, Message, MessageError, RequestVote, SnapshotPart
 from .part import Part, Shared
-from .writing import Writing
 
 logger = logging.getLogger(__name__)
 
 #: How often a commit index that nothing else writes goes to the journal, and how often stalls are looked for.
 HOUSEKEEPING_S: Final = 0.25
+#: A journal write that takes longer makes the leader step down (rule 9).
+STALL_S: Final = 1.0
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
 
@@ -55,12 +57,12 @@ class Engine(Part):
         self._next_housekeeping = -math.inf
         self._in_apply = False
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
+        self._stalls = 0  # how often a write began to be under way for too long
         self._passed = 0  # committed entries that the state machine does not see
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
         self.leading = leading = Leading(shared)
-        self._writing = Writing(shared, following, leading)
         self.greetings = greetings = Greetings(shared, leading)
         self.membership = membership = Membership(shared, leading, greetings)
         self.images = Images(shared, following, leading, greetings, membership)
@@ -178,7 +180,7 @@ class Engine(Part):
             "snapshot_bytes": image[2] if image else 0,
             "snapshot_failures": self.images.failures,
             "storage_stalled": self.shared.stalled,
-            "storage_stalls": self._writing.stalls,
+            "storage_stalls": self._stalls,
             "leader_changes": self.following.leader_changes + self.leading.elected,
             "elections": self.elections.count,
             "refused_truncations": self.following.refused_truncations,
@@ -262,7 +264,7 @@ class Engine(Part):
         if self._effects.stopped:
             return
         if self._log.has_ops or self._log.vote_dirty:
-            self._writing.flush()
+            self._flush()
         if self._due:
             self.step()
         else:
@@ -318,17 +320,54 @@ class Engine(Part):
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
             if self.shared.volatile:  # then the message says already that it is durable here
-                self._writing.flush()
+                self._flush()
             self.leading.replicate()
-            self._writing.flush()
+            self._flush()
         return index
+
+    # ---- the journal
+
+    def _flush(self, *, commit_too: bool = False) -> None:
+        """Hand to the journal what changed; memory-only members have it durable at once."""
+        self._effects.store_vote()
+        if not (self._log.has_ops or commit_too):
+            return
+        taken = self._log.take_ops(self._clock() - self._patience.watch.lost)
+        if taken is None:
+            return
+        position, ops = taken
+        if self.shared.volatile:
+            self._log.durable(position)
+            self.following.on_durable()
+            if not self.shared.other_voters:
+                self._effects.wake()  # the entry is committed now
+        else:
+            self._effects.add(Write(position, ops, self._library.leads))
 
     def durable(self, position: int) -> None:
         """The journal holds everything written up to ``position``."""
         if not self._begins():
             return
-        self._writing.durable(position)
+        self._log.durable(position)
+        if self.shared.stalled and self._write_takes(self._clock()) <= STALL_S:
+            self.shared.stalled = False
+            logger.info("journal works again me=%s durable_index=%d", self._me, self._log.durable_index)
+        self.following.on_durable()
         self._go_on()
+
+    def _look_for_stalls(self, now: float) -> None:
+        """Rule 9: whoever cannot write must not lead."""
+        took = self._write_takes(now)
+        if took > STALL_S and not self.shared.stalled:
+            self.shared.stalled = True
+            self._stalls += 1
+            logger.warning("journal stalls me=%s seconds=%.1f", self._me, took)
+            self.leading.hand_over()
+            self.leading.step_down("journal stalls")
+
+    def _write_takes(self, now: float) -> float:
+        """How long the oldest write is under way; while this member stood still it could not hear of it."""
+        return now - self._patience.watch.lost - self._log.written_since
 
     # ---- the step
 
@@ -416,12 +455,12 @@ class Engine(Part):
         if housekeeping:
             self._next_housekeeping = now + HOUSEKEEPING_S
             self.shared.peer_log.tell_suppressed()
-            self._writing.look_for_stalls(now)
+            self._look_for_stalls(now)
             self.images.ask_again(now)
         if self._library.leads:
             self.membership.consider_promotion()
             self.membership.tell_removed()
-        self._writing.flush(commit_too=housekeeping)
+        self._flush(commit_too=housekeeping)
         if self._library.applied_index < self._library.commit_index:
             self._effects.wake()
         self.images.consider(now)
@@ -452,7 +491,7 @@ class Engine(Part):
     def close(self) -> None:
         """Take part no more; the journal gets all that is known, so that the next start replays it."""
         if self._begins():
-            self._writing.flush(commit_too=True)
+            self._flush(commit_too=True)
             self._effects.stopped = True
 
     def linked_to(self, peer: str) -> bool:

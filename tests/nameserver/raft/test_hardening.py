@@ -801,7 +801,7 @@ def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make
     for _ in range(60):
         w.submit()
         w.run(0.01)
-    assert len(follower.engine._writing._under_way) > 0
+    assert len(follower.engine.shared.log._unwritten) > 0
     assert not follower.engine.status()["storage_stalled"]
 
 
