@@ -105,9 +105,7 @@ class Elections(Part):
 
     def on_request_vote(self, peer: str, m: RequestVote) -> None:
         now = self._clock()
-        if m.term < self._library.term:
-            self._effects.send(peer, Stale(self._library.term))  # D6
-        elif self.shared.may_vote and (m.transfer or not self._patience.hears_leader(now)):
+        if self.shared.may_vote and (m.transfer or not self._patience.hears_leader(now)):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:

@@ -291,9 +291,14 @@ class Engine(Part):
         """Take one message from an authenticated peer. D10: only those take part that have said who they are.
 
         That may be more than the configuration here names: the leader can be a member that was added while
-        this one was away. What counts in a majority is decided by the configuration.
+        this one was away. What counts in a majority is decided by the configuration. D6: whoever leads or
+        stands in an older term is told so, and nothing else comes of it.
         """
         if peer not in self._effects.greeted:
+            return
+        term = self._library.term
+        if message.term < term and isinstance(message, Append | SnapshotPart | RequestVote):
+            self._effects.send(peer, messages.Stale(term))
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nameserver.raft.library import FOLLOWER
 
 from .log import Entry
-from .messages import ALIVE, MATCH, RESET, Append, AppendReply, Stale
+from .messages import ALIVE, MATCH, RESET, Append, AppendReply
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,6 @@ class Following(Part):
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep what matches; drop only from the first entry that differs, never a committed one."""
         library, log = self._library, self._log
-        if m.term < library.term:
-            self._effects.send(peer, Stale(library.term))
-            return
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
         if prev < log.base_index:  # our image covers it, so it is committed and the same
             entries = entries[log.base_index - prev :]

@@ -23,7 +23,7 @@ D5
     Votes are counted by message: one voter that repeats itself makes a leader.
     :meth:`.elections.Elections.on_vote_reply`
 D6
-    Whoever is in an older term gets no answer: a stale leader leads on. :class:`.messages.Stale`,
+    Whoever is in an older term gets no answer: a stale leader leads on. :meth:`.engine.Engine.take`,
     :meth:`.elections.Elections.on_stale`
 D7
     Nothing is synced before it is acknowledged: a power cut of a majority loses it.

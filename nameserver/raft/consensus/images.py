@@ -20,7 +20,7 @@ from .leading import Leading
 from .log import FIRST_INDEX
 from .members import decode_configuration, encode_configuration
 from .membership import Membership
-from .messages import SnapshotPart, SnapshotReply, Stale
+from .messages import SnapshotPart, SnapshotReply
 from .part import Part, Shared
 
 logger = logging.getLogger(__name__)
@@ -138,9 +138,6 @@ class Images(Part):
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """A leader sends what it has no entries for any more."""
-        if m.term < self._library.term:
-            self._effects.send(peer, Stale(self._library.term))
-            return
         self._following.follow(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
