@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from nameserver.raft.library import CANDIDATE, LEADER
@@ -42,6 +43,11 @@ HOUSEKEEPING_S: Final = 0.25
 STALL_S: Final = 1.0
 #: Entries applied in one step, so that a long replay does not hold the loop.
 APPLY_STEP: Final = 512
+
+
+def _said(path: str) -> Any:
+    """What one of the engine's own says whenever the engine is asked."""
+    return property(attrgetter(path))
 
 
 class Engine(Part):
@@ -86,41 +92,21 @@ class Engine(Part):
 
     # ---- public state
 
+    term: int = _said("_library.term")
+    leader: str | None = _said("_library.leader")
+    commit_index: int = _said("_library.commit_index")
+    applied_index: int = _said("_library.applied_index")
+    leads: bool = _said("_library.leads")
+    #: Voters and learners of the configuration in force.
+    members: tuple[str, ...] = _said("shared.configuration.members")
+    voters: tuple[str, ...] = _said("shared.configuration.voters")
+
     @property
     def role(self) -> Role:
         if not self.shared.votes:
             return Role.LEARNER
         state = self._library.state
         return Role.LEADER if state == LEADER else Role.CANDIDATE if state == CANDIDATE else Role.FOLLOWER
-
-    @property
-    def term(self) -> int:
-        return self._library.term
-
-    @property
-    def leader(self) -> str | None:
-        return self._library.leader
-
-    @property
-    def commit_index(self) -> int:
-        return self._library.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        return self._library.applied_index
-
-    @property
-    def leads(self) -> bool:
-        return self._library.leads
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force."""
-        return self.shared.configuration.members
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        return self.shared.configuration.voters
 
     def contact_age(self) -> float:
         """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
@@ -263,8 +249,7 @@ class Engine(Part):
         """
         if self._effects.stopped:
             return
-        if self._log.has_ops or self._log.vote_dirty:
-            self._flush()
+        self._flush()
         if self._due:
             self.step()
         else:

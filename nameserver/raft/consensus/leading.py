@@ -8,7 +8,6 @@ import math
 from nameserver.raft.library import LEADER
 
 from .log import NO_OP, REGULAR
-from .members import majority
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
 from .part import Part, Shared
 from .replication import (
@@ -53,7 +52,6 @@ class Leading(Part):
 
     def leadership_begins(self) -> None:
         self._handed_over = False
-        self._stated = 0
         for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
@@ -82,6 +80,7 @@ class Leading(Part):
         )
         self.progress.clear()
         self.told_removed.clear()
+        self._stated = 0
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
@@ -140,18 +139,11 @@ class Leading(Part):
     @property
     def read_index(self) -> int:
         """Leader: the last index that any member can have applied, see :mod:`.following` (commits early)."""
-        commit = self._library.commit_index
-        return max(commit, self._stated) if self._library.state == LEADER else commit
+        return max(self._library.commit_index, self._stated)
 
     def read_index_in(self, term: int) -> int | None:
         """Return :attr:`read_index` if this member leads in ``term`` and has committed in it, else None."""
-        library = self._library
-        return max(library.commit_index, self._stated) if library.term == term and library.leads else None
-
-    def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; None also if this member and ``member``, a voter, are no majority."""
-        voters = self.shared.configuration.voters
-        return self.read_index_in(term) if member in voters and majority(len(voters)) <= 2 else None
+        return self.read_index if self._library.term == term and self._library.leads else None
 
     def quorum_index(self) -> int:
         """D7: what a majority holds; this member counts for what its journal has."""
