@@ -180,14 +180,14 @@ class Engine(Part):
         Raises:
             StopMember: An entry cannot be read; nothing has left this member.
         """
-        self._patience.look()
+        self.shared.look()
         while self._library.applied_index < self._library.commit_index:
             self._apply_some()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self.shared.other_voters:
-            self._patience.stand_now()
-        self._patience.watch.restart(self._clock())  # what took long just now happens once
+            self.shared.stand_now()
+        self.shared.watch.restart(self._clock())  # what took long just now happens once
         self.step()
 
     # ---- links and messages
@@ -207,7 +207,7 @@ class Engine(Part):
         self._effects.links.discard(peer)
         if self._effects.greeted.pop(peer, None) is not None:
             self.leading.link_changed(peer)
-            self._patience.link_down(peer)
+            self.shared.link_down(peer)
         self.images.link_down(peer)
         self._effects.wake()
 
@@ -220,7 +220,7 @@ class Engine(Part):
         if self._effects.stopped or peer not in self._effects.links:
             return
         message = messages.decode(data)
-        self._patience.look()
+        self.shared.look()
         if isinstance(message, messages.Greeting):
             self.greetings.receive(peer, message)
         elif peer not in self._effects.greeted:
@@ -302,7 +302,7 @@ class Engine(Part):
             raise ValueError(f"entry of {len(payload)} bytes, at most {size_max} are allowed")
         if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
             return None
-        self._patience.look()
+        self.shared.look()
         index = self.leading.append(payload, term)
         if index is None:
             return None
@@ -322,7 +322,7 @@ class Engine(Part):
         self._effects.store_vote()
         if not (self._log.has_ops or commit_too):
             return
-        taken = self._log.take_ops(self._clock() - self._patience.watch.lost)
+        taken = self._log.take_ops(self._clock() - self.shared.watch.lost)
         if taken is None:
             return
         position, ops = taken
@@ -357,7 +357,7 @@ class Engine(Part):
 
     def _write_takes(self, now: float) -> float:
         """How long the oldest write is under way; while this member stood still it could not hear of it."""
-        return now - self._patience.watch.lost - self._log.written_since
+        return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step
 
@@ -377,7 +377,7 @@ class Engine(Part):
         if library.state == LEADER:
             return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
         deadline = library.election_deadline
-        return min(deadline, self._patience.watch.due) if self.shared.other_voters else deadline
+        return min(deadline, self.shared.watch.due) if self.shared.other_voters else deadline
 
     @property
     def _due(self) -> bool:
@@ -402,7 +402,7 @@ class Engine(Part):
         try:
             library.tick(now, commit_limit=limit)
             if library.state == CANDIDATE and library.election_deadline > now + self._timeout:
-                self._patience.ask_again_soon(now, syncs=True)
+                self.shared.ask_again_soon(now, syncs=True)
             if led and library.state != LEADER:
                 self.leading.ask_successor()
         finally:
@@ -434,7 +434,7 @@ class Engine(Part):
         library.apply_up_to(library.applied_index + APPLY_STEP)
         took = self._clock() - began
         if took > self._period:
-            self._patience.expect_silence(took)
+            self.shared.expect_silence(took)
         if library.state == LEADER and self._log.last_index > told_up_to:  # appended by what was applied
             self.leading.replicate()
 

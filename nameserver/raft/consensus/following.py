@@ -45,7 +45,7 @@ class Following(Part):
         if self._library.leader != leader:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
-        self._patience.hear()
+        self.shared.hear()
         self._library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:

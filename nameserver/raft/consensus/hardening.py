@@ -2,7 +2,7 @@
 
 Terms, votes, the election restriction, the rule that only an entry of the current term commits, and the order
 in which entries are applied are the library's. What it gets wrong is decided by the parts of
-:class:`.engine.Engine`: :mod:`.part` (who counts), :mod:`.patience` (who is silent), :mod:`.elections`,
+:class:`.engine.Engine`: :mod:`.part` (who counts, who is silent), :mod:`.elections`,
 :mod:`.following`, :mod:`.leading`, :mod:`.membership`. Each defect: what happens, and where it is closed. Its
 scenario is played by the tests that have its number in their names, and once more with the fix switched off,
 which must be found wrong.
@@ -31,7 +31,7 @@ D7
     :mod:`nameserver.raft.storage.journal`
 D8
     Quorum is a count of connections: a leader that hears from nobody leads on for 30 s.
-    :data:`.patience.FALLBACK`, :mod:`.contact`
+    :data:`.part.FALLBACK`, :mod:`.contact`
 D9
     A read has no date: a leader that was replaced answers with old state. :mod:`.contact` (a barrier is a
     majority's echo of a later clock)

@@ -287,6 +287,6 @@ class Images(Part):
         logger.warning("snapshot restored me=%s index=%d", self._me, index)
         if self._replace_state(index, term, configuration, install):
             self._leading.step_down("a snapshot was restored")
-            self._patience.stand_now()
+            self.shared.stand_now()
             self._effects.changed()
             self._effects.wake()

@@ -76,7 +76,7 @@ class Leading(Part):
             self._library.term,
             self.doing,
             answers,
-            self._patience.watch.longest * 1000,
+            self.shared.watch.longest * 1000,
         )
         self.progress.clear()
         self.told_removed.clear()
@@ -88,7 +88,7 @@ class Leading(Part):
         if self._library.state == LEADER:
             self.doing = reason
             self._library.become_follower()
-            self._patience.postpone(self._clock())
+            self.shared.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> None:
         """Ask ``to``, or a voter of our choice, to take over, if it has the whole log."""
@@ -185,7 +185,7 @@ class Leading(Part):
         seen = self._contact.member_date(peer) if counts else -math.inf
         times = self._library.answered
         times[peer] = max(seen, times.get(peer, -math.inf)) if counts else seen
-        self._patience.watch.heard()
+        self.shared.watch.heard()
         return progress
 
     def on_append_reply(self, peer: str, m: AppendReply) -> None:

@@ -47,7 +47,6 @@ from nameserver.raft.consensus.messages import (
     encode,
 )
 from nameserver.raft.consensus.part import Shared
-from nameserver.raft.consensus.patience import Patience
 from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress, quorum_index
 from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
@@ -900,7 +899,7 @@ def test_d35_a_leader_without_a_committed_entry_of_its_term_changes_nothing(worl
     w.drop_filter = lambda a, b, m: isinstance(m, Append) and bool(m.entries)
     assert w.run(10, lambda: w.leader is None or w.leader.engine.membership.hand_over() or True)
     for name in "bc":
-        w.engine(name).shared.patience.stand_now()
+        w.engine(name).shared.stand_now()
     deaf = None
     for _ in range(400):
         w.run(0.01)
@@ -1000,7 +999,7 @@ def _d3_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d4_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Patience, "hears_leader", lambda patience, now: False)
+    patch.setattr(Shared, "hears_leader", lambda shared, now: False)
 
 
 def _d5_off(patch: pytest.MonkeyPatch) -> None:
