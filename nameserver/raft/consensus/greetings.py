@@ -55,26 +55,16 @@ class Greetings(Part):
         if self.shared.empty or self._library.leader is not None:
             return ()
         voters = self.shared.configuration.voters
-        lost = [name for name in voters if not self._keeps_promises(name)]
+        known = {**self.said, self._me: self._mine}
+        # An empty one may be about to found the cluster with this member.
+        lost = [name for name in voters if name in known and not (known[name].voter or known[name].empty)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
-
-    def _keeps_promises(self, name: str) -> bool:
-        """As far as is known here; an empty one may be about to found the cluster with this member."""
-        if name == self._me:
-            return self.shared.standing.voter
-        greeting = self.said.get(name)
-        return greeting is None or greeting.voter or greeting.empty
 
     @property
     def best(self) -> str:
         """Of this member and those linked, the one with the best log."""
-        logs = {name: (greeting.last_term, greeting.last_index) for name, greeting in self.said.items()}
-        logs[self._me] = self._last
-        return max(sorted(logs), key=lambda name: logs[name])
-
-    @property
-    def _last(self) -> tuple[int, int]:
-        return self._log.last_term, self._log.last_index
+        known = {**self.said, self._me: self._mine}
+        return max(sorted(known), key=lambda name: (known[name].last_term, known[name].last_index))
 
     def look_for_trust(self) -> None:
         """Say it once if nobody can lead any more without being told to."""
@@ -102,9 +92,8 @@ class Greetings(Part):
     @property
     def http_addresses(self) -> dict[str, str]:
         """Where operators reach the members that have said so, this one included."""
-        said = {peer: greeting.http for peer, greeting in self.said.items()}
-        said[self._me] = self.shared.config.http
-        return {member: said[member] for member in self.shared.configuration.members if said.get(member)}
+        known, members = {**self.said, self._me: self._mine}, self.shared.configuration.members
+        return {name: known[name].http for name in members if name in known and known[name].http}
 
     # ---- greetings
 
@@ -156,25 +145,28 @@ class Greetings(Part):
         if not known and not self.shared.empty and (greeting.empty or mine != theirs):
             raise MessageError(f"{peer} is no member")
 
+    @property
+    def _mine(self) -> Greeting:
+        """What this member says of itself."""
+        standing, config, log = self.shared.standing, self.shared.config, self._log
+        return Greeting(
+            standing.instance,
+            standing.voter,
+            self.shared.empty,
+            config.election_timeout_ms,
+            dict(standing.founders),
+            self._library.term,
+            FORMAT_MAX,
+            standing.cluster,
+            config.http,
+            log.last_term,
+            log.last_index,
+            config.durability,
+        )
+
     def say(self, peer: str) -> None:
         """Say to ``peer`` what this member is."""
-        standing = self.shared.standing
-        self._effects.send(
-            peer,
-            Greeting(
-                standing.instance,
-                standing.voter,
-                self.shared.empty,
-                self.shared.config.election_timeout_ms,
-                dict(standing.founders),
-                self._library.term,
-                FORMAT_MAX,
-                standing.cluster,
-                self.shared.config.http,
-                *self._last,
-                durability=self.shared.config.durability,
-            ),
-        )
+        self._effects.send(peer, self._mine)
 
     def say_to_all(self) -> None:
         """What this member is has changed."""
