@@ -70,7 +70,7 @@ class Engine(Part):
         self.following = following = Following(shared)
         self.leading = leading = Leading(shared)
         self.greetings = greetings = Greetings(shared, leading)
-        self.membership = membership = Membership(shared, leading, greetings)
+        self.membership = membership = Membership(shared, leading)
         self.images = Images(shared, following, leading, greetings, membership)
         #: Who takes which message of a peer.
         self._takers: Final[dict[type[Message], Callable[[str, Any], None]]] = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from .effects import StoreStanding
 from .leading import Leading
-from .members import Standing, majority
+from .members import majority
 from .messages import FORMAT_MAX, Append, Greeting, MessageError
 from .part import Part, Shared
 
@@ -112,7 +111,7 @@ class Greetings(Part):
             # Of others only those that are here: names that come and go must not fill what is stored.
             kept = {*self.shared.configuration.members, *self.said}
             formats = {name: known for name, known in formats.items() if name in kept}
-            self.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
+            self.shared.become(replace(self.shared.standing, formats={**formats, peer: greeting.format_max}))
         if first and greeting.durability not in ("", self.shared.config.durability):
             self._say(
                 peer,
@@ -175,11 +174,6 @@ class Greetings(Part):
 
     # ---- standing
 
-    def become(self, standing: Standing) -> None:
-        """Take another standing, which is durable before anybody hears of it."""
-        self._effects.add(StoreStanding(standing))
-        self.shared.standing = standing
-
     def consider_founding(self) -> None:
         """Found a cluster, if this member is empty and all that it needs for that are there and empty."""
         if not self.shared.empty:
@@ -191,7 +185,7 @@ class Greetings(Part):
                 missing = ",".join(waiting) or "none: a cluster exists"
                 self._say(self._me, "first start waits for members=%s", missing)
             return
-        self.become(replace(self.shared.standing, voter=True, founders=founders))
+        self.shared.become(replace(self.shared.standing, voter=True, founders=founders))
         members = ",".join(self.shared.configuration.members)
         logger.info("cluster founded me=%s members=%s", self._me, members)
         self.say_to_all()
@@ -217,7 +211,7 @@ class Greetings(Part):
         if not cluster or cluster == self.shared.standing.cluster:
             return []
         logger.info("cluster joined me=%s cluster=%s leader=%s", self._me, cluster, leader)
-        self.become(replace(self.shared.standing, cluster=cluster))
+        self.shared.become(replace(self.shared.standing, cluster=cluster))
         return [
             peer for peer, greeting in self.said.items() if greeting.cluster != cluster and not greeting.empty
         ]
@@ -247,6 +241,6 @@ class Greetings(Part):
             # mattered.
             library.remember_vote(leader)
             self._effects.store_vote()
-            self.become(replace(self.shared.standing, voter=True, doubtful=False))
+            self.shared.become(replace(self.shared.standing, voter=True, doubtful=False))
             logger.info("learner caught up me=%s index=%d term=%d", self._me, m.commit, m.term)
             self.say_to_all()

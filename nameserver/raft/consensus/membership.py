@@ -15,7 +15,6 @@ from remoting.addresses import split_address
 from remoting.errors import LocalProtocolError
 
 from .effects import Follow, Leave
-from .greetings import Greetings
 from .leading import Leading
 from .log import CONFIGURATION, FIRST_INDEX
 from .members import Configuration, encode_configuration, majority
@@ -33,10 +32,9 @@ ALIVE_TIMEOUTS: Final = 4
 class Membership(Part):
     """Who takes part and who leads, as one member changes it or learns of it."""
 
-    def __init__(self, shared: Shared, leading: Leading, greetings: Greetings) -> None:
+    def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
         self._leading = leading
-        self._greetings = greetings
 
     # ---- what is in force
 
@@ -204,7 +202,7 @@ class Membership(Part):
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
         if m.term < self._library.term or self.shared.empty or not was_member:
             return
-        self._greetings.become(replace(self.shared.standing, removed=True))
+        self.shared.become(replace(self.shared.standing, removed=True))
         self._effects.stopped = True
         self._effects.add(Leave(f"{peer}, which leads term {m.term}, says that {self._me} was removed"))
 

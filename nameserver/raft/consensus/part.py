@@ -13,7 +13,7 @@ from nameserver.raft.types import RaftConfig, RaftStartError, StateMachine, Stop
 from remoting.line_limit import LimitedLog
 
 from .contact import Contact
-from .effects import Effects
+from .effects import Effects, StoreStanding
 from .log import FIRST_INDEX, RaftLog, Recovered
 from .members import Configuration, Standing, majority
 from .messages import FORMAT, FORMAT_DURABLE, FORMAT_MAX
@@ -203,6 +203,11 @@ class Shared:
         return f"last_heard_ms={heard} own_gap_ms={self.watch.longest * 1000:.0f}"
 
     # ---- what this member is
+
+    def become(self, standing: Standing) -> None:
+        """Take another standing, which is durable before anybody hears of it."""
+        self.effects.add(StoreStanding(standing))
+        self.standing = standing
 
     @property
     def empty(self) -> bool:
