@@ -84,7 +84,7 @@ class Shared:
         self.effects = Effects(log)
         self.peer_log = LimitedLog(logger, clock)
         self.library = library = Library(
-            me, log, now=clock(), rng=self.rng, period=period, timeout=timeout, fallback=FALLBACK * timeout
+            me, log, now=clock(), rng=self.rng, timeout=timeout, fallback=FALLBACK * timeout
         )
         library.connected = self.effects.greeted
         self.follow()
