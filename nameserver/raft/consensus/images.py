@@ -149,10 +149,7 @@ class Images(Part):
             return
         if m.size > IMAGE_SIZE_MAX:
             self._refuse(m)
-        if self.installing or m.size > IMAGE_SIZE_MAX:
-            self._following.say_alive(peer)
-            return
-        if m.offset == 0:
+        elif m.offset == 0 and not self.installing:
             self._incoming = (peer, m.index, bytearray())
             self._install_failed = None
         incoming = self._incoming
@@ -170,6 +167,7 @@ class Images(Part):
 
     def _refuse(self, m: SnapshotPart) -> None:
         """Say once that this member cannot catch up."""
+        self._incoming = None
         if self._refused != m.index:
             self._refused = m.index
             self.failures += 1
