@@ -484,9 +484,6 @@ class Engine(Part):
             self._flush(commit_too=True)
             self._effects.stopped = True
 
-    def linked_to(self, peer: str) -> bool:
-        return peer in self._effects.greeted
-
     # ---- what the library asks
 
     def apply(self, command: bytes) -> None:
