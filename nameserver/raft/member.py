@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from .consensus.members import majority
 from .library import check_library
 from .node import Driver
-from .types import (
-    ChangeNotYet,
-    ChangeRefused,
-    ChangeUnknown,
-    NotLeader,
-    RaftConfig,
-    Role,
-    StateMachine,
-)
+from .types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, RaftConfig, Role, StateMachine
 
 if TYPE_CHECKING:
     from nameserver.raft.consensus.engine import Engine

@@ -8,17 +8,10 @@ import math
 from nameserver.raft.library import LEADER
 
 from .log import NO_OP, REGULAR
+from .members import quorum_index
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
 from .part import Part, Shared
-from .replication import (
-    BATCH_BYTES,
-    PART_BYTES,
-    PARTS_WINDOW,
-    TRANSFER_TIMEOUT_S,
-    Progress,
-    Transfer,
-    quorum_index,
-)
+from .replication import BATCH_BYTES, PART_BYTES, PARTS_WINDOW, TRANSFER_TIMEOUT_S, Progress, Transfer
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from nameserver.raft.consensus.greetings import Greetings
 from nameserver.raft.consensus.images import IMAGE_SIZE_MAX, INSTALL_RETRY_S, Images
 from nameserver.raft.consensus.leading import Leading
 from nameserver.raft.consensus.log import CONFIGURATION, NO_OP, REGULAR, RaftLog
-from nameserver.raft.consensus.members import encode_configuration
+from nameserver.raft.consensus.members import encode_configuration, quorum_index
 from nameserver.raft.consensus.membership import Membership
 from nameserver.raft.consensus.messages import (
     FORMAT_MAX,
@@ -47,7 +47,7 @@ from nameserver.raft.consensus.messages import (
     encode,
 )
 from nameserver.raft.consensus.part import Shared
-from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress, quorum_index
+from nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
 from nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
 
 TIMEOUT_S = 0.3  # N of the simulated members
