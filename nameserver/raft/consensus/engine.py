@@ -136,7 +136,11 @@ class Engine(Part):
 
     def next_wake(self) -> float:
         """The instant, on the engine's clock, by which :meth:`step` must be called."""
-        return min(self._next_tick(), self._next_housekeeping)
+        library = self._library
+        if library.state == LEADER:
+            return min([self._next_housekeeping, *(p.beat_at for p in self.leading.progress.values())])
+        watched = self.shared.watch.due if self.shared.other_voters else math.inf
+        return min(self._next_housekeeping, library.election_deadline, watched)
 
     def status(self) -> dict[str, object]:
         """Figures for people and metrics."""
@@ -303,9 +307,9 @@ class Engine(Part):
         if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
             return None
         self.shared.look()
-        index = self.leading.append(payload, term)
-        if index is None:
+        if self._library.state != LEADER or self._library.term != term:  # D27
             return None
+        index = self.leading.add(REGULAR + payload)
         if self._in_apply:
             self._effects.wake()
         else:  # on its way at once; what it leads to (an answer, a commit) comes later
@@ -371,17 +375,9 @@ class Engine(Part):
         else:
             self._end_step()
 
-    def _next_tick(self) -> float:
-        """The next instant at which a tick has something to do."""
-        library = self._library
-        if library.state == LEADER:
-            return min((p.beat_at for p in self.leading.progress.values()), default=math.inf)
-        deadline = library.election_deadline
-        return min(deadline, self.shared.watch.due) if self.shared.other_voters else deadline
-
     @property
     def _due(self) -> bool:
-        """Whether :meth:`_tick` has something to do already, before :meth:`_next_tick`."""
+        """Whether :meth:`_tick` has something to do already, before :meth:`next_wake`."""
         library = self._library
         commit = library.commit_index
         if library.applied_index < commit:

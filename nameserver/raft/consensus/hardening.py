@@ -87,7 +87,7 @@ D26
     entry and raises. Entries travel whole. :meth:`.leading.Leading.replicate`
 D27
     A command waits in a deposed leader's queue and is applied over what is newer.
-    :meth:`.leading.Leading.append` asks for the term; commands name what they were decided from:
+    :meth:`.engine.Engine.append` asks for the term; commands name what they were decided from:
     ``nameserver.routes``
 D28
     A dump that fails is begun again at every second tick. :meth:`.images.Images.failed`

@@ -7,7 +7,7 @@ import math
 
 from nameserver.raft.library import LEADER
 
-from .log import NO_OP, REGULAR
+from .log import NO_OP
 from .members import quorum_index
 from .messages import MATCH, RESET, Append, AppendReply, SnapshotPart, SnapshotReply, TimeoutNow
 from .part import Part, Shared
@@ -85,15 +85,12 @@ class Leading(Part):
 
     def hand_over(self, to: str | None = None) -> None:
         """Ask ``to``, or a voter of our choice, to take over, if it has the whole log."""
-        ready = [
-            name
-            for name, p in self.progress.items()
-            if self._counts(name, p) and p.match == self._log.last_index and name in self._effects.greeted
-        ]
-        if self._library.state != LEADER or not ready or (to is not None and to not in ready):
-            return
-        self._handed_over = True
-        self._effects.send(to if to is not None else min(ready), TimeoutNow(self._library.term))
+        for name, p in sorted(self.progress.items()):
+            has_all = self._counts(name, p) and p.match == self._log.last_index
+            if has_all and name in self._effects.greeted and to in (None, name):
+                self._handed_over = True
+                self._effects.send(name, TimeoutNow(self._library.term))
+                return
 
     def ask_successor(self) -> None:
         """Nobody answered, and this member leads no more. If only one direction is at fault, the others still
@@ -144,12 +141,6 @@ class Leading(Part):
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
 
     # ---- entries
-
-    def append(self, payload: bytes, term: int) -> int | None:
-        """Append one entry if this member leads in ``term`` (D27); return its index."""
-        if self._library.state != LEADER or self._library.term != term:
-            return None
-        return self.add(REGULAR + payload)
 
     def add(self, command: bytes) -> int:
         """Append an entry of any kind in this term; return its index."""

@@ -1153,12 +1153,12 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
     """What was handed over in an earlier term is appended all the same."""
-    original = Leading.append
+    original = Engine.append
 
-    def append(leading: Any, payload: bytes, term: int) -> int | None:
-        return original(leading, payload, leading._library.term)
+    def append(engine: Any, payload: bytes, *, term: int) -> int | None:
+        return original(engine, payload, term=engine.term)
 
-    patch.setattr(Leading, "append", append)
+    patch.setattr(Engine, "append", append)
 
 
 def _d28_off(patch: pytest.MonkeyPatch) -> None:
